@@ -1,0 +1,1 @@
+"""The message store: synchronous, no trio, no sockets."""
