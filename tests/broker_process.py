@@ -1,0 +1,142 @@
+"""A real broker in a process of its own, for tests that kill it.
+
+`BrokerProcess` starts `reput serve` (or a stand-in module with the same arguments) on a given data directory, waits
+until its health page says ready, and can kill it at any moment. Its log goes to a file that `log_tail` quotes when
+something goes wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+READY_DEADLINE_S = 30.0
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class BrokerProcess:
+    """One broker process; also a context manager that ends it with SIGTERM, or SIGKILL if that does not help.
+
+    Args:
+        data_dir: the store directory, kept when the process ends.
+        port, http_port: fixed ports, so that a restarted broker is found at the same address.
+        environment: additional variables, mostly `REPUT_...` options.
+        command: what stands before the arguments of `serve`; the installed `reput` by default.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int | None = None,
+        http_port: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "reput_cli"),
+    ) -> None:
+        self.data_dir = data_dir
+        self.port = port or free_port()
+        self.http_port = http_port or free_port()
+        self.log_path = data_dir.parent / f"{data_dir.name}.log"
+        self._environment = {**os.environ, **(environment or {})}
+        self._command = [*command]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """What clients dial."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process; does not wait for it to become ready."""
+        assert self._process is None, "already started"
+        arguments = ["serve", "--data-dir", str(self.data_dir), "--port", str(self.port)]
+        arguments += ["--http-port", str(self.http_port)]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._command, *arguments], stdout=log, stderr=log, env=self._environment
+            )
+
+    def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> float:
+        """Wait until `/readyz` answers 200 and return the seconds it took; raise if the process ends first."""
+        assert self._process is not None
+        started_at = time.monotonic()
+        while time.monotonic() - started_at < deadline_s:
+            status = self._process.poll()
+            if status is not None:
+                raise AssertionError(f"the broker ended with {status} before it was ready:\n{self.log_tail()}")
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=1.0) as answer:
+                    if answer.status == 200:
+                        return time.monotonic() - started_at
+            except (OSError, urllib.error.URLError):
+                pass
+            time.sleep(0.01)
+        raise AssertionError(f"the broker was not ready within {deadline_s} s:\n{self.log_tail()}")
+
+    def kill(self) -> None:
+        """End the process with SIGKILL, whatever it is doing."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def terminate(self, deadline_s: float = 30.0) -> int:
+        """Ask the process to drain and end; return its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired as error:
+            self.kill()
+            raise AssertionError(f"the broker did not end on SIGTERM:\n{self.log_tail()}") from error
+        self._process = None
+        return status
+
+    def wait(self, deadline_s: float) -> int:
+        """Wait for the process to end by itself and return its exit code."""
+        assert self._process is not None
+        status = self._process.wait(deadline_s)
+        self._process = None
+        return status
+
+    def log_tail(self, lines: int = 30) -> str:
+        """Return the last lines of the log, for error messages."""
+        if not self.log_path.exists():
+            return "(no log)"
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        self.wait_ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            if kind is None:
+                self.terminate()
+            else:
+                self.kill()
