@@ -1,0 +1,87 @@
+"""What the store answers: results of a put, of a get, and of opening a directory."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from reput_broker.store.status import GetStatus, PutStatus
+
+
+class PutResult(NamedTuple):
+    """The outcome of one put (RocketMQ: AppendMessageResult). Offsets are -1 unless the status is PUT_OK.
+
+    The messages are durable once `MessageStore.flush_commit_log` has returned an offset of at least `end_offset`.
+    """
+
+    status: PutStatus
+    queue_offset: int = -1
+    """Queue offset of the first message; the others follow without a gap."""
+    physical_offset: int = -1
+    """Log offset of the first record in bytes; the others follow without a gap."""
+    end_offset: int = -1
+    """Log offset after the last record."""
+    store_timestamp_ms: int = 0
+    count: int = 0
+
+
+class Extent(NamedTuple):
+    """A stretch of whole records in the log: where it starts and how many bytes it has. It lies in one file."""
+
+    physical_offset: int
+    size: int
+
+
+class GetMessageResult(NamedTuple):
+    """The outcome of one get (RocketMQ: GetMessageResult). Holds places, not bytes; `read_extents` fetches those."""
+
+    status: GetStatus
+    next_begin_offset: int
+    """The queue offset to ask for next, whatever the status is."""
+    min_offset: int
+    max_offset: int
+    count: int = 0
+    size: int = 0
+    """Bytes of all found records."""
+    extents: tuple[Extent, ...] = ()
+    """The found records in queue order; neighbours in the log are merged into one extent."""
+    cold: bool = False
+    """Whether the records are presumed to be out of the page cache: read them in a worker thread."""
+
+
+class TransferLimits(NamedTuple):
+    """How much one get may return, apart from what its caller asks for (RocketMQ: maxTransferBytesOnMessageInMemory...).
+
+    "Memory" holds for records within 40 % of the machine's memory of the end of the log, "disk" for older ones. The
+    first message is returned whatever its size.
+    """
+
+    memory_bytes: int
+    memory_messages: int
+    disk_bytes: int
+    disk_messages: int
+    scan_bytes: int
+    """Queue entries (20 bytes each) that may be scanned for a filter, at least as many as messages are asked for."""
+
+
+ROCKETMQ_LIMITS = TransferLimits(
+    memory_bytes=262_144, memory_messages=32, disk_bytes=65_536, disk_messages=8, scan_bytes=16_000
+)
+"""What RocketMQ's clients expect of a broker."""
+
+
+class RecoveryReport(NamedTuple):
+    """What opening a directory found and did."""
+
+    kind: Literal["empty", "clean", "abnormal"]
+    """Whether there was no log, one that was closed in order, or one whose broker was killed."""
+    records: int
+    """Records whose checks were made."""
+    checked_from: int
+    """Log offset from which records were checked."""
+    end_offset: int
+    """Where the log ends now; the next record goes there, or into the next file."""
+    truncated_bytes: int
+    """Bytes of unfinished writes that were cut off the end and overwritten with zeros."""
+    dispatched: int
+    """Queue entries that were missing and have been made."""
+    duration_s: float
