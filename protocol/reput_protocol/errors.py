@@ -1,0 +1,295 @@
+"""Every error of the project under one root, and the table of what a broker can refuse.
+
+Three questions tell them apart: did the peer break the rules (`ProtocolError`), did the caller hand us
+something that cannot be sent (`InvalidMessage`, `FilterSyntaxError`), or did the broker say no
+(`BrokerError`)? A refusal travels as a RocketMQ response code plus a remark "SYMBOL: text; remedy", so that
+an old client sees a code that it knows, a person reads what to do, and our client gets back the exact
+`ErrorCode` and whether trying again helps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from reput_protocol.codes import ResponseCode
+
+
+class ReputError(Exception):
+    """Root of every error that this project raises on purpose.
+
+    Instances survive pickling with their attributes.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild from the finished state:
+
+        a subclass's constructor takes facts, not the message it made of them.
+        """
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[ReputError], args: tuple[Any, ...], state: dict[str, Any]) -> ReputError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ProtocolError(ReputError):
+    """The peer sent bytes that break the rules of the wire. The connection can carry nothing more."""
+
+
+class FrameMalformed(ProtocolError):
+    """A frame's lengths contradict each other."""
+
+
+class FrameTooLarge(ProtocolError):
+    """A frame, or its header, announces more bytes than are accepted. Nothing was buffered for it."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(f"{what} of {size} bytes, but at most {limit} are accepted")
+        self.what = what
+        self.size = size
+        self.limit = limit
+
+
+class HeaderMalformed(ProtocolError):
+    """A header cannot be decoded as the type that its frame announces."""
+
+
+class UnknownHeaderType(ProtocolError):
+    """A frame announces a header type that nobody here speaks."""
+
+    def __init__(self, header_type: int) -> None:
+        super().__init__(
+            f"header type {header_type:#04x} is not known; known are 0x00 (JSON), 0x01 (binary), 0x4d (msgpack)"
+        )
+        self.header_type = header_type
+
+
+class HeaderFieldError(ProtocolError):
+    """A field of a command's header is missing or has a value that its type does not allow.
+
+    The frame itself was sound, so a server answers `INVALID_ARGUMENT` and keeps the connection.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"header field {name!r} {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class RecordError(ReputError):
+    """Something is wrong with an encoded message record."""
+
+
+class RecordMalformed(RecordError):
+    """A record cannot be accepted or decoded.
+
+    `index` is its number in the block that was looked at, `position` the byte where it starts there.
+    """
+
+    def __init__(self, index: int, position: int, reason: str) -> None:
+        super().__init__(f"record {index} at byte {position}: {reason}")
+        self.index = index
+        self.position = position
+        self.reason = reason
+
+
+class InvalidMessage(ReputError, ValueError):
+    """The caller's message cannot be sent as it is; nothing was sent."""
+
+
+class InvalidName(InvalidMessage):
+    """A topic or group name breaks the naming rules; the text says which rule and what is allowed."""
+
+
+class FilterSyntaxError(ReputError, ValueError):
+    """A filter expression cannot be parsed; `position` is the character where it went wrong."""
+
+    def __init__(self, reason: str, position: int) -> None:
+        super().__init__(f"{reason} (at character {position})")
+        self.reason = reason
+        self.position = position
+
+
+class ErrorCode(Enum):
+    """Why a broker refuses: symbol, stable number, whether a retry helps, the nearest response code.
+
+    `retryable` says that the same request, unchanged, can succeed a little later although nobody changed
+    anything, and that nothing was stored by the refused one.
+    """
+
+    NO_TOPIC = (1, False, ResponseCode.TOPIC_NOT_EXIST)
+    NO_GROUP = (2, False, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+    NO_PERMISSION = (3, False, ResponseCode.NO_PERMISSION)
+    UNAUTHENTICATED = (4, False, ResponseCode.NO_PERMISSION)
+    TOO_LARGE = (5, False, ResponseCode.MESSAGE_ILLEGAL)
+    MALFORMED = (6, False, ResponseCode.MESSAGE_ILLEGAL)
+    UNSUPPORTED_VERSION = (7, False, ResponseCode.VERSION_NOT_SUPPORTED)
+    UNSUPPORTED_REQUEST = (8, False, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    BUSY = (9, True, ResponseCode.SYSTEM_BUSY)
+    QUOTA = (10, True, ResponseCode.FLOW_CONTROL)
+    DISK_FULL = (11, False, ResponseCode.SERVICE_NOT_AVAILABLE)
+    READ_ONLY = (12, False, ResponseCode.SERVICE_NOT_AVAILABLE)
+    NOT_READY = (13, True, ResponseCode.SERVICE_NOT_AVAILABLE)
+    DRAINING = (14, True, ResponseCode.SERVICE_NOT_AVAILABLE)
+    OFFSET_OUT_OF_RANGE = (15, False, ResponseCode.PULL_OFFSET_MOVED)
+    SUBSCRIPTION_CONFLICT = (16, False, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+    FILTER_SYNTAX = (17, False, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+    DUPLICATE = (18, False, ResponseCode.TOPIC_EXIST_ALREADY)
+    TIMEOUT = (19, True, ResponseCode.SYSTEM_BUSY)
+    # Not SLAVE_NOT_AVAILABLE: RocketMQ's clients take that for "stored", and this refusal stored nothing.
+    NO_REPLICA = (20, False, ResponseCode.SERVICE_NOT_AVAILABLE)
+    # The message is stored, only not known to be on disk; sending it again would store it twice.
+    FLUSH_TIMEOUT = (21, False, ResponseCode.FLUSH_DISK_TIMEOUT)
+    INVALID_ARGUMENT = (22, False, ResponseCode.INVALID_PARAMETER)
+    NOT_FOUND = (23, False, ResponseCode.QUERY_NOT_FOUND)
+    INTERNAL = (24, False, ResponseCode.SYSTEM_ERROR)
+
+    def __init__(self, number: int, retryable: bool, response_code: ResponseCode) -> None:
+        self.number = number
+        self.retryable = retryable
+        self.response_code = response_code
+
+
+class BrokerError(ReputError):
+    """The broker answered, and the answer is no.
+
+    `error` is why, `response_code` the number on the wire (the broker's own, even one that we have no name
+    for), `remark` its text, `ext` the answer's header fields.
+    """
+
+    def __init__(
+        self,
+        error: ErrorCode,
+        remark: str | None = None,
+        *,
+        response_code: int | None = None,
+        ext: Mapping[str, Any] | None = None,
+    ) -> None:
+        code = int(error.response_code) if response_code is None else response_code
+        super().__init__(remark or f"{error.name}: the broker answered code {code} without a remark")
+        self.error = error
+        self.response_code = code
+        self.remark = remark
+        self.ext: dict[str, Any] = dict(ext or {})
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request can succeed a little later; see `ErrorCode`."""
+        return self.error.retryable
+
+
+class TopicNotFound(BrokerError):
+    """The topic does not exist and the broker does not create it."""
+
+
+class GroupNotFound(BrokerError):
+    """The consumer group does not exist."""
+
+
+class PermissionDenied(BrokerError):
+    """The topic, the broker or the access rules forbid it."""
+
+
+class MessageRefused(BrokerError):
+    """The broker found something wrong with the message or the block; none of it was stored."""
+
+
+class BrokerBusy(BrokerError):
+    """The broker has too much to do or a quota is used up; nothing was stored, try again later."""
+
+
+class StoreUnavailable(BrokerError):
+    """The store takes no messages right now:
+
+    disk full, read-only, starting, stopping or without its replica.
+    """
+
+
+class OffsetOutOfRange(BrokerError):
+    """The asked offset lies outside the queue; `ext` holds the bounds and the offset to go on with."""
+
+
+class RequestNotSupported(BrokerError):
+    """The broker does not know the request or the protocol version."""
+
+
+class NotFound(BrokerError):
+    """What was looked for (a committed offset, a message) is not there."""
+
+
+_CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
+    ErrorCode.NO_TOPIC: TopicNotFound,
+    ErrorCode.NO_GROUP: GroupNotFound,
+    ErrorCode.NO_PERMISSION: PermissionDenied,
+    ErrorCode.UNAUTHENTICATED: PermissionDenied,
+    ErrorCode.TOO_LARGE: MessageRefused,
+    ErrorCode.MALFORMED: MessageRefused,
+    ErrorCode.DUPLICATE: MessageRefused,
+    ErrorCode.UNSUPPORTED_VERSION: RequestNotSupported,
+    ErrorCode.UNSUPPORTED_REQUEST: RequestNotSupported,
+    ErrorCode.BUSY: BrokerBusy,
+    ErrorCode.QUOTA: BrokerBusy,
+    ErrorCode.TIMEOUT: BrokerBusy,
+    ErrorCode.DISK_FULL: StoreUnavailable,
+    ErrorCode.READ_ONLY: StoreUnavailable,
+    ErrorCode.NOT_READY: StoreUnavailable,
+    ErrorCode.DRAINING: StoreUnavailable,
+    ErrorCode.NO_REPLICA: StoreUnavailable,
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.NOT_FOUND: NotFound,
+}
+
+# What a code means when its remark carries no symbol of ours: an Apache broker answered.
+_ERROR_OF_CODE: dict[int, ErrorCode] = {
+    ResponseCode.SYSTEM_ERROR: ErrorCode.INTERNAL,
+    ResponseCode.SYSTEM_BUSY: ErrorCode.BUSY,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: ErrorCode.UNSUPPORTED_REQUEST,
+    ResponseCode.FLUSH_DISK_TIMEOUT: ErrorCode.FLUSH_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: ErrorCode.FLUSH_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: ErrorCode.FLUSH_TIMEOUT,
+    ResponseCode.MESSAGE_ILLEGAL: ErrorCode.MALFORMED,
+    ResponseCode.SERVICE_NOT_AVAILABLE: ErrorCode.NOT_READY,
+    ResponseCode.VERSION_NOT_SUPPORTED: ErrorCode.UNSUPPORTED_VERSION,
+    ResponseCode.NO_PERMISSION: ErrorCode.NO_PERMISSION,
+    ResponseCode.TOPIC_NOT_EXIST: ErrorCode.NO_TOPIC,
+    ResponseCode.TOPIC_EXIST_ALREADY: ErrorCode.DUPLICATE,
+    ResponseCode.PULL_OFFSET_MOVED: ErrorCode.OFFSET_OUT_OF_RANGE,
+    ResponseCode.QUERY_NOT_FOUND: ErrorCode.NOT_FOUND,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: ErrorCode.FILTER_SYNTAX,
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: ErrorCode.SUBSCRIPTION_CONFLICT,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: ErrorCode.SUBSCRIPTION_CONFLICT,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: ErrorCode.NO_GROUP,
+    ResponseCode.INVALID_PARAMETER: ErrorCode.INVALID_ARGUMENT,
+    ResponseCode.CONSUMER_NOT_ONLINE: ErrorCode.NOT_FOUND,
+    ResponseCode.CONSUME_MSG_TIMEOUT: ErrorCode.TIMEOUT,
+    ResponseCode.FLOW_CONTROL: ErrorCode.QUOTA,
+    ResponseCode.GO_AWAY: ErrorCode.DRAINING,
+}
+
+_SYMBOL = re.compile(r"([A-Z][A-Z_]*): ")
+
+
+def refusal_remark(error: ErrorCode, text: str) -> str:
+    """Return the remark of a refusal: "SYMBOL: text".
+
+    `text` says what is wrong and, after a semicolon, the remedy.
+    """
+    return f"{error.name}: {text}"
+
+
+def error_from_response(code: int, remark: str | None, ext: Mapping[str, Any]) -> BrokerError:
+    """Return the error that an answer with this code, remark and header fields stands for, not raised.
+
+    The symbol of a remark in our form decides; any other remark is Apache's, and the response code decides.
+    """
+    match = _SYMBOL.match(remark) if remark else None
+    error = ErrorCode.__members__.get(match[1]) if match else None
+    if error is None:
+        error = _ERROR_OF_CODE.get(code, ErrorCode.INTERNAL)
+    return _CLASS_OF.get(error, BrokerError)(error, remark, response_code=code, ext=ext)
