@@ -1,0 +1,258 @@
+"""What the broker counts while it works: plain integers, added where the work happens.
+
+A labelled metric object costs over a microsecond a call, an integer add 50 ns, so nothing here knows
+Prometheus. `metrics.py` turns these numbers into series when somebody scrapes.
+
+    counters.topic("orders").count_in(messages, size_b)           one block accepted
+    counters.group("orders", "billing").count_out(messages, size_b) one pull answered
+    request = counters.request(header_type, code); request.begin(); ...; request.done(response_code, duration_s)
+    counters.rejected["too_large"] += 1                           one message refused at the door
+
+Label values come from closed sets: a request code that the broker does not know is counted under one
+entry, whatever its number, and topics and groups are only counted once they are known to exist.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX
+
+KINDS = ("normal", "ordered", "delayed", "transactional", "retry", "dlq")
+REJECT_REASONS = (
+    "too_large",
+    "no_topic",
+    "no_permission",
+    "quota",
+    "busy",
+    "disk_full",
+    "bad_crc",
+    "malformed",
+    "expired",
+)
+CLOSE_REASONS = ("peer", "idle", "malformed", "slow_reader", "auth", "limit", "shutdown", "error")
+LISTENERS = ("main", "name")
+ROLES = ("producer", "consumer", "admin", "unknown")
+PROTOCOL_ERROR_REASONS = ("malformed", "too_large", "unknown_header_type")
+ACK_LEVELS = ("page_cache", "flushed", "replicated")
+FLUSH_PARTS = ("commitlog", "consumequeue")
+MEMORY_KINDS = ("read", "write", "longpoll")
+BACKPRESSURE_CAUSES = ("write_queue", "memory", "disk", "quota")
+PROTOCOLS = {0: "json", 1: "binary", 0x4D: "msgpack"}
+
+REQUEST_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+DELIVER_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
+LOOP_DELAY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+FLUSH_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+FLUSH_BATCH_MESSAGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+MESSAGE_BYTES = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0)
+
+UNKNOWN_CODE = -1
+"""The one request code under which requests with codes that the broker does not know are counted."""
+PULL_WAIT_CODE = -2
+"""The request code under which pulls that were parked (long polls) are counted, op `pull_wait`."""
+
+_KNOWN_CODES = frozenset(int(code) for code in RequestCode)
+
+
+class Histogram:
+    """Counts per bucket, found by bisection; bucket i counts values in (bounds[i-1], bounds[i]].
+
+    `buckets` has one entry more than `bounds`: the values above the last bound.
+    """
+
+    __slots__ = ("bounds", "buckets", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.buckets = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count `value`, `count` times."""
+        self.buckets[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def observe_all(self, values: Iterable[float]) -> None:
+        """Count every value of `values`."""
+        bounds, buckets = self.bounds, self.buckets
+        total = 0.0
+        for value in values:
+            buckets[bisect_left(bounds, value)] += 1
+            total += value
+        self.total += total
+
+    @property
+    def count(self) -> int:
+        """How many values were observed."""
+        return sum(self.buckets)
+
+
+class TopicTraffic:
+    """Messages accepted into one topic, by kind, and how old its messages were when handed out."""
+
+    __slots__ = ("bytes_in", "deliver_seconds", "message_bytes", "messages_in")
+
+    def __init__(self, kind: str) -> None:
+        self.messages_in: dict[str, int] = {kind: 0}
+        self.bytes_in = 0
+        self.message_bytes = Histogram(MESSAGE_BYTES)
+        self.deliver_seconds = Histogram(DELIVER_SECONDS)
+
+    def count_in(self, messages: int, size_b: int, kind: str = "normal") -> None:
+        """Count accepted messages; `size_b` is the size of their records together.
+
+        A block's messages are put into the size histogram with their mean size: telling them apart would
+        cost more than appending them.
+        """
+        if kind == "normal" and kind not in self.messages_in:
+            kind = next(iter(self.messages_in))
+        self.messages_in[kind] = self.messages_in.get(kind, 0) + messages
+        self.bytes_in += size_b
+        if messages:
+            self.message_bytes.observe(size_b / messages, messages)
+
+
+class GroupTraffic:
+    """Messages of one topic handed to one consumer group."""
+
+    __slots__ = ("bytes_out", "messages_out")
+
+    def __init__(self) -> None:
+        self.messages_out = 0
+        self.bytes_out = 0
+
+    def count_out(self, messages: int, size_b: int) -> None:
+        """Count messages handed out; `size_b` is the size of their records together."""
+        self.messages_out += messages
+        self.bytes_out += size_b
+
+
+class RequestTraffic:
+    """Requests of one code under one header type: how many by answer, how long, how many right now."""
+
+    __slots__ = ("codes", "duration_seconds", "inflight")
+
+    def __init__(self) -> None:
+        self.codes: dict[int, int] = {0: 0}
+        self.duration_seconds = Histogram(REQUEST_SECONDS)
+        self.inflight = 0
+
+    def begin(self) -> None:
+        """A request of this kind was read."""
+        self.inflight += 1
+
+    def done(self, response_code: int, duration_s: float) -> None:
+        """Its answer was queued (or, for a oneway request, it was handled) after `duration_s`."""
+        self.inflight -= 1
+        codes = self.codes
+        codes[response_code] = codes.get(response_code, 0) + 1
+        self.duration_seconds.observe(duration_s)
+
+    def abandoned(self) -> None:
+        """It will never be answered: its connection is gone."""
+        self.inflight -= 1
+
+
+class ListenerTraffic:
+    """Connections and frame bytes of one listener (`main` or `name`)."""
+
+    __slots__ = ("bytes_in", "bytes_out", "closed", "open_by_role", "opened")
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.closed: dict[str, int] = dict.fromkeys(CLOSE_REASONS, 0)
+        self.open_by_role: dict[str, int] = dict.fromkeys(ROLES, 0)
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    @property
+    def open(self) -> int:
+        """Connections open now."""
+        return sum(self.open_by_role.values())
+
+    def connection_opened(self) -> None:
+        """A connection was accepted; its role is `unknown` until a request tells."""
+        self.opened += 1
+        self.open_by_role["unknown"] += 1
+
+    def role_known(self, role: str, before: str = "unknown") -> None:
+        """A connection showed what it is: `producer`, `consumer` or `admin`."""
+        self.open_by_role[before] -= 1
+        self.open_by_role[role] += 1
+
+    def connection_closed(self, reason: str, role: str = "unknown") -> None:
+        """A connection of `role` ended for `reason` (one of CLOSE_REASONS)."""
+        self.open_by_role[role] -= 1
+        self.closed[reason] += 1
+
+
+class Counters:
+    """Everything counted since the broker started. One owner: the event loop."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicTraffic] = {}
+        self.groups: dict[tuple[str, str], GroupTraffic] = {}
+        self.requests: dict[tuple[int, int], RequestTraffic] = {}
+        self.listeners: dict[str, ListenerTraffic] = {name: ListenerTraffic() for name in LISTENERS}
+        self.rejected: dict[str, int] = dict.fromkeys(REJECT_REASONS, 0)
+        self.protocol_errors: dict[tuple[str, str], int] = {
+            (protocol, reason): 0
+            for protocol in (*PROTOCOLS.values(), "unknown")
+            for reason in PROTOCOL_ERROR_REASONS
+        }
+        self.produce_seconds: dict[str, Histogram] = {
+            level: Histogram(REQUEST_SECONDS) for level in ACK_LEVELS
+        }
+        self.flush_seconds: dict[str, Histogram] = {part: Histogram(FLUSH_SECONDS) for part in FLUSH_PARTS}
+        self.flush_errors: dict[str, int] = dict.fromkeys(FLUSH_PARTS, 0)
+        self.flush_batch_messages = Histogram(FLUSH_BATCH_MESSAGES)
+        self.loop_delay_seconds = Histogram(LOOP_DELAY_SECONDS)
+        self.backpressure_seconds: dict[str, float] = dict.fromkeys(BACKPRESSURE_CAUSES, 0.0)
+        self.buffered_bytes: dict[str, int] = dict.fromkeys(MEMORY_KINDS, 0)
+        """Bytes held for connections now: read and not yet handled, answered and not yet sent, parked."""
+
+    def topic(self, topic: str) -> TopicTraffic:
+        """The counters of a topic that exists, made at first use."""
+        traffic = self.topics.get(topic)
+        if traffic is None:
+            traffic = self.topics[topic] = TopicTraffic(topic_kind(topic))
+        return traffic
+
+    def group(self, topic: str, group: str) -> GroupTraffic:
+        """The counters of what `group` takes from `topic`, made at first use."""
+        traffic = self.groups.get((topic, group))
+        if traffic is None:
+            traffic = self.groups[topic, group] = GroupTraffic()
+        return traffic
+
+    def request(self, header_type: int, code: int) -> RequestTraffic:
+        """The counters of one request code under one header type; unknown codes share one entry."""
+        traffic = self.requests.get((header_type, code))
+        if traffic is None:
+            if code not in _KNOWN_CODES and code != PULL_WAIT_CODE:
+                code = UNKNOWN_CODE
+            traffic = self.requests.setdefault((header_type, code), RequestTraffic())
+        return traffic
+
+    def protocol_error(self, header_type: int | None, reason: str) -> None:
+        """A connection broke the framing rules: `reason` is one of PROTOCOL_ERROR_REASONS."""
+        protocol = PROTOCOLS.get(header_type, "unknown") if header_type is not None else "unknown"
+        self.protocol_errors[protocol, reason] += 1
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop a deleted topic's counters, so that its series end with it."""
+        self.topics.pop(topic, None)
+        for key in [key for key in self.groups if key[0] == topic]:
+            del self.groups[key]
+
+
+def topic_kind(topic: str) -> str:
+    """The `kind` of messages in a topic as its name tells it: `retry`, `dlq`, else `normal`."""
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DLQ_PREFIX):
+        return "dlq"
+    return "normal"
