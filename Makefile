@@ -1,0 +1,74 @@
+# Everything needs Python 3.11 or later and make, nothing else: the first target that runs makes a virtual
+# environment in .venv from the pinned requirements.lock; later ones find it ready and touch no network.
+#
+#   make run ARGS="--port 20911"      make test ARGS="-k long_polling"      make crash ROUNDS=20 SEED=7
+#   make PYTHON=python3.12 test       make image-check INSTALL=1
+
+PYTHON ?= python3
+ARGS ?=
+ROUNDS ?= 200
+SEED ?=
+INSTALL ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+LOCK += --no-emit-index-url --no-emit-find-links
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format demo bench crash image-check lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: $(READY) ## make .venv from requirements.lock (every other target does so by itself)
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is not Python 3.11 or later; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
+		{ echo "error: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "installing the pinned requirements into $(VENV)" >&2
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: $(READY) ## start the broker with conf/broker.toml; Ctrl-C drains and ends it
+	$(BIN)/reput serve -c conf/broker.toml $(ARGS)
+
+test: $(READY) ## run all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## style, types, import rules; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## rewrite the code as `make check` wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: $(READY) ## every line of Python's standard library through a broker and back, counted
+	$(BIN)/python examples/demo.py $(ARGS)
+
+bench: $(READY) ## measure speed and memory on this machine
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+crash: $(READY) ## kill the broker ROUNDS times and look for what it lost; SEED repeats a run
+	$(BIN)/python tests/crash/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+image-check: $(READY) ## build the image and run it; INSTALL=1 may install what is missing with apt
+	$(BIN)/python tools/image_check.py $(if $(INSTALL),--install) $(ARGS)
+
+lock: pyproject.toml ## choose new versions for both lock files, with uv (fetched into build/ where it is not installed)
+	@command -v uv >/dev/null || { $(PYTHON) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv; }
+	@PATH="$(CURDIR)/build/uv/bin:$$PATH"; set -ex; \
+		uv pip compile $(LOCK) --upgrade --extra dev pyproject.toml -o requirements.lock; \
+		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock
+
+clean: ## remove what the other targets made, .venv included; never a data directory
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
