@@ -24,6 +24,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: $(READY) ## make .venv from requirements.lock (every other target does so by itself)
+	@:
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -63,11 +64,12 @@ crash: $(READY) ## kill the broker ROUNDS times and look for what it lost; SEED 
 image-check: $(READY) ## build the image and run it; INSTALL=1 may install what is missing with apt
 	$(BIN)/python tools/image_check.py $(if $(INSTALL),--install) $(ARGS)
 
-lock: pyproject.toml ## choose new versions for both lock files, with uv (fetched into build/ where it is not installed)
+lock: pyproject.toml ## choose new versions for the lock files, with uv (fetched into build/ where it is not installed)
 	@command -v uv >/dev/null || { $(PYTHON) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv; }
 	@PATH="$(CURDIR)/build/uv/bin:$$PATH"; set -ex; \
 		uv pip compile $(LOCK) --upgrade --extra dev pyproject.toml -o requirements.lock; \
-		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock
+		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
+		echo hatchling | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-build.lock
 
 clean: ## remove what the other targets made, .venv included; never a data directory
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
