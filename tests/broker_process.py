@@ -85,9 +85,13 @@ class BrokerProcess:
         while time.monotonic() - started_at < deadline_s:
             status = self._process.poll()
             if status is not None:
-                raise AssertionError(f"the broker ended with {status} before it was ready:\n{self.log_tail()}")
+                raise AssertionError(
+                    f"the broker ended with {status} before it was ready:\n{self.log_tail()}"
+                )
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=1.0) as answer:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{self.http_port}/readyz", timeout=1.0
+                ) as answer:
                     if answer.status == 200:
                         return time.monotonic() - started_at
             except (OSError, urllib.error.URLError):

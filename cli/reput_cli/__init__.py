@@ -1,1 +1,1 @@
-"""The `reput` command."""
+"""The one command `reput`, a file per noun."""

@@ -88,7 +88,9 @@ class Load:
                 if count == 1:
                     receipts = [producer.send(messages[0], ack=plan.ack, queue_id=queue_id)]
                 elif plan.pipelined:
-                    receipts = producer.send_pipelined(messages, in_flight=16, ack=plan.ack, queue_id=queue_id)
+                    receipts = producer.send_pipelined(
+                        messages, in_flight=16, ack=plan.ack, queue_id=queue_id
+                    )
                 else:
                     receipts = producer.send_batch(messages, ack=plan.ack, queue_id=queue_id)
                 for i, receipt in enumerate(receipts):

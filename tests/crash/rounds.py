@@ -172,7 +172,9 @@ class CrashRun:
                 queues[queue] = bodies = {}
                 offset = start
                 while offset < end:
-                    result = consumer.pull(TOPIC, queue_id=queue[1], offset=offset, max_messages=512, wait_s=0.0)
+                    result = consumer.pull(
+                        TOPIC, queue_id=queue[1], offset=offset, max_messages=512, wait_s=0.0
+                    )
                     bodies.update((m.queue_offset, bytes(m.body)) for m in result.messages)
                     if result.next_begin_offset <= offset:
                         break
@@ -205,7 +207,9 @@ class CrashRun:
         counts["acknowledged_flushed"] = self._ledger.flushed_count
         counts["sent"] = len(self._ledger.sent)
         counts["commit_log_files"] = sum(1 for _ in (self._data_dir / "commitlog").iterdir())
-        counts["consume_queue_files"] = sum(1 for _ in (self._data_dir / "consumequeue").rglob("0*") if _.is_file())
+        counts["consume_queue_files"] = sum(
+            1 for _ in (self._data_dir / "consumequeue").rglob("0*") if _.is_file()
+        )
 
     def _add(self, violations: list[Violation]) -> None:
         self.report.violations += violations

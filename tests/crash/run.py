@@ -23,10 +23,14 @@ PLANTED_ROUNDS_MAX = 12
 
 def main() -> int:
     """Parse the arguments, run, report."""
-    parser = argparse.ArgumentParser(description="Kill the broker, again and again, and look for what it lost.")
+    parser = argparse.ArgumentParser(
+        description="Kill the broker, again and again, and look for what it lost."
+    )
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
-    parser.add_argument("--bug", choices=[*BUGS, "all", "none"], default="all", help="planted bugs to check the checker with")
+    parser.add_argument(
+        "--bug", choices=[*BUGS, "all", "none"], default="all", help="planted bugs to check the checker with"
+    )
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     print(f"seed {seed}", flush=True)
@@ -35,8 +39,12 @@ def main() -> int:
         failed = not _report_run(_run(Options(arguments.rounds, seed, Path())), arguments.rounds)
     bugs = {"all": list(BUGS), "none": []}.get(arguments.bug, [arguments.bug])
     for bug in bugs:
-        failed |= not _report_bug(bug, _run(Options(PLANTED_ROUNDS_MAX, seed, Path(), bug=bug, full_check_every=1)))
-    print("FAILED" if failed else "all promises kept, every planted bug caught" if bugs else "all promises kept")
+        failed |= not _report_bug(
+            bug, _run(Options(PLANTED_ROUNDS_MAX, seed, Path(), bug=bug, full_check_every=1))
+        )
+    print(
+        "FAILED" if failed else "all promises kept, every planted bug caught" if bugs else "all promises kept"
+    )
     return 1 if failed else 0
 
 

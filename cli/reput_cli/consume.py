@@ -1,0 +1,156 @@
+"""`reput consume`: read a topic, like `tail -f` or as a member of a group."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+import click
+from anyio.streams.memory import MemoryObjectSendStream
+
+from reput_cli import message_lines
+from reput_cli.exit_codes import ExitCode
+from reput_cli.options import Settings, shared_options
+from reput_cli.output import write_line
+from reput_cli.positions import Position, RangeType
+from reput_client import PullConsumer, blocking
+from reput_client.received import ReceivedMessage
+
+_WAIT_S = 10.0
+_PULL_MESSAGES = 256
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "-g", "--group", help="Consume as this group: its progress is kept. Without: no offset is touched."
+)
+@click.option(
+    "-o", "--from", "span", type=RangeType(), default="earliest", show_default=True, metavar="START[:END]",
+    help="earliest, latest, an offset, -N, @TIME, @-15m, or a range of these. A group's progress comes first.",
+)  # fmt: skip
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
+@click.option("-e", "--end", "to_end", is_flag=True, help="Stop at the end seen at the start.")
+@click.option(
+    "-f", "--format", "text", help="Percent escapes: %t %q %o %i %k %T %v %s %d %h; see the manual."
+)
+@click.option("--tag", default="*", help="Only these tags, as 'a || b'.")
+@shared_options
+def command(
+    settings: Settings,
+    topic: str,
+    group: str | None,
+    span: tuple[Position, Position | None],
+    count: int | None,
+    to_end: bool,
+    text: str | None,
+    tag: str,
+) -> int:
+    """Print the messages of TOPIC and wait for more.
+
+    On a terminal, readable blocks; on a pipe, JSON lines. Ctrl-C ends; a group keeps what it has printed.
+    """
+    render = _renderer(settings, text)
+    start, end = span
+    with blocking.Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+        queues = admin.topic_config(topic).read_queue_nums
+        end = Position(word="latest") if to_end and end is None else end
+        starts = {q: start.resolve(admin, topic, q) for q in range(queues)}
+        ends = {q: end.resolve(admin, topic, q) if end else None for q in range(queues)}
+    follower = _Follower(settings, topic, group, tag, render, count)
+    anyio.run(follower.run, {q: (starts[q], ends[q]) for q in range(queues)})
+    return ExitCode.DONE
+
+
+def _renderer(settings: Settings, text: str | None) -> Callable[[ReceivedMessage], str]:
+    if text is not None:
+        return message_lines.compile_format(text)
+    form = settings.output or ("table" if sys.stdout.isatty() else "json")
+    forms = {"table": message_lines.block, "plain": message_lines.plain}
+    return forms.get(form, message_lines.json_line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The messages of one pull, and where its queue goes on."""
+
+    queue_id: int
+    messages: list[ReceivedMessage]
+    next_offset: int
+
+
+@dataclass(slots=True)
+class _Follower:
+    """Reads all queues of a topic at once and prints what comes; commits what was printed if it has a group."""
+
+    settings: Settings
+    topic: str
+    group: str | None
+    tags: str
+    render: Callable[[ReceivedMessage], str]
+    remaining: int | None
+
+    async def run(self, spans: dict[int, tuple[int, int | None]]) -> None:
+        """Follow each queue from its start to its end, or for ever where the end is None."""
+        send, receive = anyio.create_memory_object_stream[_Batch](1)
+        async with (
+            PullConsumer(
+                self.settings.server, group=self.group or "reput-cli", timeout_s=self.settings.timeout_s
+            ) as consumer,
+            anyio.create_task_group() as readers,
+        ):
+            for queue_id, (start, end) in spans.items():
+                readers.start_soon(self._read_queue, consumer, queue_id, start, end, send.clone())
+            send.close()
+            async with receive:
+                async for batch in receive:
+                    await self._print(consumer, batch)
+                    if self.remaining == 0:
+                        break
+            readers.cancel_scope.cancel()
+
+    async def _read_queue(
+        self,
+        consumer: PullConsumer,
+        queue_id: int,
+        start: int,
+        end: int | None,
+        out: MemoryObjectSendStream[_Batch],
+    ) -> None:
+        offset = start
+        if self.group is not None:
+            committed = await consumer.committed(self.topic, queue_id)
+            offset = start if committed is None else committed
+        async with out:
+            while end is None or offset < end:
+                result = await consumer.pull(
+                    self.topic,
+                    queue_id=queue_id,
+                    offset=offset,
+                    tags=self.tags,
+                    max_messages=_PULL_MESSAGES,
+                    wait_s=_WAIT_S if end is None else 0.0,
+                )
+                messages = [
+                    message for message in result.messages if end is None or message.queue_offset < end
+                ]
+                offset = result.next_begin_offset if end is None else min(result.next_begin_offset, end)
+                await out.send(_Batch(queue_id, messages, offset))
+
+    async def _print(self, consumer: PullConsumer, batch: _Batch) -> None:
+        progress = batch.messages[0].queue_offset if batch.messages else batch.next_offset
+        try:
+            for message in batch.messages:
+                write_line(self.render(message))
+                progress = message.queue_offset + 1
+                if self.remaining is not None:
+                    self.remaining -= 1
+                    if self.remaining == 0:
+                        return
+            progress = batch.next_offset
+        finally:
+            if self.group is not None:
+                with anyio.CancelScope(shield=True):
+                    await consumer.commit(self.topic, batch.queue_id, progress)

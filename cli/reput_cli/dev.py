@@ -1,0 +1,34 @@
+"""`reput dev`: a broker to try things on, gone without a trace at exit."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.option(
+    "--port", type=int, default=10911, show_default=True, help="Port of the broker; 0 takes a free one."
+)
+@click.option("--http-port", type=int, help="Port of metrics and health.")
+def command(port: int, http_port: int | None) -> int:
+    """Run a broker with small files in a temporary directory; everything it stored is removed at exit."""
+    from reput_broker.config import load_config
+    from reput_broker.serve import run_broker
+
+    with tempfile.TemporaryDirectory(prefix="reput-dev-") as directory:
+        overrides: dict[str, Any] = {
+            "data_dir": directory,
+            "port": port,
+            "store": {"commit_log_file_size": "16MiB", "index_slots": 10_000, "index_entries": 40_000},
+        }
+        if http_port is not None:
+            overrides["http_port"] = http_port
+        config = load_config(None, os.environ, overrides)
+        where = f"port {port}" if port else "the port printed below"
+        click.echo(f"a throw-away broker on {where}; its messages are gone when it ends (Ctrl-C)", err=True)
+        click.echo("  reput produce hello 'first message'      reput consume hello", err=True)
+        return run_broker(config)

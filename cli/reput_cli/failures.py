@@ -1,0 +1,112 @@
+"""Turn what went wrong into at most three lines and an exit code.
+
+The lines say what failed, why, and what to do. `-vv` adds the traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+
+
+class CommandFailed(Exception):
+    """A failure that a command has worded itself."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        reason: str | None = None,
+        remedy: str | None = None,
+        code: ExitCode = ExitCode.FAILED,
+    ) -> None:
+        super().__init__(what)
+        self.what, self.reason, self.remedy, self.code = what, reason, remedy, code
+
+
+def report_failure(error: BaseException) -> int:
+    """Print `error` for a person on stderr and return the exit code that stands for it."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    if isinstance(error, click.ClickException):
+        error.show(sys.stderr)
+        return ExitCode.USAGE
+    if isinstance(error, BrokenPipeError):
+        _close_stdout()
+        return ExitCode.DONE
+    failure = error if isinstance(error, CommandFailed) else _worded(error)
+    print(f"error: {failure.what}", file=sys.stderr)
+    if failure.reason:
+        print(f"  reason: {failure.reason}", file=sys.stderr)
+    if failure.remedy:
+        print(f"  try:    {failure.remedy}", file=sys.stderr)
+    if "-vv" in sys.argv:
+        traceback.print_exception(error)
+    return failure.code
+
+
+def _close_stdout() -> None:
+    """Keep the interpreter from complaining at exit that the reader of our output has gone."""
+    try:
+        sys.stdout.close()
+    except OSError:
+        pass
+
+
+def _worded(error: BaseException) -> CommandFailed:
+    """Word any error: the client's and the protocol's by their kind, everything else as it is."""
+    from reput_client import errors as client_errors
+    from reput_protocol import errors as protocol_errors
+
+    table: list[tuple[type[BaseException], ExitCode, Callable[[], str | None]]] = [
+        (
+            client_errors.ConnectFailed,
+            ExitCode.CANNOT_CONNECT,
+            lambda: "reput serve, or another --server HOST:PORT",
+        ),
+        (
+            client_errors.BrokerNotFound,
+            ExitCode.CANNOT_CONNECT,
+            lambda: "reput doctor, or check the broker's `advertise`",
+        ),
+        (
+            client_errors.ConnectionLost,
+            ExitCode.CANNOT_CONNECT,
+            lambda: "reput health, then the same command again",
+        ),
+        (
+            client_errors.SendOutcomeUnknown,
+            ExitCode.TIMEOUT,
+            lambda: "reput consume TOPIC -o -10 to see whether it was stored",
+        ),
+        (client_errors.AckNotReached, ExitCode.TIMEOUT, lambda: "reput broker status"),
+        (client_errors.RequestTimeout, ExitCode.TIMEOUT, lambda: "a longer --timeout"),
+        (
+            protocol_errors.TopicNotFound,
+            ExitCode.NOT_FOUND,
+            lambda: "reput topic list, or reput topic create NAME",
+        ),
+        (protocol_errors.GroupNotFound, ExitCode.NOT_FOUND, lambda: None),
+        (protocol_errors.NotFound, ExitCode.NOT_FOUND, lambda: None),
+        (protocol_errors.PermissionDenied, ExitCode.NOT_AUTHORISED, lambda: None),
+        (protocol_errors.InvalidMessage, ExitCode.USAGE, lambda: None),
+        (protocol_errors.FilterSyntaxError, ExitCode.USAGE, lambda: None),
+    ]
+    for kind, code, remedy in table:
+        if isinstance(error, kind):
+            what, _, reason = str(error).partition("\n")
+            return CommandFailed(what, reason=reason or None, remedy=remedy(), code=code)
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return _worded(error.exceptions[0])
+    if isinstance(error, protocol_errors.ReputError):
+        return CommandFailed(str(error))
+    if isinstance(error, OSError):
+        return CommandFailed(str(error))
+    return CommandFailed(f"{type(error).__name__}: {error}", remedy="the same command with -vv shows where")

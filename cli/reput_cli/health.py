@@ -1,0 +1,47 @@
+"""`reput health`: one question to the broker's health page."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+
+
+def _default_url() -> str:
+    return f"http://127.0.0.1:{os.environ.get('REPUT_HTTP_PORT', '10913')}/readyz"
+
+
+@click.command()
+@click.option(
+    "--url", default=_default_url, help="The page to ask.  [default: http://127.0.0.1:10913/readyz]"
+)
+@click.option("-q", "--quiet", is_flag=True, help="Only the exit code.")
+def command(url: str, quiet: bool) -> int:
+    """Exit 0 if the broker answers that it is ready, 1 if it answers otherwise, 3 if it does not answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=3.0) as answer:
+            if not quiet:
+                click.echo(f"ready ({url})")
+            return ExitCode.DONE if answer.status == 200 else ExitCode.FAILED
+    except urllib.error.HTTPError as error:
+        raise CommandFailed(f"the broker is not ready ({url})", reason=_failing_checks(error)) from error
+    except OSError as error:
+        raise CommandFailed(
+            f"no answer from {url}", reason=str(error), remedy="reput serve", code=ExitCode.CANNOT_CONNECT
+        ) from error
+    except ValueError as error:
+        raise CommandFailed(f"{url!r} is no URL", reason=str(error), code=ExitCode.USAGE) from error
+
+
+def _failing_checks(error: urllib.error.HTTPError) -> str:
+    try:
+        body = json.loads(error.read(65_536))
+    except ValueError:
+        return f"HTTP {error.code}"
+    return json.dumps(body)

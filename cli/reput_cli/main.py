@@ -1,0 +1,61 @@
+"""The root command: finds the file of a noun when it is asked for, so that `reput --help` loads nothing else."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import NoReturn
+
+import click
+
+from reput_cli.failures import report_failure
+
+# Command -> (module, one line of help). The module's `command` is loaded when the command is used.
+_COMMANDS = {
+    "serve": ("reput_cli.serve", "Run the broker."),
+    "dev": ("reput_cli.dev", "Run a throw-away broker in a temporary directory."),
+    "produce": ("reput_cli.produce", "Send messages to a topic."),
+    "consume": ("reput_cli.consume", "Read messages of a topic."),
+    "topic": ("reput_cli.topic", "List, describe, create, alter and delete topics."),
+    "message": ("reput_cli.message", "Look at single messages."),
+    "broker": ("reput_cli.broker", "Ask a broker about itself."),
+    "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),
+    "bench": ("reput_cli.bench", "Measure produce, consume and round trips."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(_COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("reput"), prog_name="reput")
+def root() -> None:
+    """Reput: a durable, ordered message broker with RocketMQ's store format.
+
+    Start one with `reput dev` or `reput serve`, then `reput produce TOPIC` and `reput consume TOPIC` in other terminals.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with one of `ExitCode`."""
+    try:
+        status = root.main(prog_name="reput", standalone_mode=False)
+    except Exception as error:
+        sys.exit(report_failure(error))
+    except KeyboardInterrupt as error:
+        sys.exit(report_failure(error))
+    sys.exit(status if isinstance(status, int) else 0)

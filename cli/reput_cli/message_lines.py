@@ -1,0 +1,120 @@
+"""Messages as lines of text: JSON lines, readable blocks, and the percent escapes of `reput consume -f`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from reput_cli.failures import CommandFailed
+from reput_cli.exit_codes import ExitCode
+from reput_cli.output import printable
+from reput_client.received import ReceivedMessage
+
+_ESCAPE = re.compile(r"%(?:v\{(?P<encoding>\w+)\}|(?P<letter>.))|\\(?P<control>[nt\\])", re.DOTALL)
+_CONTROLS = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+def rfc3339(timestamp_ms: int) -> str:
+    """Return milliseconds since 1970 as an RFC 3339 time in UTC."""
+    return (
+        datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
+
+
+def message_fields(message: ReceivedMessage) -> dict[str, Any]:
+    """Return a message as an object for JSON: `body` if it is UTF-8, else `body_base64`."""
+    body = bytes(message.body)
+    fields: dict[str, Any] = {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.message_id,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "properties": dict(message.properties),
+    }
+    try:
+        fields["body"] = body.decode()
+    except UnicodeDecodeError:
+        fields["body_base64"] = base64.b64encode(body).decode()
+    return fields
+
+
+def json_line(message: ReceivedMessage) -> str:
+    """Return a message as one JSON line."""
+    return json.dumps(message_fields(message), ensure_ascii=False)
+
+
+def block(message: ReceivedMessage) -> str:
+    """Return a message as a head line and its body, for people."""
+    head = f"{message.topic}-{message.queue_id}#{message.queue_offset}  {rfc3339(message.store_timestamp_ms)}"
+    if message.tag:
+        head += f"  tag={message.tag}"
+    if message.keys:
+        head += f"  keys={' '.join(message.keys)}"
+    return f"{printable(head.encode())}\n    " + printable(bytes(message.body)).replace("\n", "\n    ")
+
+
+def plain(message: ReceivedMessage) -> str:
+    """Return queue, offset, tag and body, separated by tabs; control characters in the body are escaped."""
+    body = printable(bytes(message.body)).replace("\n", "\\n").replace("\t", "\\t")
+    return f"{message.queue_id}\t{message.queue_offset}\t{message.tag or '-'}\t{body}"
+
+
+def compile_format(text: str) -> Callable[[ReceivedMessage], str]:
+    """Compile a format with percent escapes; an unknown escape is refused before anything is read.
+
+    %t topic, %q queue, %o offset, %i id, %k keys, %T tag, %v body, %s size, %d store time, %h properties, %% percent;
+    %v{hex}, %v{base64}, %v{json}; backslash n and t.
+    """
+    for match in _ESCAPE.finditer(text):
+        unknown_letter = match["letter"] and match["letter"] not in _LETTERS
+        unknown_encoding = match["encoding"] and match["encoding"] not in _ENCODINGS
+        if unknown_letter or unknown_encoding:
+            raise CommandFailed(
+                f"{match[0]!r} in the format is not known",
+                remedy="one of "
+                + " ".join(f"%{letter}" for letter in _LETTERS)
+                + " %v{hex} %v{base64} %v{json}",
+                code=ExitCode.USAGE,
+            )
+
+    def render(message: ReceivedMessage) -> str:
+        def expand(match: re.Match[str]) -> str:
+            if match["control"]:
+                return _CONTROLS[match["control"]]
+            if match["encoding"]:
+                return _ENCODINGS[match["encoding"]](bytes(message.body))
+            return _LETTERS[match["letter"]](message)
+
+        return _ESCAPE.sub(expand, text)
+
+    return render
+
+
+_ENCODINGS: dict[str, Callable[[bytes], str]] = {
+    "hex": bytes.hex,
+    "base64": lambda body: base64.b64encode(body).decode(),
+    "json": lambda body: json.dumps(body.decode("utf-8", "backslashreplace"), ensure_ascii=False),
+}
+_LETTERS: dict[str, Callable[[ReceivedMessage], str]] = {
+    "t": lambda message: message.topic,
+    "q": lambda message: str(message.queue_id),
+    "o": lambda message: str(message.queue_offset),
+    "i": lambda message: message.message_id,
+    "k": lambda message: " ".join(message.keys),
+    "T": lambda message: message.tag or "",
+    "v": lambda message: printable(bytes(message.body)),
+    "s": lambda message: str(len(message.body)),
+    "d": lambda message: rfc3339(message.store_timestamp_ms),
+    "h": lambda message: json.dumps(dict(message.properties), ensure_ascii=False),
+    "%": lambda _: "%",
+}

@@ -1,0 +1,98 @@
+"""Print rows and objects in the form that was asked for, or that fits where they go.
+
+Tables only on a terminal; on a pipe, tab-separated text with one header line. JSON keys are stable and carry units.
+Data goes to stdout, notes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from reput_cli.options import Settings
+
+
+class Printer:
+    """Writes what a command found."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.form = settings.output or ("table" if sys.stdout.isatty() else "plain")
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the output is for programs that read JSON."""
+        return self.form in ("json", "jsonl")
+
+    def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Print a table; `columns` are also the JSON keys."""
+        if self.form == "json":
+            write_line(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], ensure_ascii=False))
+        elif self.form == "jsonl":
+            for row in rows:
+                self.json_line(dict(zip(columns, row, strict=True)))
+        elif self.form == "plain":
+            write_line("\t".join(columns))
+            for row in rows:
+                write_line("\t".join(_plain(value) for value in row))
+        else:
+            self._table(columns, rows)
+
+    def fields(self, values: Mapping[str, Any]) -> None:
+        """Print one object: a JSON object, or one `key value` line for each member."""
+        if self.is_json:
+            self.json_line(values)
+        elif self.form == "plain":
+            for key, value in values.items():
+                write_line(f"{key}\t{_plain(value)}")
+        else:
+            width = max((len(key) for key in values), default=0)
+            for key, value in values.items():
+                write_line(f"{key:<{width}}  {_plain(value)}")
+
+    def json_line(self, value: Mapping[str, Any]) -> None:
+        """Print one compact JSON object on a line of its own."""
+        write_line(json.dumps(value, ensure_ascii=False))
+
+    def note(self, text: str) -> None:
+        """Say something to the person, on stderr, unless asked to be quiet."""
+        if not self._settings.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def _table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*(column.upper() for column in columns), box=box.SIMPLE_HEAD, pad_edge=False)
+        for row in rows:
+            table.add_row(*(_plain(value) for value in row))
+        Console(no_color=not self._settings.color, highlight=False).print(table)
+
+
+def write_line(text: str) -> None:
+    """Write one line to stdout at once, so that followers of the stream see it."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def printable(data: bytes) -> str:
+    """Return bytes as text that is safe on a terminal: UTF-8 if it is, control characters and the rest escaped."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "backslashreplace").translate(_CONTROL_ESCAPES)
+    return text.translate(_CONTROL_ESCAPES)
+
+
+_CONTROL_ESCAPES = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)] if code not in (9, 10)}
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value).translate(_CONTROL_ESCAPES)

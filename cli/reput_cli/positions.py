@@ -1,0 +1,92 @@
+"""Where `reput consume -o` starts and ends: words, offsets, counts from the end, times, ranges of these."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+import click
+
+_AGE = re.compile(r"-(\d+(?:\.\d+)?)(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class QueueBounds(Protocol):
+    """What a position is resolved against."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first offset that can be read."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the next message to come."""
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the first offset stored at or after a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One end of a range, as the user wrote it: `earliest`, `latest`, `120`, `-10`, `@TIME`, `@-15m`."""
+
+    word: str | None = None
+    offset: int | None = None
+    timestamp_ms: int | None = None
+
+    def resolve(self, bounds: QueueBounds, topic: str, queue_id: int) -> int:
+        """Return the queue offset that this position means in one queue."""
+        low, high = bounds.min_offset(topic, queue_id), bounds.max_offset(topic, queue_id)
+        if self.timestamp_ms is not None:
+            return bounds.offset_by_time(topic, queue_id, self.timestamp_ms)
+        if self.offset is not None:
+            wanted = self.offset if self.offset >= 0 else high + self.offset
+            return min(max(wanted, low), high)
+        return low if self.word == "earliest" else high
+
+
+class RangeType(click.ParamType):
+    """`START` or `START:END`; the value is a pair of positions, the second None if there is no end."""
+
+    name = "start"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Position, Position | None]:
+        """Parse the text, or say which forms there are."""
+        if isinstance(value, tuple):
+            return value
+        text = str(value)
+        whole = self._parse(text)
+        if whole is not None:
+            return whole, None
+        for cut in (match.start() for match in re.finditer(":", text)):
+            start = self._parse(text[:cut] or "earliest")
+            end = self._parse(text[cut + 1 :] or "latest")
+            if start is not None and end is not None:
+                return start, end
+        self.fail(
+            f"{text!r} is no position: write earliest, latest, an offset, -N for the last N, "
+            "@2026-01-02T03:04:05Z, @-15m, or START:END of these",
+            param,
+            ctx,
+        )
+
+    @staticmethod
+    def _parse(text: str) -> Position | None:
+        if text in ("earliest", "latest"):
+            return Position(word=text)
+        if re.fullmatch(r"-?\d+", text):
+            return Position(offset=int(text))
+        if not text.startswith("@"):
+            return None
+        age = _AGE.fullmatch(text[1:])
+        if age is not None:
+            return Position(timestamp_ms=int((time.time() - float(age[1]) * _SECONDS[age[2]]) * 1000))
+        try:
+            moment = datetime.fromisoformat(text[1:])
+        except ValueError:
+            return None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return Position(timestamp_ms=int(moment.timestamp() * 1000))

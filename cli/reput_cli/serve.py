@@ -1,0 +1,43 @@
+"""`reput serve`: run the broker in the foreground."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+
+
+@click.command()
+@click.option(
+    "-c", "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with options."
+)
+@click.option("--data-dir", help="Store directory.")
+@click.option("--host", help="Address to listen on.")
+@click.option("--port", type=int, help="Port of the broker; 0 takes a free one.")
+@click.option("--name-port", type=int, help="Second port, where RocketMQ clients look for a name server.")
+@click.option("--http-port", type=int, help="Port of metrics and health.")
+@click.option("--check", is_flag=True, help="Validate the configuration and exit.")
+def command(config_path: Path | None, check: bool, **flags: Any) -> int:
+    """Run the broker until SIGTERM or Ctrl-C; a second signal ends it at once.
+
+    Options come from the flags, the environment (REPUT_STORE__FLUSH=async), the file, and the built-in defaults, in this
+    order.
+    """
+    from reput_broker.config import ConfigError, load_config
+
+    overrides = {name: value for name, value in flags.items() if value is not None}
+    try:
+        config = load_config(config_path, os.environ, overrides)
+    except ConfigError as error:
+        raise CommandFailed(str(error), code=ExitCode.USAGE) from error
+    if check:
+        click.echo("the configuration is valid")
+        return ExitCode.DONE
+    from reput_broker.serve import run_broker
+
+    return run_broker(config)
