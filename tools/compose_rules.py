@@ -1,0 +1,84 @@
+"""What docker-compose.yml promises, checked on the file itself.
+
+`docker compose config` says whether a file is well formed; these rules say whether it keeps our promises, and
+they need no Docker: the services and how they depend on each other, read-only roots without capabilities, ports
+on loopback only, data in named volumes, and every mounted file present in the repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SERVICES = ("reput", "prometheus", "grafana")
+SERVICE_KEYS = frozenset(
+    ["build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports"]
+    + ["read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"]
+)
+TOP_KEYS = frozenset({"name", "services", "volumes"})
+# Which volume keeps what the service must not lose.
+DATA_VOLUMES = {"reput": "/var/lib/reput", "prometheus": "/prometheus", "grafana": "/var/lib/grafana"}
+DEPENDENCIES = {"prometheus": "reput", "grafana": "prometheus"}
+
+
+def compose_problems(path: Path) -> list[str]:
+    """Return what is wrong with the compose file at `path`, a line each; empty if it keeps every promise."""
+    document = yaml.safe_load(path.read_text())
+    if not isinstance(document, dict):
+        return [f"{path.name} is not a mapping"]
+    services = document.get("services") or {}
+    volumes = document.get("volumes") or {}
+    keys = [key for key in document if not key.startswith("x-")]
+    problems = [f"unknown top-level key {key!r}" for key in keys if key not in TOP_KEYS]
+    problems += [f"service {name!r} is missing" for name in SERVICES if name not in services]
+    for name, service in services.items():
+        found = _service_problems(name, service, volumes, path.parent)
+        problems += [f"{name}: {problem}" for problem in found]
+    return problems
+
+
+def _service_problems(
+    name: str, service: Mapping[str, Any], volumes: Mapping[str, Any], directory: Path
+) -> Iterator[str]:
+    yield from (f"unknown key {key!r}" for key in service if key not in SERVICE_KEYS)
+    if service.get("init") is not True:
+        yield "init is not true"
+    if service.get("read_only") is not True:
+        yield "its root file system is writable"
+    if service.get("cap_drop") != ["ALL"]:
+        yield "it keeps capabilities"
+    if "/tmp" not in service.get("tmpfs", []):
+        yield "it has no tmpfs on /tmp"
+    if "build" not in service and ":" not in str(service.get("image", "")):
+        yield "its image has no version"
+    for port in service.get("ports", []):
+        if not str(port).startswith("127.0.0.1:"):
+            yield f"port {port} is published beyond loopback"
+    yield from _mount_problems(name, service, volumes, directory)
+    dependency = DEPENDENCIES.get(name)
+    if dependency and service.get("depends_on", {}).get(dependency) != {"condition": "service_healthy"}:
+        yield f"it does not wait until {dependency} is healthy"
+    if name in DEPENDENCIES.values() and not service.get("healthcheck", {}).get("test"):
+        yield "others wait for its health, which nothing checks"
+
+
+def _mount_problems(
+    name: str, service: Mapping[str, Any], volumes: Mapping[str, Any], directory: Path
+) -> Iterator[str]:
+    kept = set()
+    for mount in service.get("volumes", []):
+        source, target, *mode = str(mount).split(":")
+        if source.startswith("."):
+            if not (directory / source).exists():
+                yield f"{source} is mounted but does not exist"
+            if mode != ["ro"]:
+                yield f"{source} is mounted writable"
+        elif source not in volumes:
+            yield f"volume {source!r} is not declared"
+        else:
+            kept.add(target)
+    if name in DATA_VOLUMES and DATA_VOLUMES[name] not in kept:
+        yield f"{DATA_VOLUMES[name]} is in no named volume"
