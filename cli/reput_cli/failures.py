@@ -5,6 +5,7 @@ The lines say what failed, why, and what to do. `-vv` adds the traceback.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable
@@ -54,10 +55,8 @@ def report_failure(error: BaseException) -> int:
 
 def _close_stdout() -> None:
     """Keep the interpreter from complaining at exit that the reader of our output has gone."""
-    try:
+    with contextlib.suppress(OSError):
         sys.stdout.close()
-    except OSError:
-        pass
 
 
 def _worded(error: BaseException) -> CommandFailed:

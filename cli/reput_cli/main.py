@@ -46,7 +46,8 @@ class _LazyGroup(click.Group):
 def root() -> None:
     """Reput: a durable, ordered message broker with RocketMQ's store format.
 
-    Start one with `reput dev` or `reput serve`, then `reput produce TOPIC` and `reput consume TOPIC` in other terminals.
+    Start one with `reput dev` or `reput serve`, then `reput produce TOPIC` and `reput consume TOPIC` in other
+    terminals.
     """
 
 

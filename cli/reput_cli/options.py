@@ -14,6 +14,7 @@ import click
 DEFAULT_SERVER = "127.0.0.1:10911"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SIZE_UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -38,25 +39,14 @@ class SizeType(click.ParamType):
     """A number of bytes, as `1024`, `64KiB` or `1MB`."""
 
     name = "size"
-    _units = {
-        "": 1,
-        "B": 1,
-        "KB": 1000,
-        "MB": 1000**2,
-        "GB": 1000**3,
-        "KIB": 1 << 10,
-        "MIB": 1 << 20,
-        "GIB": 1 << 30,
-    }
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return bytes."""
         match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", str(value))
-        if match is None or match[2].upper() not in self._units:
+        if match is None or match[2].upper() not in _SIZE_UNITS:
             self.fail(
                 f"{value!r} is no size: write bytes, or a number with KiB, MiB, GiB, KB, MB or GB", param, ctx
             )
-        return int(match[1]) * self._units[match[2].upper()]
+        return int(match[1]) * _SIZE_UNITS[match[2].upper()]
 
 
 DURATION = DurationType()

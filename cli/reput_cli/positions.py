@@ -66,11 +66,11 @@ class RangeType(click.ParamType):
             end = self._parse(text[cut + 1 :] or "latest")
             if start is not None and end is not None:
                 return start, end
-        self.fail(
+        raise click.BadParameter(
             f"{text!r} is no position: write earliest, latest, an offset, -N for the last N, "
             "@2026-01-02T03:04:05Z, @-15m, or START:END of these",
-            param,
             ctx,
+            param,
         )
 
     @staticmethod

@@ -21,12 +21,13 @@ from reput_cli.failures import CommandFailed
 @click.option("--port", type=int, help="Port of the broker; 0 takes a free one.")
 @click.option("--name-port", type=int, help="Second port, where RocketMQ clients look for a name server.")
 @click.option("--http-port", type=int, help="Port of metrics and health.")
+@click.option("--address-file", help="Write the broker's address to this file once it is ready.")
 @click.option("--check", is_flag=True, help="Validate the configuration and exit.")
 def command(config_path: Path | None, check: bool, **flags: Any) -> int:
     """Run the broker until SIGTERM or Ctrl-C; a second signal ends it at once.
 
-    Options come from the flags, the environment (REPUT_STORE__FLUSH=async), the file, and the built-in defaults, in this
-    order.
+    Options come from the flags, the environment (REPUT_STORE__FLUSH=async), the file, and the built-in defaults, in
+    this order.
     """
     from reput_broker.config import ConfigError, load_config
 

@@ -90,5 +90,4 @@ class Ledger:
         """
         with self._lock:
             place = self.acknowledged[queue]
-            lost = [place.pop(offset) for offset in sorted(place) if offset >= end_offset]
-            return lost
+            return [place.pop(offset) for offset in sorted(place) if offset >= end_offset]
