@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from reput_cli.failures import CommandFailed
 from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
 from reput_cli.output import printable
 from reput_client.received import ReceivedMessage
 
