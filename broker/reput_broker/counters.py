@@ -4,8 +4,8 @@ A labelled metric object costs over a microsecond a call, an integer add 50 ns, 
 Prometheus. `metrics.py` turns these numbers into series when somebody scrapes.
 
     counters.topic("orders").count_in(messages, size_b)           one block accepted
-    counters.group("orders", "billing").count_out(messages, size_b) one pull answered
-    request = counters.request(header_type, code); request.begin(); ...; request.done(response_code, duration_s)
+    counters.group("orders", "billing").count_out(messages, size_b)   one pull answered
+    request = counters.request(header_type, code)                 then begin() and done(code, duration_s)
     counters.rejected["too_large"] += 1                           one message refused at the door
 
 Label values come from closed sets: a request code that the broker does not know is counted under one

@@ -1,0 +1,353 @@
+"""Every option of the broker: name, default, range, unit, and whether it can change while the broker runs.
+
+This is the one place where an option is described; `conf/broker.toml`, `reput broker config show` and the
+error messages follow it. `load_config` in `config_loader.py` reads a file, the environment and flags into
+it; code builds it directly:
+
+    BrokerConfig(data_dir=path, port=0, store={"flush": "async", "commit_log_file_size": "16MiB"})
+
+A configuration does not change, with one exception: `config_reload.py` sets options marked live on the
+object that everybody holds. Whoever wants to follow a live option therefore reads it when it is needed and
+does not copy it at start.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from reput_broker.config_errors import ConfigError, problems_of
+from reput_broker.config_fields import flatten, option_fields
+from reput_broker.config_units import Duration, Size
+from reput_protocol.errors import InvalidName
+from reput_protocol.names import check_topic
+
+DEFAULT_PORT = 10911
+DEFAULT_NAME_PORT = 9876
+DEFAULT_HTTP_PORT = 10913
+
+_MIB = 1 << 20
+_SECOND = 1.0
+
+
+def _option(default: Any, description: str, *, live: bool = False, **limits: Any) -> Any:
+    return Field(default, description=description, json_schema_extra={"live": live}, **limits)
+
+
+def _to_path(value: object) -> object:
+    return Path(value) if isinstance(value, str) and value else value
+
+
+def _to_port_choice(value: object) -> int | str:
+    if value is None or value == "auto":
+        return "auto"
+    if value == "off":
+        return "off"
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 65535:
+        return value
+    raise ValueError(f'a port from 0 to 65535, "auto" or "off" is needed, not {value!r}')
+
+
+def _empty_to_none(value: object) -> object:
+    return None if value == "" else value
+
+
+DataPath = Annotated[Path, BeforeValidator(_to_path)]
+PortChoice = Annotated[int | str, PlainValidator(_to_port_choice)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=False)
+
+
+class StoreConfig(_Section):
+    """How messages are kept."""
+
+    flush: Literal["sync", "async"] = _option(
+        "sync",
+        "sync: consumers see only what is on disk, and a put waits for that unless it asks for less; "
+        "async: the log is synced every flush_interval",
+    )
+    flush_interval: Duration = _option(
+        0.5,
+        "with flush = async, the longest time between two syncs of the log",
+        live=True,
+        ge=0.001,
+        le=600.0,
+    )
+    sync_timeout: Duration = _option(
+        5.0,
+        "how long a put may wait for its sync before the answer says that it was not reached",
+        live=True,
+        ge=0.01,
+        le=600.0,
+    )
+    commit_log_file_size: Size = _option(
+        1024 * _MIB,
+        "size of one file of the log, preallocated; fixed once a store exists",
+        ge=4096,
+        le=1 << 31,
+    )
+    consume_queue_entries: int = _option(
+        300_000, "entries of 20 bytes in one file of a queue; fixed once a store exists", ge=1, le=100_000_000
+    )
+    index_slots: int = _option(
+        5_000_000, "hash slots in one file of the key index; fixed once a store exists", ge=1, le=500_000_000
+    )
+    index_entries: int = _option(
+        20_000_000, "entries in one file of the key index; fixed once a store exists", ge=2, le=500_000_000
+    )
+    message_size_max: Size = _option(4 * _MIB, "the largest body of a message", ge=1, le=8 * _MIB)
+    record_crc: bool = _option(
+        False, "write a checksum over the whole record, not only over the body, into every record"
+    )
+    consume_queue_flush_interval: Duration = _option(
+        1.0, "time between two syncs of the queues", live=True, ge=0.01, le=600.0
+    )
+    checkpoint_interval: Duration = _option(
+        1.0,
+        "time between two writes of the checkpoint that recovery starts from",
+        live=True,
+        ge=0.01,
+        le=600.0,
+    )
+
+
+class TopicsConfig(_Section):
+    """How topics come into being."""
+
+    auto_create: bool = _option(True, "create a topic when a message is first sent to it")
+    default_queues: int = _option(4, "queues of a topic created that way", live=True, ge=1, le=1024)
+
+
+class LimitsConfig(_Section):
+    """What one client, and all of them together, may ask for."""
+
+    frame_size: Size = _option(
+        16 * _MIB, "the largest frame, its length field included", ge=65536, le=256 * _MIB
+    )
+    header_size: Size = _option(65536, "the largest header of a frame", ge=1024, le=16 * _MIB)
+    connections: int = _option(10_000, "connections open at once", live=True, ge=1, le=1_000_000)
+    connection_buffer: Size = _option(
+        64 * _MIB, "unsent answers of one connection; its requests wait beyond that", live=True, ge=65536
+    )
+    buffer_total: Size = _option(
+        512 * _MIB, "unsent answers and unhandled requests of all connections", live=True, ge=_MIB
+    )
+    idle_timeout: Duration = _option(
+        120.0, "a connection silent for so long is closed", live=True, ge=1.0, le=86400.0
+    )
+    slow_reader_timeout: Duration = _option(
+        30.0,
+        "a connection that takes none of its answers for so long is closed",
+        live=True,
+        ge=0.1,
+        le=3600.0,
+    )
+    pull_bytes: Size = _option(
+        4 * _MIB, "bytes of messages in one pull's answer", live=True, ge=1024, le=128 * _MIB
+    )
+    pull_messages: int = _option(4096, "messages in one pull's answer", live=True, ge=1, le=1_000_000)
+
+    @field_validator("header_size", "pull_bytes")
+    @classmethod
+    def _below_frame_size(cls, value: int, info: ValidationInfo) -> int:
+        frame_size = info.data.get("frame_size")
+        if frame_size is not None and value >= frame_size:
+            raise ValueError(
+                f"{value} bytes do not fit into a frame; keep it below limits.frame_size ({frame_size})"
+            )
+        return value
+
+
+class LogConfig(_Section):
+    """What the broker writes to stderr."""
+
+    format: Literal["auto", "text", "json"] = _option(
+        "auto", "auto: text on a terminal, otherwise JSON lines"
+    )
+    level: Literal["debug", "info", "warning", "error"] = _option(
+        "info", "the least level written", live=True
+    )
+
+
+class MetricsConfig(_Section):
+    """The metrics page."""
+
+    max_series: int = _option(
+        20_000,
+        "series of groups, topics and queues on the page; beyond that, series per queue are left out first",
+        live=True,
+        ge=100,
+        le=1_000_000,
+    )
+    refresh_interval: Duration = _option(
+        15.0, "time between two looks at the disk (sizes, free space)", live=True, ge=1.0, le=3600.0
+    )
+
+
+class OffsetsConfig(_Section):
+    """Consumer groups' progress."""
+
+    flush_interval: Duration = _option(
+        5.0, "time between two writes of consumerOffset.json; commits in between are in its journal", live=True,
+        ge=0.1, le=3600.0,
+    )  # fmt: skip
+    journal_size_max: Size = _option(
+        8 * _MIB,
+        "a journal grown to this size has the file written early",
+        live=True,
+        ge=4096,
+        le=1024 * _MIB,
+    )
+
+
+class LongPollingConfig(_Section):
+    """Pulls that wait for messages."""
+
+    max_wait: Duration = _option(
+        25.0, "the longest time a pull is parked, whatever it asks for", live=True, ge=0.1, le=600.0
+    )
+    check_interval: Duration = _option(
+        5.0, "time between two looks for parked pulls that missed their wake-up", live=True, ge=0.1, le=600.0
+    )
+
+
+class BrokerConfig(_Section):
+    """The whole configuration; constructing it raises ConfigError with every mistake at once."""
+
+    data_dir: DataPath = _option(Path("reput-data"), "the store directory; one broker at a time uses it")
+    allow_insecure: bool = _option(
+        False,
+        "permit listening beyond loopback without authentication; anyone who can connect may do anything",
+    )
+    host: str = _option("127.0.0.1", "address that the broker's ports listen on")
+    port: Port = _option(DEFAULT_PORT, "port for clients; 0 picks a free one")
+    name_port: PortChoice = _option(
+        "auto", "the same under the name server's port; auto: 9876 beside port 10911, otherwise off"
+    )
+    http_host: str = _option("127.0.0.1", "address that metrics, health and status are served on")
+    http_port: PortChoice = _option(
+        "auto",
+        "port of metrics, health and status; auto: 10913 beside port 10911, otherwise a free one "
+        "(embedded: off)",
+    )
+    advertise: Annotated[str | None, BeforeValidator(_empty_to_none)] = _option(
+        None, 'host:port that routes name; "" names the address that the asking client dialled'
+    )
+    cluster: str = _option("DefaultCluster", "name of the cluster in routes")
+    broker_name: str = _option("broker-a", "name of this broker in routes")
+    shutdown_grace: Duration = _option(
+        20.0, "time that running requests get at shutdown", live=True, ge=0.0, le=3600.0
+    )
+    store: StoreConfig = StoreConfig()
+    topics: TopicsConfig = TopicsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    log: LogConfig = LogConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    offsets: OffsetsConfig = OffsetsConfig()
+    long_polling: LongPollingConfig = LongPollingConfig()
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _path: Path | None = PrivateAttr(default=None)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(problems_of(error, {}, option_fields(type(self)))) from None
+        self._origins.update(dict.fromkeys(flatten(values), "code"))
+
+    @field_validator("host", "http_host")
+    @classmethod
+    def _loopback_or_permitted(cls, value: str, info: ValidationInfo) -> str:
+        if not value:
+            raise ValueError('an address is needed; "127.0.0.1" listens on loopback only')
+        if not is_loopback(value) and info.data.get("allow_insecure") is False:
+            raise ValueError(
+                f"{value} can be reached from other machines and there is no authentication; "
+                "set allow_insecure = true if the network is trusted, or use 127.0.0.1"
+            )
+        return value
+
+    @field_validator("advertise")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        host, separator, port = value.rpartition(":")
+        if (
+            not separator
+            or not host
+            or not port.isascii()
+            or not port.isdigit()
+            or not 1 <= int(port) <= 65535
+        ):
+            raise ValueError(f'"host:port" is needed, such as "broker.example:10911", not {value!r}')
+        if host in ("0.0.0.0", "[::]", "::"):
+            raise ValueError(f"clients cannot dial {host}; name an address at which they reach the broker")
+        return value
+
+    @field_validator("cluster", "broker_name")
+    @classmethod
+    def _legal_name(cls, value: str) -> str:
+        # Both become topics of their own (RocketMQ: TopicConfigManager), so topic rules hold for them.
+        try:
+            return check_topic(value)
+        except InvalidName as error:
+            raise ValueError(str(error).replace("topic name", "name", 1)) from None
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Where each option that is not at its default was set: a file, a variable, a flag, `code`."""
+        return self._origins
+
+    @property
+    def path(self) -> Path | None:
+        """The file that this configuration was read from, if any."""
+        return self._path
+
+    def note_origins(self, origins: Mapping[str, str], path: Path | None) -> None:
+        """Remember where the values came from; called once, by whoever gathered them."""
+        self._origins.clear()
+        self._origins.update(origins)
+        self._path = path
+
+    def name_port_to_open(self) -> int | None:
+        """Return the port of the second listener (0 = any free one), or None for no such listener."""
+        if self.name_port == "auto":
+            return DEFAULT_NAME_PORT if self.port == DEFAULT_PORT else None
+        return self.name_port if isinstance(self.name_port, int) else None
+
+    def http_port_to_open(self, *, embedded: bool) -> int | None:
+        """Return the port of the HTTP listener (0 = any free one), or None for no such listener."""
+        if self.http_port == "auto":
+            if self.port == DEFAULT_PORT:
+                return DEFAULT_HTTP_PORT
+            return None if embedded else 0
+        return self.http_port if isinstance(self.http_port, int) else None
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether `host` can only be reached from this machine; a name other than localhost cannot be told."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,111 @@
+"""What is wrong with a configuration: every mistake at once, each with its key, its origin and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from reput_protocol.errors import ReputError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One mistake: which key, where its value came from, and what is wrong with it."""
+
+    key: str
+    origin: str
+    """A file's name, an environment variable's name, a flag, or `code`."""
+    problem: str
+    nearest: str | None = None
+    """The valid key that an unknown key resembles most."""
+
+    def __str__(self) -> str:
+        hint = f'; did you mean "{self.nearest}"?' if self.nearest else ""
+        key = f"{self.key}: " if self.key else ""
+        return f"{key}{self.problem}{hint} (from {self.origin})"
+
+
+class ConfigError(ReputError, ValueError):
+    """The configuration cannot be used. `problems` lists all mistakes; nothing was started or changed."""
+
+    def __init__(self, problems: Iterable[ConfigProblem]) -> None:
+        self.problems: Sequence[ConfigProblem] = tuple(problems)
+        count = len(self.problems)
+        head = "the configuration has a mistake" if count == 1 else f"the configuration has {count} mistakes"
+        super().__init__("\n  ".join([head + ":", *map(str, self.problems)]))
+
+
+def nearest_key(key: str, valid: Iterable[str]) -> str | None:
+    """Return the valid key that `key` resembles most, by its whole path or by its last part; else None."""
+    names = list(valid)
+    close = get_close_matches(key, names, n=1, cutoff=0.6)
+    if close:
+        return close[0]
+    last = key.rpartition(".")[2]
+    by_last = {name.rpartition(".")[2]: name for name in reversed(names)}
+    close = get_close_matches(last, list(by_last), n=1, cutoff=0.7)
+    return by_last[close[0]] if close else None
+
+
+def problems_of(
+    error: ValidationError, origins: Mapping[str, str], valid: Iterable[str]
+) -> list[ConfigProblem]:
+    """Translate what pydantic found into problems; a key without an entry in `origins` came from code."""
+    keys = list(valid)
+    names = keys + sorted({key.rpartition(".")[0] for key in keys if "." in key})
+    problems = []
+    for detail in error.errors(include_url=False):
+        key = ".".join(part for part in detail["loc"] if isinstance(part, str))
+        unknown = detail["type"] == "extra_forbidden"
+        problems.append(
+            ConfigProblem(
+                key,
+                _origin_of(key, origins),
+                "unknown key" if unknown else _explain(detail),
+                nearest_key(key, names) if unknown else None,
+            )
+        )
+    return problems
+
+
+def _origin_of(key: str, origins: Mapping[str, str]) -> str:
+    # A section given as something else than a table has no entry of its own, but its members may have.
+    below = (origin for name, origin in origins.items() if name.startswith(key + "."))
+    return origins.get(key) or next(below, "code")
+
+
+def _explain(detail: ErrorDetails) -> str:
+    kind, given = detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return f"{context['expected']} is needed, not {given!r}"
+    if kind in ("model_type", "dict_type"):
+        return f"this is a section: a table of options is needed, not {given!r}"
+    if "type" in kind or "parsing" in kind:
+        needed = _NEEDED.get(kind.rpartition("_")[0], detail["msg"])
+        return f"{needed} is needed, not {given!r}"
+    if kind in _BOUNDS:
+        return f"{given!r} is out of range: it must be {_BOUNDS[kind]} {next(iter(context.values()))}"
+    return detail["msg"]
+
+
+_NEEDED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "bool_parsing": "true or false",
+    "int_parsing": "a whole number",
+    "string": "a text",
+    "is_instance_of": "a path",
+    "path": "a path",
+}
+_BOUNDS = {"greater_than_equal": "at least", "less_than_equal": "at most"}

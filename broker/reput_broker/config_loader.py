@@ -1,0 +1,163 @@
+"""Read the configuration: built-in default < TOML file < environment < flag.
+
+    REPUT_STORE__FLUSH_INTERVAL=200ms         store.flush_interval
+    REPUT_ADVERTISE_FILE=/run/secrets/addr    advertise, read from that file
+
+Every value is remembered with where it came from, so that a mistake can be reported as "limits.conections
+(from broker.toml)" and `reput broker config show` can tell who set what.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from reput_broker.config import BrokerConfig
+from reput_broker.config_errors import ConfigError, ConfigProblem, nearest_key
+from reput_broker.config_fields import flatten, nest, option_fields
+from reput_broker.config_units import is_size
+
+ENVIRONMENT_PREFIX = "REPUT_"
+_FILE_SUFFIX = "_FILE"
+_VALUE_FILE_BYTES_MAX = 65536
+
+_OTHER_VARIABLES = re.compile(
+    # The command line's own settings: which broker to talk to and how, and which file holds this configuration.
+    r"CONFIG|SERVER|CONTEXT|USER|PASSWORD(_FILE)?|TIMEOUT|OUTPUT|NO_COLOR|TLS_(CA|CERT|KEY)|CONFIG_HOME"
+    # What Kubernetes adds to every container once there is a service named `reput`.
+    r"|SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP)(_.*)?"
+)
+_SERVICE_LINK = re.compile(r"(tcp|udp)://")
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Values by dotted key as the sources are laid over each other, and what is wrong with them so far."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    problems: list[ConfigProblem] = field(default_factory=list)
+
+    def put(self, key: str, value: object, origin: str) -> None:
+        self.values[key] = value
+        self.origins[key] = origin
+
+
+def load_config(
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> BrokerConfig:
+    """Return the configuration that the sources give together.
+
+    Args:
+        path: a TOML file, or None for none.
+        environ: the environment; None reads nothing from it.
+        overrides: values of flags by dotted key (`{"store.flush": "async"}`); None values were not given.
+
+    Raises:
+        ConfigError: it lists every mistake of every source, each with key, origin, problem and nearest key.
+    """
+    fields = option_fields(BrokerConfig)
+    gathered = _Gathered()
+    if path is not None:
+        _read_file(path, fields, gathered)
+    _read_environment(environ or {}, fields, gathered)
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            given = _from_text(fields[key], value) if isinstance(value, str) and key in fields else value
+            gathered.put(key, given, "--" + key.replace(".", "-").replace("_", "-"))
+    try:
+        config = BrokerConfig(**nest(gathered.values))
+    except ConfigError as error:
+        found = [_with_origin(problem, gathered.origins) for problem in error.problems]
+        reported = {problem.key for problem in gathered.problems}
+        gathered.problems += [problem for problem in found if problem.key not in reported]
+    if gathered.problems:
+        raise ConfigError(gathered.problems)
+    config.note_origins(gathered.origins, path)
+    return config
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable that sets the option `key`."""
+    return ENVIRONMENT_PREFIX + key.replace(".", "__").upper()
+
+
+def _with_origin(problem: ConfigProblem, origins: Mapping[str, str]) -> ConfigProblem:
+    below = (origin for key, origin in origins.items() if key.startswith(problem.key + "."))
+    origin = origins.get(problem.key) or next(below, problem.origin)
+    return ConfigProblem(problem.key, origin, problem.problem, problem.nearest)
+
+
+def _read_file(path: Path, fields: Mapping[str, FieldInfo], gathered: _Gathered) -> None:
+    try:
+        with path.open("rb") as file:
+            tables = tomllib.load(file)
+    except FileNotFoundError:
+        gathered.problems.append(ConfigProblem("", str(path), "there is no such file"))
+    except OSError as error:
+        gathered.problems.append(ConfigProblem("", str(path), f"cannot be read: {error.strerror}"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        gathered.problems.append(ConfigProblem("", str(path), f"is not TOML: {error}"))
+    else:
+        for key, value in flatten(tables).items():
+            gathered.put(key, value, str(path))
+            if key in fields and is_size(fields[key]) and isinstance(value, int) and type(value) is not bool:
+                problem = f'the unit is missing: write "{value}B", "{value}KiB" or "{value}MiB"'
+                gathered.problems.append(ConfigProblem(key, str(path), problem))
+
+
+def _read_environment(
+    environ: Mapping[str, str], fields: Mapping[str, FieldInfo], gathered: _Gathered
+) -> None:
+    variables = {variable_of(key): key for key in fields}
+    for name, text in sorted(environ.items()):
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if name in variables:
+            if name == variable_of("port") and _SERVICE_LINK.match(text):
+                continue  # Kubernetes' address of a service named `reput`
+            key = variables[name]
+            if name + _FILE_SUFFIX in environ:
+                problem = f"is set twice: by {name} and by {name}{_FILE_SUFFIX}; keep one"
+                gathered.problems.append(ConfigProblem(key, name, problem))
+        elif name.endswith(_FILE_SUFFIX) and name.removesuffix(_FILE_SUFFIX) in variables:
+            key = variables[name.removesuffix(_FILE_SUFFIX)]
+            try:
+                text = _read_value(Path(text))
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                gathered.problems.append(ConfigProblem(key, name, f"{text} cannot be read: {reason}"))
+                continue
+        else:
+            if not _OTHER_VARIABLES.fullmatch(name.removeprefix(ENVIRONMENT_PREFIX)):
+                nearest = nearest_key(name, variables)
+                gathered.problems.append(ConfigProblem(name, "the environment", "unknown variable", nearest))
+            continue
+        gathered.put(key, _from_text(fields[key], text), name)
+
+
+def _read_value(path: Path) -> str:
+    with path.open("rb") as file:
+        data = file.read(_VALUE_FILE_BYTES_MAX + 1)
+    if len(data) > _VALUE_FILE_BYTES_MAX:
+        raise ValueError(f"it is larger than {_VALUE_FILE_BYTES_MAX} bytes")
+    return data.decode().rstrip("\r\n")
+
+
+def _from_text(option: FieldInfo, text: str) -> object:
+    """Read a number or a truth value from `text`; a text that is none is left for the validation to name."""
+    if is_size(option):
+        return text
+    if option.annotation in (int, int | str):
+        return int(text) if text.isascii() and text.isdigit() else text
+    if option.annotation is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    return text
