@@ -1,0 +1,180 @@
+"""`reput bench ...`: measure a broker from one or more client processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from reput_cli.bench_clients import BenchPlan, run_consumer, run_producer, run_subscriber
+from reput_cli.bench_report import ClientResult, summarize, write_csv
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.options import DURATION, SIZE, Settings, shared_options
+from reput_cli.output import Printer
+from reput_client.blocking import Admin
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_DEFAULT_TOPIC = "reput-bench"
+
+
+@click.group()
+def command() -> None:
+    """Measure produce, consume, and the way from producer to waiting consumer.
+
+    Figures depend on the machine and on the durability asked for: compare ratios from one run, not numbers from two.
+    """
+
+
+def _bench_options(function: _Command) -> _Command:
+    options = [
+        click.option(
+            "--topic", default=_DEFAULT_TOPIC, show_default=True, help="Created with 4 queues if missing."
+        ),
+        click.option(
+            "--msgs", type=click.IntRange(min=1), default=100_000, show_default=True, help="In all."
+        ),
+        click.option("--size", type=SIZE, default="1KiB", show_default=True, help="Bytes in a body."),
+        click.option(
+            "--clients", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes."
+        ),
+        click.option(
+            "--csv", "csv_path", type=click.Path(path_type=Path, dir_okay=False), help="Append a row here."
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return shared_options(function)
+
+
+def _produce_options(function: _Command) -> _Command:
+    acks = click.Choice(["page_cache", "flushed", "replicated"])
+    options = [
+        click.option("--ack", type=acks, default="flushed", show_default=True),
+        click.option(
+            "--inflight", type=click.IntRange(min=1), default=1, show_default=True, help="Unanswered sends."
+        ),
+        click.option(
+            "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages a send."
+        ),
+        click.option(
+            "--rate", type=float, help="Messages a second and client; latency is from the intended time."
+        ),
+        click.option("--duration", type=DURATION, help="Stop after this time, whatever --msgs says."),
+        click.option(
+            "--warmup", type=int, default=1_000, show_default=True, help="Messages before the clock starts."
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@command.command()
+@_produce_options
+@_bench_options
+def produce(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any) -> int:
+    """Send messages: one by one, pipelined (--inflight), or in blocks (--batch)."""
+    plan = _plan(settings, clients, **knobs)
+    _report(settings, csv_path, "produce", _run(run_producer, plan, clients), plan, clients)
+    return ExitCode.DONE
+
+
+@command.command()
+@click.option("--verify", is_flag=True, help="Check that every body is what `bench produce` made.")
+@_bench_options
+def consume(settings: Settings, clients: int, csv_path: Path | None, verify: bool, **knobs: Any) -> int:
+    """Read what `bench produce` has left, every body and tag, from the first message on."""
+    plan = replace(_plan(settings, 1, **knobs), verify=verify)
+    parts = [plan.queues[client::clients] for client in range(min(clients, len(plan.queues)))]
+    plans = [replace(plan, queues=part, messages=plan.messages // len(parts)) for part in parts]
+    results = _gather([(run_consumer, part, client) for client, part in enumerate(plans)])
+    _report(settings, csv_path, "consume", results, plan, len(parts))
+    read, errors = sum(result.messages for result in results), sum(result.errors for result in results)
+    if errors:
+        raise CommandFailed(f"{errors} of {read} bodies are not what was produced", code=ExitCode.DAMAGE)
+    if read == 0:
+        raise CommandFailed(
+            f"{plan.topic} holds nothing", remedy="reput bench produce", code=ExitCode.NOT_FOUND
+        )
+    return ExitCode.DONE
+
+
+@command.command()
+@_produce_options
+@_bench_options
+def pubsub(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any) -> int:
+    """Produce while one consumer process waits at each queue; latency is from making a body to receiving it."""
+    plan = _plan(settings, clients, **knobs)
+    subscribers = [(run_subscriber, plan, number) for number in range(len(plan.queues))]
+    producers = [(run_producer, plan, number) for number in range(clients)]
+    with _pool(len(subscribers) + clients) as pool:
+        waiting = [pool.submit(*work) for work in subscribers]
+        time.sleep(1.0)  # the subscribers take their place at the end of the queues
+        sending = [pool.submit(*work) for work in producers]
+        sent, received = _results(sending), _results(waiting)
+    _report(settings, csv_path, "pubsub produce", sent, plan, clients)
+    _report(settings, csv_path, "pubsub consume", received, plan, len(plan.queues))
+    lost = sum(r.messages for r in sent) + clients * plan.warmup - sum(r.messages for r in received)
+    if lost > 0:
+        raise CommandFailed(f"{lost} messages did not arrive", code=ExitCode.TIMEOUT)
+    return ExitCode.DONE
+
+
+def _plan(settings: Settings, clients: int, *, topic: str, msgs: int, size: int, **knobs: Any) -> BenchPlan:
+    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+        if topic not in admin.list_topics():
+            admin.create_topic(topic, queues=4)
+        queues = admin.topic_config(topic).read_queue_nums
+    knobs = {"in_flight": knobs.pop("inflight", 1), "duration_s": knobs.pop("duration", None), **knobs}
+    try:
+        return BenchPlan(
+            settings.server, topic, max(1, msgs // clients), size, queues=tuple(range(queues)), **knobs
+        )
+    except ValueError as error:
+        raise CommandFailed(str(error), code=ExitCode.USAGE) from error
+
+
+def _run(work: Callable[[BenchPlan, int], ClientResult], plan: BenchPlan, clients: int) -> list[ClientResult]:
+    return _gather([(work, plan, client) for client in range(clients)])
+
+
+def _gather(
+    works: list[tuple[Callable[[BenchPlan, int], ClientResult], BenchPlan, int]],
+) -> list[ClientResult]:
+    if len(works) == 1:
+        work, plan, client = works[0]
+        return [work(plan, client)]
+    with _pool(len(works)) as pool:
+        return _results([pool.submit(*work) for work in works])
+
+
+def _results(futures: list[Future[ClientResult]]) -> list[ClientResult]:
+    return [future.result() for future in futures]
+
+
+def _pool(size: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(size, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _report(
+    settings: Settings,
+    csv_path: Path | None,
+    name: str,
+    results: list[ClientResult],
+    plan: BenchPlan,
+    clients: int,
+) -> None:
+    facts: dict[str, Any] = {"size_b": plan.size, "clients": clients}
+    if "consume" not in name:
+        facts |= {"ack": plan.ack, "in_flight": plan.in_flight, "batch": plan.batch}
+    row = summarize(name, results, facts)
+    Printer(settings).fields(row)
+    if csv_path is not None:
+        write_csv(csv_path, row)

@@ -1,0 +1,145 @@
+"""What one client process of a measurement does. Plain functions on plain data, so that they can start anywhere.
+
+Messages are built inside the timed part, and a consumer reads every body and every tag.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reput_cli.bench_payload import Payloads, made_at_ns
+from reput_cli.bench_report import ClientResult
+from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from reput_protocol.errors import ReputError
+
+_TAG = "bench"
+_CHUNK_MESSAGES = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """What to measure; every client gets the same plan and its own number."""
+
+    server: str
+    topic: str
+    messages: int
+    size: int
+    ack: str = "flushed"
+    in_flight: int = 1
+    batch: int = 1
+    rate: float | None = None
+    duration_s: float | None = None
+    warmup: int = 0
+    verify: bool = False
+    timeout_s: float = 30.0
+    queues: tuple[int, ...] = ()
+
+
+def run_producer(plan: BenchPlan, client: int) -> ClientResult:
+    """Send until the plan's messages or its time are used up."""
+    payloads = Payloads(plan.size)
+    first = client * plan.messages
+    with Producer(
+        plan.server, group="reput-bench", timeout_s=plan.timeout_s, max_in_flight=plan.in_flight
+    ) as producer:
+        _send(producer, plan, payloads, range(first, first + plan.warmup), ClientResult())
+        result = ClientResult()
+        started_at = time.perf_counter()
+        _send(producer, plan, payloads, range(first, first + plan.messages), result)
+        result.duration_s = time.perf_counter() - started_at
+    return result
+
+
+def _send(
+    producer: Producer, plan: BenchPlan, payloads: Payloads, numbers: range, result: ClientResult
+) -> None:
+    make, topic = payloads.make, plan.topic
+    pipelined = plan.batch == 1 and plan.in_flight > 1
+    step = _CHUNK_MESSAGES if pipelined and plan.rate is None else plan.batch
+    started_at = time.perf_counter()
+    for count, start in enumerate(range(numbers.start, numbers.stop, step)):
+        if plan.duration_s is not None and time.perf_counter() - started_at >= plan.duration_s:
+            return
+        due_at = time.perf_counter()
+        if plan.rate is not None:
+            due_at = started_at + count * step / plan.rate
+            time.sleep(max(0.0, due_at - time.perf_counter()))
+        part = range(start, min(start + step, numbers.stop))
+        try:
+            if pipelined and plan.rate is None:
+                messages = (Message(topic, make(number), tag=_TAG) for number in part)
+                producer.send_pipelined(messages, in_flight=plan.in_flight, ack=plan.ack)
+            elif plan.batch == 1:
+                producer.send(Message(topic, make(start), tag=_TAG), ack=plan.ack)
+            else:
+                producer.send_batch([Message(topic, make(number), tag=_TAG) for number in part], ack=plan.ack)
+        except ReputError:
+            result.errors += 1
+            raise
+        result.messages += len(part)
+        result.message_bytes += len(part) * plan.size
+        if not pipelined:
+            result.latencies_s.append(time.perf_counter() - due_at)
+
+
+def run_consumer(plan: BenchPlan, client: int) -> ClientResult:
+    """Read the plan's queues from their first message, each body and tag, until the plan's messages are read."""
+    del client  # the queues say which part is this client's
+    payloads = Payloads(plan.size) if plan.verify else None
+    result = ClientResult()
+    with PullConsumer(plan.server, group="reput-bench", timeout_s=plan.timeout_s) as consumer:
+        started_at = time.perf_counter()
+        for body in _bodies(consumer, plan):
+            result.messages += 1
+            result.message_bytes += len(body)
+            if payloads is not None and not payloads.check(bytes(body)):
+                result.errors += 1
+        result.duration_s = time.perf_counter() - started_at
+    return result
+
+
+def _bodies(consumer: PullConsumer, plan: BenchPlan) -> Iterator[bytes]:
+    offsets = dict.fromkeys(plan.queues, 0)
+    left = plan.messages
+    while offsets and left > 0:
+        for queue_id in list(offsets):
+            result = consumer.pull(
+                plan.topic, queue_id=queue_id, offset=offsets[queue_id], max_messages=1_024, wait_s=0.0
+            )
+            for message in result.messages:
+                if message.tag != _TAG:
+                    raise ReputError(
+                        f"{plan.topic}-{queue_id}#{message.queue_offset} was not put by this bench"
+                    )
+                yield message.body
+            left -= len(result.messages)
+            offsets[queue_id] = result.next_begin_offset
+            if result.next_begin_offset >= result.max_offset:
+                del offsets[queue_id]
+
+
+def run_subscriber(plan: BenchPlan, client: int) -> ClientResult:
+    """Wait at the end of one queue for new messages; each latency is from making a body to holding it."""
+    result = ClientResult()
+    queue_id = plan.queues[client]
+    with (
+        Admin(plan.server, timeout_s=plan.timeout_s) as admin,
+        PullConsumer(plan.server, group="reput-bench", timeout_s=plan.timeout_s) as consumer,
+    ):
+        offset = admin.max_offset(plan.topic, queue_id)
+        started_at = time.perf_counter()
+        idle_since = started_at
+        while time.perf_counter() - idle_since < 2.0:
+            answer = consumer.pull(plan.topic, queue_id=queue_id, offset=offset, max_messages=256, wait_s=1.0)
+            for message in answer.messages:
+                body = bytes(message.body)
+                result.latencies_s.append((time.time_ns() - made_at_ns(body)) / 1e9)
+                result.message_bytes += len(body)
+            result.messages += len(answer.messages)
+            offset = answer.next_begin_offset
+            if len(answer.messages):
+                idle_since = time.perf_counter()
+                result.duration_s = idle_since - started_at
+    return result
