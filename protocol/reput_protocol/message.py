@@ -1,0 +1,138 @@
+"""What a producer sends, and where: `Message` and `MessageQueue`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.names import check_send_topic
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, check_key, check_property, check_text
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+_I32_MAX: Final = 0x7FFF_FFFF
+
+
+class MessageQueue(NamedTuple):
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(slots=True, init=False)
+class Message:
+    """A message to be sent.
+
+    `tag` is what consumers filter by, `keys` are what it can be found by, `properties` are the application's own.
+    `flag` is 32 bits for the application that nobody else looks at. `unique_id` is the id under which the message is
+    known to RocketMQ's tools; a producer makes one if it is None. Everything is checked here, once, so a message is
+    not to be changed afterwards.
+    """
+
+    topic: str
+    body: Buffer
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str]
+    flag: int
+    unique_id: str | None
+
+    def __init__(
+        self,
+        topic: str,
+        body: Buffer,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        unique_id: str | None = None,
+    ) -> None:
+        """Check and keep the parts; `body` is kept as it is, not copied.
+
+        Raises:
+            InvalidName: the topic's name breaks the rules, or the topic takes no messages from clients.
+            InvalidMessage: any other part cannot be sent; the text names it and what to do.
+        """
+        check_send_topic(topic)
+        if type(body) is not bytes:
+            body = _checked_body(body)
+        # `isprintable` is a quick way to rule out the separators: they, with all control characters, are not.
+        if tag is not None and (type(tag) is not str or not tag or not tag.isprintable()):
+            check_text("tag", tag)
+        if properties:
+            for name, value in properties.items():
+                check_property(name, value)
+        if flag and not (type(flag) is int and -_I32_MAX - 1 <= flag <= _I32_MAX):
+            raise InvalidMessage(f"flag {flag!r} must be an int of 32 bits")
+        if unique_id is not None:
+            check_key(unique_id)
+        self.topic = topic
+        self.body = body
+        self.tag = tag
+        self.keys = _checked_keys(keys) if keys else ()
+        self.properties = properties or _NO_PROPERTIES
+        self.flag = flag
+        self.unique_id = unique_id
+
+
+def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
+    """Return the canonical properties text of `message`, its unique id first.
+
+    `unique_id` is used where the message has none of its own; with neither, none is written.
+
+    Raises:
+        InvalidMessage: longer than 32767 bytes, or text that UTF-8 cannot hold (a lone surrogate).
+    """
+    unique_id = message.unique_id or unique_id
+    text = f"UNIQ_KEY\x01{unique_id}\x02" if unique_id else ""
+    if message.tag is not None:
+        text += f"TAGS\x01{message.tag}\x02"
+    if message.keys:
+        text += f"KEYS\x01{' '.join(message.keys)}\x02"
+    if message.properties:
+        text += "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()])
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(
+            f"tag, keys or properties hold {text[error.start]!r}, half of a character, which UTF-8 cannot encode"
+        ) from None
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(
+            f"tag, keys and properties take {len(encoded)} bytes, but at most {PROPERTIES_BYTES_MAX} fit; "
+            "move the rest into the body"
+        )
+    return encoded
+
+
+def _checked_body(body: object) -> Buffer:
+    if isinstance(body, str):
+        raise InvalidMessage("body is a str; pass bytes, for instance body.encode()")
+    if isinstance(body, memoryview):
+        if not body.contiguous:
+            raise InvalidMessage("body is a memoryview with gaps; pass bytes(body)")
+        return body.cast("B")
+    if isinstance(body, bytes | bytearray):
+        return body
+    raise InvalidMessage(f"body must be bytes, bytearray or memoryview, not {type(body).__name__}")
+
+
+def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    if type(keys) is not list and type(keys) is not tuple:
+        if isinstance(keys, str):
+            raise InvalidMessage(f"keys is one str; pass a list of them: keys=[{keys[:80]!r}]")
+        if not isinstance(keys, Sequence):
+            raise InvalidMessage(f"keys must be a sequence of str, not {type(keys).__name__}")
+    try:
+        joined = " ".join(keys)
+    except TypeError:
+        joined = ""
+    # A printable text has no separator in it, and the one printable space is the blank itself.
+    if not joined.isprintable() or joined.count(" ") != len(keys) - 1 or "" in keys:
+        for key in keys:
+            check_key(key)
+    return tuple(keys)

@@ -1,0 +1,265 @@
+"""A stored record as a value, and back; the drawing of the bytes is in record_layout.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import InvalidMessage, RecordMalformed
+from reput_protocol.host import ZERO_HOST, Host
+from reput_protocol.message_id import offset_message_id
+from reput_protocol.properties import (
+    CRC_PROPERTY_BYTES,
+    PROPERTIES_BYTES_MAX,
+    decode_properties,
+    ends_with_crc_property,
+    find_property,
+)
+from reput_protocol.record_layout import (
+    BACK,
+    BLANK_BYTES,
+    BORN_HOST_AT,
+    BORN_HOST_IPV6,
+    FRONT,
+    HEAD_BYTES,
+    HOST_BITS,
+    I16,
+    I64,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MESSAGE_BYTES_MAX,
+    PUT_HEAD,
+    STORE_HOST_IPV6,
+    crc31,
+    crc_property,
+    encode_blank,
+    record_bytes,
+    record_version_for,
+    topic_field,
+)
+from reput_protocol.record_scan import RecordScan, ScanStatus, locate, patch_record, scan_record, seal_record
+
+__all__ = [
+    "BLANK_BYTES",
+    "MAGIC_BLANK",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "MESSAGE_BYTES_MAX",
+    "Host",
+    "Record",
+    "RecordScan",
+    "ScanStatus",
+    "crc31",
+    "decode_record",
+    "encode_blank",
+    "encode_put_record",
+    "encode_record",
+    "patch_record",
+    "record_bytes",
+    "record_version_for",
+    "scan_record",
+    "seal_record",
+]
+
+
+@dataclass(slots=True)
+class Record:
+    """One message as it is stored: what the producer said and what the broker filled in.
+
+    `properties` is the raw text, `body` is as stored (possibly compressed, see `sys_flag`). `version` is 1 or 2; left
+    at 0, it is chosen by the topic's length, as RocketMQ does.
+    """
+
+    topic: str
+    body: bytes
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: Host = ZERO_HOST
+    store_timestamp_ms: int = 0
+    store_host: Host = ZERO_HOST
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    properties: bytes = b""
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        """Choose the version where none was given."""
+        if self.version == 0:
+            self.version = record_version_for(self.topic)
+
+    def property_map(self) -> dict[str, str]:
+        """Return all properties, decoded the tolerant way."""
+        return decode_properties(self.properties)
+
+    @property
+    def tag(self) -> str | None:
+        """The tag, or None."""
+        return self._property(b"TAGS")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the producer's order."""
+        return tuple((self._property(b"KEYS") or "").split())
+
+    @property
+    def unique_key(self) -> str | None:
+        """The producer's unique id, or None."""
+        return self._property(b"UNIQ_KEY")
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id that names the broker and the place in its log."""
+        return offset_message_id(self.store_host, self.physical_offset)
+
+    def _property(self, name: bytes) -> str | None:
+        value = find_property(self.properties, name)
+        return None if value is None else value.decode("utf-8", "replace")
+
+
+def encode_record(record: Record, *, with_crc: bool = False) -> bytes:
+    """Return the bytes of `record`; the host bits of its sysFlag follow from its hosts.
+
+    With `with_crc` a checksum of the whole record becomes its last property, in place of one that it may have; it
+    holds only as long as the record is not patched without `patch_record`.
+
+    Raises:
+        InvalidMessage: the topic or the properties do not fit into a record.
+    """
+    topic = record.topic.encode()
+    if record.version == 1:
+        if not 0 < len(topic) <= 127:
+            raise InvalidMessage(
+                f"a topic of {len(topic)} bytes does not fit into version 1; it has 1 to 127"
+            )
+        magic, topic_bytes = MAGIC_V1, bytes((len(topic),)) + topic
+    else:
+        if not 0 < len(topic) <= 32_767:
+            raise InvalidMessage(
+                f"a topic of {len(topic)} bytes does not fit into a record; it has 1 to 32767"
+            )
+        magic, topic_bytes = MAGIC_V2, I16.pack(len(topic)) + topic
+    properties = record.properties
+    if with_crc:
+        if ends_with_crc_property(properties):
+            properties = properties[:-CRC_PROPERTY_BYTES]
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        properties += bytes(CRC_PROPERTY_BYTES)
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"properties of {len(properties)} bytes, but at most {PROPERTIES_BYTES_MAX} fit")
+    born_host = record.born_host.packed()
+    store_host = record.store_host.packed()
+    sys_flag = record.sys_flag & ~HOST_BITS
+    if len(born_host) == 20:
+        sys_flag |= BORN_HOST_IPV6
+    if len(store_host) == 20:
+        sys_flag |= STORE_HOST_IPV6
+    size = (
+        HEAD_BYTES
+        - 16
+        + len(born_host)
+        + len(store_host)
+        + len(record.body)
+        + len(topic_bytes)
+        + 2
+        + len(properties)
+    )
+    front = FRONT.pack(
+        size,
+        magic,
+        crc31(record.body),
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        sys_flag,
+        record.born_timestamp_ms,
+    )
+    encoded = b"".join(
+        (
+            front,
+            born_host,
+            I64.pack(record.store_timestamp_ms),
+            store_host,
+            BACK.pack(record.reconsume_times, record.prepared_transaction_offset, len(record.body)),
+            record.body,
+            topic_bytes,
+            I16.pack(len(properties)),
+            properties,
+        )
+    )
+    if not with_crc:
+        return encoded
+    covered = encoded[:-CRC_PROPERTY_BYTES]
+    return covered + crc_property(covered)
+
+
+def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> Record:
+    """Return the record that starts at `position` of `buffer`; its bytes are copied out.
+
+    Raises:
+        RecordMalformed: index 0: no whole, sound record lies there.
+    """
+    scan, extent = locate(buffer, position, len(buffer), check_crc=check_crc)
+    if extent is None:
+        raise RecordMalformed(0, position, scan.reason or "a blank record, the end of a file")
+    view = memoryview(buffer)
+    (_, magic, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms) = (
+        FRONT.unpack_from(buffer, position)
+    )
+    reconsume_times, prepared_offset, _ = BACK.unpack_from(buffer, extent.body - BACK.size)
+    return Record(
+        topic=str(view[extent.topic : extent.topic + extent.topic_size], "utf-8", "replace"),
+        body=bytes(view[extent.body : extent.body + extent.body_size]),
+        queue_id=queue_id,
+        flag=flag,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_timestamp_ms,
+        born_host=Host.unpack(view[position + BORN_HOST_AT : extent.store_timestamp]),
+        store_timestamp_ms=I64.unpack_from(buffer, extent.store_timestamp)[0],
+        store_host=Host.unpack(view[extent.store_timestamp + 8 : extent.body - BACK.size]),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_offset,
+        properties=bytes(view[extent.properties : extent.properties + extent.properties_size]),
+        version=1 if magic == MAGIC_V1 else 2,
+    )
+
+
+def encode_put_record(
+    topic: bytes,
+    queue_id: int,
+    body: Buffer,
+    properties: bytes,
+    flag: int,
+    sys_flag: int,
+    born_timestamp_ms: int,
+) -> bytes:
+    """Return the record that a client puts: zeros in every field that the broker fills in.
+
+    Raises:
+        InvalidMessage: the topic or the properties do not fit into a record.
+    """
+    magic, topic_bytes = topic_field(topic)
+    body_size = len(body)
+    properties_size = len(properties)
+    if properties_size > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"properties of {properties_size} bytes, but at most {PROPERTIES_BYTES_MAX} fit")
+    head = PUT_HEAD.pack(
+        HEAD_BYTES + 2 + body_size + len(topic_bytes) + properties_size,
+        magic & 0xFFFF_FFFF,
+        crc32(body) & 0x7FFF_FFFF,
+        queue_id,
+        flag,
+        sys_flag,
+        born_timestamp_ms,
+        body_size,
+    )
+    return b"".join((head, body, topic_bytes, I16.pack(properties_size), properties))
