@@ -65,7 +65,7 @@ class UnknownHeaderType(ProtocolError):
 
     def __init__(self, header_type: int) -> None:
         super().__init__(
-            f"header type {header_type:#04x} is not known; known are 0x00 (JSON), 0x01 (binary), 0x4d (msgpack)"
+            f"header type {header_type:#04x} is unknown; known are 0x00 (JSON), 0x01 (binary), 0x4d (msgpack)"
         )
         self.header_type = header_type
 

@@ -1,7 +1,4 @@
-"""Names of topics and groups: which are legal, which the system keeps for itself (RocketMQ:
-
-TopicValidator).
-"""
+"""Names of topics and groups: which are legal, which the system keeps to itself (RocketMQ: TopicValidator)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,119 @@
+"""Header type 0: a JSON object, what RocketMQ's clients send by default.
+
+Read strictly (RFC 8259), but with what real clients do: unknown members are ignored, `extFields` may be missing or
+hold bare numbers and booleans. Written as Java writes it: sorted keys, no blanks, absent members left out, every
+field of `extFields` a string, because the Go client refuses anything else.
+"""
+
+from __future__ import annotations
+
+import json
+from json import JSONDecoder, JSONEncoder
+from typing import Any, NoReturn
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.codes import LanguageCode
+from reput_protocol.errors import HeaderMalformed
+from reput_protocol.header_model import Header, Value, text_ext
+
+_I32_MIN = -0x8000_0000
+_I32_MAX = 0x7FFF_FFFF
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Fractions stay the text they were: they can only stand in extFields, where text is what is wanted.
+_DECODER = JSONDecoder(parse_float=str, parse_constant=_refuse_constant)
+_encode = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_LANGUAGE_NAMES = {language.value: language.name for language in LanguageCode}
+_LANGUAGE_CODES = {language.name: language.value for language in LanguageCode}
+
+
+def decode_json_header(data: Buffer) -> Header:
+    """Decode a JSON header.
+
+    Raises:
+        HeaderMalformed: it is no UTF-8, no strict JSON, no object, nested without end, or a member has a wrong type.
+    """
+    try:
+        text = str(data, "utf-8")
+        members = _DECODER.decode(text)
+        if "\\ud" in text or "\\uD" in text:
+            _check_no_lone_surrogate(members)
+    except (ValueError, RecursionError) as error:
+        raise HeaderMalformed(f"JSON header cannot be read: {error}") from None
+    if type(members) is not dict:
+        raise HeaderMalformed(f"JSON header is a {type(members).__name__} and not an object")
+    if "code" not in members:
+        raise HeaderMalformed("JSON header has no code")
+    remark = members.get("remark")
+    if remark is not None and type(remark) is not str:
+        raise HeaderMalformed("JSON header: remark is not a text")
+    return Header(
+        _integer(members, "code"),
+        _integer(members, "opaque"),
+        _integer(members, "flag"),
+        remark,
+        _ext(members.get("extFields")),
+        _language(members.get("language")),
+        _integer(members, "version"),
+    )
+
+
+def encode_json_header(header: Header) -> bytes:
+    """Encode as compact JSON with sorted keys; `ext` keeps its order."""
+    ext = text_ext(header.ext)
+    ext_part = f'"extFields":{_encode(ext)},' if ext else ""
+    remark_part = "" if header.remark is None else f'"remark":{_encode(header.remark)},'
+    language = _LANGUAGE_NAMES.get(header.language, "OTHER")
+    return (
+        f'{{"code":{header.code:d},{ext_part}"flag":{header.flag:d},"language":"{language}",'
+        f'"opaque":{header.opaque:d},{remark_part}"serializeTypeCurrentRPC":"JSON","version":{header.version:d}}}'
+    ).encode()
+
+
+def _integer(members: dict[str, Any], name: str) -> int:
+    value = members.get(name)
+    if value is None:
+        return 0
+    if type(value) is not int or not _I32_MIN <= value <= _I32_MAX:
+        raise HeaderMalformed(f"JSON header: {name} is not a 32-bit integer")
+    return value
+
+
+def _language(value: object) -> int:
+    """Return the language's number. Who comes with a name that we do not know is still served."""
+    if type(value) is int and 0 <= value <= 255:
+        return value
+    return (
+        _LANGUAGE_CODES.get(value, LanguageCode.OTHER.value)
+        if type(value) is str
+        else LanguageCode.OTHER.value
+    )
+
+
+def _ext(fields: object) -> dict[str, Value]:
+    if fields is None:
+        return {}
+    if type(fields) is not dict:
+        raise HeaderMalformed("JSON header: extFields is not an object")
+    ext: dict[str, Value] = {}
+    for name, value in fields.items():
+        if type(value) is str:
+            ext[name] = value
+        elif type(value) is bool:
+            ext[name] = "true" if value else "false"
+        elif type(value) is int:
+            ext[name] = str(value)
+        elif value is not None:
+            raise HeaderMalformed(
+                f"JSON header: extFields member {name[:80]!r} is neither text, number nor boolean"
+            )
+    return ext
+
+
+def _check_no_lone_surrogate(members: object) -> None:
+    """Raise UnicodeEncodeError, a ValueError, if an escape made half a character, which no answer could repeat."""
+    json.dumps(members, ensure_ascii=False).encode("utf-8")

@@ -1,0 +1,122 @@
+"""Header type 0x4D: our own, a msgpack array of seven small elements.
+
+```text
+0 code  1 language  2 version  3 opaque  4 flag  5 remark or nil  6 map of names to nil, bool, int, float, str, bin
+```
+
+Values keep their types, so nothing is parsed from text on the hot path. Elements beyond the seventh are reserved:
+they are checked for depth and otherwise ignored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgpack  # type: ignore[import-untyped]
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import HeaderMalformed
+from reput_protocol.header_model import Header
+
+_ELEMENTS = 7
+_CONTAINER_LENGTH_MAX = 1024
+_DEPTH_MAX = 4
+_I32_MIN = -0x8000_0000
+_I32_MAX = 0x7FFF_FFFF
+_U32_MAX = 0xFFFF_FFFF
+_VALUE_TYPES = frozenset({type(None), bool, int, float, str, bytes})
+
+
+def decode_msgpack_header(data: Buffer) -> Header:
+    """Decode a msgpack header.
+
+    Raises:
+        HeaderMalformed: it is not exactly one array of at least seven elements of the right types, a text is no
+            UTF-8, a map or array has more than 1024 entries, or something is nested deeper than 4.
+    """
+    try:
+        # Without options, which cost as much as parsing: the lengths it believes end at the size of the data, and
+        # what must not be there, extension types and deep or long containers, is found below.
+        elements = msgpack.unpackb(data)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise HeaderMalformed(f"msgpack header cannot be read: {error}") from None
+    if type(elements) is not list or not _ELEMENTS <= len(elements) <= _CONTAINER_LENGTH_MAX:
+        raise HeaderMalformed(f"msgpack header is not an array of {_ELEMENTS} or a few more elements")
+    if len(elements) > _ELEMENTS:
+        _check_reserved(elements[_ELEMENTS:])
+        del elements[_ELEMENTS:]
+    code, language, version, opaque, flag, remark, ext = elements
+    if not (
+        type(code) is type(language) is type(version) is type(opaque) is type(flag) is int
+        and _I32_MIN <= code <= _I32_MAX
+        and _I32_MIN <= opaque <= _U32_MAX
+        and 0 <= language <= 255
+        and _I32_MIN <= version <= _I32_MAX
+        and _I32_MIN <= flag <= _I32_MAX
+    ):
+        raise HeaderMalformed(
+            "msgpack header: code, language, version, opaque or flag is no integer in range"
+        )
+    if remark is not None and type(remark) is not str:
+        raise HeaderMalformed("msgpack header: remark is neither text nor nil")
+    if type(ext) is not dict or len(ext) > _CONTAINER_LENGTH_MAX:
+        raise HeaderMalformed(f"msgpack header: the fields are not a map of at most {_CONTAINER_LENGTH_MAX}")
+    for name, value in ext.items():
+        if type(name) is not str or type(value) not in _VALUE_TYPES:
+            raise HeaderMalformed("msgpack header: a field's name is no text or its value is a container")
+    return Header(code, opaque, flag, remark, ext, language, version)
+
+
+class _ThreadPacker(threading.local):
+    """One packer for each thread: making one for every header takes longer than packing."""
+
+    def __init__(self) -> None:
+        self.pack: Callable[[object], bytes] = msgpack.Packer(autoreset=True).pack
+
+
+_packer = _ThreadPacker()
+
+
+def encode_msgpack_header(header: Header) -> bytes:
+    """Encode as a msgpack array; `ext` keeps its order and the types of its values.
+
+    Raises:
+        ValueError: a text is half a surrogate pair, or an integer takes more than 64 bits.
+    """
+    try:
+        return _packer.pack(
+            (
+                header.code,
+                header.language,
+                header.version,
+                header.opaque,
+                header.flag,
+                header.remark,
+                header.ext,
+            )
+        )
+    except OverflowError as error:
+        raise ValueError(f"header field does not fit msgpack: {error}") from None
+
+
+def _check_reserved(elements: list[object]) -> None:
+    """Hold the elements that are not read to the limits too; a level at a time, so that no depth harms us."""
+    level, depth = elements, 1
+    while level:
+        deeper: list[object] = []
+        for element in level:
+            if type(element) in _VALUE_TYPES:
+                continue
+            if type(element) is list:
+                content = element
+            elif type(element) is dict:
+                content = list(element.values())
+            else:
+                raise HeaderMalformed("msgpack header: extension types are not allowed")
+            if len(content) > _CONTAINER_LENGTH_MAX or depth == _DEPTH_MAX:
+                raise HeaderMalformed(
+                    f"msgpack header: more than {_CONTAINER_LENGTH_MAX} entries or nested deeper than {_DEPTH_MAX}"
+                )
+            deeper += content
+        level, depth = deeper, depth + 1
