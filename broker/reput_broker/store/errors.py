@@ -1,0 +1,146 @@
+"""What can go wrong in the store: each error carries its facts and says what to do about them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from reput_protocol.errors import ReputError
+
+
+class StoreError(ReputError):
+    """Root of everything the store raises."""
+
+
+class StoreLocked(StoreError):
+    """Another broker, here or in another process, owns the directory. Nothing was touched.
+
+    Attributes:
+        path: the lock file.
+        pid: process id of the owner, or None if it could not be found out.
+    """
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        owner = f"process {pid}" if pid is not None else "another broker"
+        if pid == os.getpid():
+            owner = f"a broker in this process ({pid})"
+        super().__init__(
+            f"the store directory {path.parent} is in use by {owner} (lock file {path}); "
+            "stop that broker or choose another data directory"
+        )
+        self.path = path
+        self.pid = pid
+
+
+class StoreDamaged(StoreError):
+    """A file does not hold what it must. Nothing was changed.
+
+    Attributes:
+        file: the damaged file (or directory).
+        position: byte position in it.
+        reason: what is wrong there.
+        remedy: what a person can do.
+    """
+
+    def __init__(self, file: Path, position: int, reason: str, remedy: str) -> None:
+        super().__init__(f"{file} is damaged at byte {position}: {reason}; {remedy}")
+        self.file = file
+        self.position = position
+        self.reason = reason
+        self.remedy = remedy
+
+
+class ForeignFile(StoreError):
+    """A file that this store, with this configuration, did not write. It was left as it is.
+
+    Attributes:
+        path: the file.
+        reason: why it cannot be one of ours, and the remedy.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} does not belong to this store: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class StoreReadOnly(StoreError):
+    """The store takes no more writes until it is restarted or the cause is removed.
+
+    Attributes:
+        reason: what made it so.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the store is read-only: {reason}")
+        self.reason = reason
+
+
+class DiskFull(StoreError):
+    """The disk, or the quota, has no room; nothing was half-applied and the call may be repeated.
+
+    Attributes:
+        path: the file that could not be made or written.
+        needed_bytes: how much was asked for.
+    """
+
+    def __init__(self, path: Path | str, needed_bytes: int) -> None:
+        super().__init__(f"no space left for {needed_bytes} bytes of {path}; free disk space and send again")
+        self.path = Path(path)
+        self.needed_bytes = needed_bytes
+
+
+class FlushFailed(StoreError):
+    """The system could not bring written bytes to the disk.
+
+    Final for the file: the kernel may have dropped the pages, so a later sync that "works" proves nothing.
+    What was acknowledged as flushed before is not affected; nothing after it may be acknowledged.
+
+    Attributes:
+        path: the file or directory whose sync failed.
+        cause_errno: the system's error number, or None.
+    """
+
+    def __init__(self, path: Path | str, cause: OSError) -> None:
+        super().__init__(
+            f"syncing {path} failed: {cause.strerror or cause}; "
+            "check the disk, then restart the broker so that it recovers from what is really on it"
+        )
+        self.path = Path(path)
+        self.cause_errno = cause.errno
+
+
+class StoreClosed(StoreError):
+    """The store, or the file in question, has been closed or destroyed."""
+
+
+class FileFull(StoreError):
+    """Fewer bytes are left in a file than an append needs; nothing was written.
+
+    Attributes:
+        path: the file.
+        left_bytes: room that is left in it.
+        needed_bytes: size of the append.
+    """
+
+    def __init__(self, path: Path | str, left_bytes: int, needed_bytes: int) -> None:
+        super().__init__(
+            f"{path} has {left_bytes} bytes left and the append needs {needed_bytes}; roll to the next file"
+        )
+        self.path = Path(path)
+        self.left_bytes = left_bytes
+        self.needed_bytes = needed_bytes
+
+
+class FileMissing(StoreError):
+    """A file that the store relies on is not there.
+
+    Attributes:
+        path: the missing file.
+        reason: how its absence was noticed, and the remedy.
+    """
+
+    def __init__(self, path: Path | str, reason: str) -> None:
+        super().__init__(f"{path} is missing: {reason}")
+        self.path = Path(path)
+        self.reason = reason

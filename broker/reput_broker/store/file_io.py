@@ -1,0 +1,140 @@
+"""The few system calls on which durability rests, each with the fallback for platforms that lack it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from reput_protocol.buffers import Buffer
+
+from .errors import DiskFull, FlushFailed
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CHUNK_BYTES = 1 << 20
+_ZEROS = bytes(_CHUNK_BYTES)
+
+
+def is_no_space(error: OSError) -> bool:
+    """Whether the disk or the quota is full."""
+    return error.errno in _NO_SPACE
+
+
+def sync_data(fd: int) -> None:
+    """Bring a file's bytes to the disk, releasing the interpreter lock meanwhile.
+
+    Not `mmap.flush`, which keeps the lock: a sync of a few milliseconds would stop every thread.
+    """
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)
+
+
+def sync_directory(path: Path | str) -> None:
+    """Make the names in a directory durable: a synced file whose name is lost is lost too.
+
+    Raises:
+        FlushFailed: the system could not.
+    """
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise FlushFailed(path, error) from error
+    finally:
+        os.close(fd)
+
+
+def make_directories(path: Path) -> None:
+    """Create a directory with its parents and make each new name durable."""
+    if path.is_dir():
+        return
+    make_directories(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+def allocate(fd: int, size: int) -> None:
+    """Give a new file `size` bytes of zeros that the disk has really set aside.
+
+    A mapping over blocks that do not exist dies of SIGBUS when the disk fills up; over these it cannot.
+    Raises the plain OSError; ENOSPC leaves the file shorter than asked for.
+    """
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+    position = 0
+    while position < size:
+        position += os.pwrite(fd, memoryview(_ZEROS)[: size - position], position)
+
+
+def write_all(fd: int, data: Buffer, position: int, path: Path | str) -> None:
+    """Write all of `data` at `position`.
+
+    Raises:
+        DiskFull: there was no room for all of it; any part may have been written.
+    """
+    size = len(data)
+    try:
+        written = os.pwrite(fd, data, position)
+        while written < size:
+            written += os.pwrite(fd, memoryview(data)[written:], position + written)
+    except OSError as error:
+        if is_no_space(error):
+            raise DiskFull(path, size) from error
+        raise
+
+
+def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
+    """Make every byte in `[start, end)` zero, touching only what is not; return the bytes rewritten.
+
+    Holes and preallocated extents are skipped, so the cost is that of what was really written there.
+    """
+    rewritten = 0
+    position = start
+    while position < end:
+        position, stop = _next_data(fd, position, end)
+        while position < stop:
+            chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
+            if not chunk:  # the file is shorter than `end`
+                return rewritten
+            if chunk != _ZEROS[: len(chunk)]:
+                write_all(fd, memoryview(_ZEROS)[: len(chunk)], position, path)
+                rewritten += len(chunk)
+            position += len(chunk)
+    return rewritten
+
+
+def is_all_zero(fd: int, start: int, end: int) -> bool:
+    """Whether `[start, end)` of a file holds nothing but zeros (a part past its end counts as zeros)."""
+    position = start
+    while position < end:
+        position, stop = _next_data(fd, position, end)
+        while position < stop:
+            chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
+            if not chunk:
+                return True
+            if chunk != _ZEROS[: len(chunk)]:
+                return False
+            position += len(chunk)
+    return True
+
+
+def _next_data(fd: int, position: int, end: int) -> tuple[int, int]:
+    """The next stretch in `[position, end)` that may hold anything but zeros; empty at `end` if none."""
+    if not hasattr(os, "SEEK_DATA"):
+        return position, end
+    try:
+        start = os.lseek(fd, position, os.SEEK_DATA)
+        if start >= end:
+            return end, end
+        return start, min(os.lseek(fd, start, os.SEEK_HOLE), end)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file
+            return end, end
+        return position, end

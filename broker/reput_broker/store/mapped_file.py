@@ -1,0 +1,345 @@
+"""One preallocated, fixed-size file, written and read through a shared mapping.
+
+Three positions, relative to the start of the file, run behind one another:
+
+    0 <= flushed_position <= committed_position <= wrote_position <= size
+
+`wrote`: copied into the mapping, which survives the process but not the machine. `committed`: handed to the
+operating system; with a shared mapping that needs no copy. `flushed`: known to be on the disk. On loading, a file
+is taken as completely written; recovery finds out how far that is true.
+
+Bytes below `wrote_position` never change, so readers need no lock. What they need is that the mapping stays:
+every view that leaves the file is taken under `hold` and given back with `release`; the mapping is closed when
+the last holder has left (RocketMQ: DefaultMappedFile, ReferenceResource).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import time
+from pathlib import Path
+
+from reput_protocol.buffers import Buffer
+
+from .errors import DiskFull, FileFull, FlushFailed, ForeignFile, StoreClosed
+from .file_io import allocate, is_no_space, sync_data, sync_directory, zero_range
+
+_PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class MappedFile:
+    """A file of `size` bytes whose first byte is byte `base_offset` of its stream.
+
+    One thread appends and changes positions; `flush`, `read_at`, `hold` and `release` are safe from any thread.
+    """
+
+    __slots__ = (
+        "_available", "_fd", "_flush_error", "_forced", "_lock", "_map", "_references", "_shutdown_ms", "_view",
+        "base_offset", "committed_position", "flushed_position", "path", "size", "wrote_position",
+    )  # fmt: skip
+
+    def __init__(self, path: Path, size: int, base_offset: int, *, create: bool) -> None:
+        """Create the file, or map one that exists.
+
+        A created file is preallocated in full before it is mapped, and its bytes and its name are synced, so
+        that nothing in it can be acknowledged before the file itself is certain.
+
+        Raises:
+            DiskFull: there is no room for `size` bytes; no file is left behind.
+            ForeignFile: the existing file has another length.
+            FileExistsError, FileNotFoundError: as `create` implies.
+        """
+        self.path = path
+        self.size = size
+        self.base_offset = base_offset
+        self._fd = _create(path, size) if create else _open(path, size)
+        try:
+            self._map: mmap.mmap | None = mmap.mmap(self._fd, size)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._view = memoryview(self._map)
+        written = 0 if create else size
+        self.wrote_position = written
+        self.committed_position = written
+        self.flushed_position = written
+        self._lock = threading.Lock()
+        self._references = 1
+        self._available = True
+        self._forced = False
+        self._shutdown_ms = 0
+        self._flush_error: FlushFailed | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<MappedFile {self.path.name} wrote={self.wrote_position} flushed={self.flushed_position} "
+            f"size={self.size}>"
+        )
+
+    @property
+    def end_offset(self) -> int:
+        """Offset in the stream of the first byte after the file."""
+        return self.base_offset + self.size
+
+    @property
+    def left_bytes(self) -> int:
+        """Room that is left for appends."""
+        return self.size - self.wrote_position
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every byte has been written."""
+        return self.wrote_position == self.size
+
+    @property
+    def is_available(self) -> bool:
+        """Whether new holders are still let in; false once the file is being shut down."""
+        return self._available
+
+    @property
+    def is_cleaned_up(self) -> bool:
+        """Whether the mapping is closed."""
+        return self._map is None
+
+    @property
+    def last_modified_ms(self) -> int:
+        """The file system's modification time, in milliseconds since the epoch."""
+        return self.path.stat().st_mtime_ns // 1_000_000
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def append(self, data: Buffer) -> int:
+        """Copy bytes to the end of the file and return the offset in the stream where they start.
+
+        Durable only once `flush` has returned a position past them. A process killed meanwhile may leave any
+        part; where a reader must find all or nothing, use `write_published`.
+
+        Raises:
+            FileFull: fewer than len(data) bytes are left; nothing was written.
+            StoreClosed: the file is closed.
+        """
+        start, end = self._reserve(data)
+        self._view[start:end] = data
+        self.wrote_position = end
+        return self.base_offset + start
+
+    def write_published(self, data: Buffer) -> int:
+        """Append like `append`, but let the first 8 bytes appear last.
+
+        Those bytes are the length and the magic of the first record. While they are zero nobody takes what
+        follows for a record, so that a killed process leaves either none of `data` or all of it. (After a
+        power cut pages may be missing in any order; the body checksum decides then.)
+        """
+        start, end = self._reserve(data)
+        view = self._view
+        if end - start > _PUBLISH_BYTES:
+            source = memoryview(data)
+            view[start + _PUBLISH_BYTES : end] = source[_PUBLISH_BYTES:]
+            view[start : start + _PUBLISH_BYTES] = source[:_PUBLISH_BYTES]
+        else:
+            view[start:end] = data
+        self.wrote_position = end
+        return self.base_offset + start
+
+    def _reserve(self, data: Buffer) -> tuple[int, int]:
+        start = self.wrote_position
+        end = start + len(data)
+        if end > self.size:
+            raise FileFull(self.path, self.size - start, len(data))
+        if self._map is None:
+            raise StoreClosed(f"{self.path} is closed")
+        return start, end
+
+    def commit(self) -> int:
+        """Hand everything written to the operating system; return the committed position.
+
+        A shared mapping needs no copy for that: only the mark moves.
+        """
+        self.committed_position = max(self.committed_position, self.wrote_position)
+        return self.committed_position
+
+    def flush(self) -> int:
+        """Bring everything written so far to the disk; return the position up to which that is certain.
+
+        Blocks; meant for a worker thread, and safe against appends and `destroy` meanwhile: bytes appended
+        after the call began are not promised, and the file is held so that it cannot be closed under the sync.
+
+        Raises:
+            FlushFailed: now or in an earlier call; a failed sync is final for the file.
+            StoreClosed: the file is shut down.
+        """
+        if self._flush_error is not None:
+            raise self._flush_error
+        wrote = self.wrote_position
+        if wrote <= self.flushed_position:
+            return self.flushed_position
+        if not self.hold():
+            raise StoreClosed(f"{self.path} is closed")
+        try:
+            sync_data(self._fd)
+        except OSError as error:
+            self._flush_error = FlushFailed(self.path, error)
+            raise self._flush_error from error
+        finally:
+            self.release()
+        with self._lock:
+            # Positions may have been set back meanwhile; a mark beyond the written bytes would be a lie.
+            if wrote <= self.wrote_position and wrote > self.flushed_position:
+                self.committed_position = max(self.committed_position, wrote)
+                self.flushed_position = wrote
+        return self.flushed_position
+
+    def set_positions(self, position: int) -> None:
+        """Set all three positions, as recovery, truncation and reset do."""
+        assert 0 <= position <= self.size
+        with self._lock:
+            self.flushed_position = 0
+            self.wrote_position = position
+            self.committed_position = position
+            self.flushed_position = position
+
+    def zero_tail(self, position: int) -> int:
+        """Make every byte from `position` on zero, touching only what is not; return the bytes rewritten.
+
+        Old bytes after a cut could otherwise come back to life once later appends end exactly where an old
+        record starts. Durable with the next `flush` that has something to do.
+        """
+        if self._map is None:
+            raise StoreClosed(f"{self.path} is closed")
+        return zero_range(self._fd, position, self.size, self.path)
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def slice(self, position: int, size: int) -> memoryview:
+        """Return a view of `size` bytes at `position`, without copying.
+
+        The caller must be under `hold` and keep that hold until it has dropped the view.
+
+        Raises:
+            ValueError: the range is not within the written bytes.
+            StoreClosed: the mapping is closed.
+        """
+        if position < 0 or size < 0 or position + size > self.wrote_position:
+            raise ValueError(
+                f"{self.path}: [{position}, {position + size}) is not within the {self.wrote_position} written bytes"
+            )
+        if self._map is None:
+            raise StoreClosed(f"{self.path} is closed")
+        return self._view[position : position + size]
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return a copy of up to `size` written bytes at `position`; safe in any thread.
+
+        A read through the mapping stops every thread while the disk fetches a page; this one only its own.
+
+        Raises:
+            StoreClosed: the file is shut down.
+        """
+        size = min(size, self.wrote_position - position)
+        if size <= 0 or position < 0:
+            return b""
+        if not self.hold():
+            raise StoreClosed(f"{self.path} is closed")
+        try:
+            return os.pread(self._fd, size, position)
+        finally:
+            self.release()
+
+    # -- lifetime ------------------------------------------------------------------------------------------
+
+    def hold(self) -> bool:
+        """Keep the mapping open until `release`; False (and nothing held) once the file is shut down."""
+        with self._lock:
+            if not self._available or self._references <= 0:
+                return False
+            self._references += 1
+            return True
+
+    def release(self) -> None:
+        """Give back one `hold`; the last one to leave a file that was shut down closes it."""
+        with self._lock:
+            self._references -= 1
+            if self._references > 0:
+                return
+        self._clean_up()
+
+    def shutdown(self, interval_ms: int = 0, *, now_ms: int | None = None) -> None:
+        """Let no new holder in and close the mapping once the last one has left.
+
+        Called again `interval_ms` or more after the first call, the file counts as given up even if somebody
+        still holds it, so that `destroy` goes on. The mapping itself stays for that holder: pulling it away
+        would hand it other bytes, or a signal.
+
+        Args:
+            interval_ms: how long holders are waited for.
+            now_ms: a monotonic clock's reading; taken from the system if it is not given.
+        """
+        now_ms = _monotonic_ms() if now_ms is None else now_ms
+        with self._lock:
+            first = self._available
+            if first:
+                self._available = False
+                self._shutdown_ms = now_ms
+            elif self._references > 0 and now_ms - self._shutdown_ms >= interval_ms:
+                self._forced = True
+        if first:
+            self.release()
+
+    def destroy(self, interval_ms: int = 0, *, now_ms: int | None = None) -> bool:
+        """Shut down and delete the file; True once it is gone from the directory.
+
+        False means that somebody still holds it: the file is left and the call is to be repeated.
+        The removal of the name is not synced here.
+        """
+        self.shutdown(interval_ms, now_ms=now_ms)
+        if self._map is not None and not self._forced:
+            return False
+        self.path.unlink(missing_ok=True)
+        return True
+
+    def close(self) -> None:
+        """Shut down without deleting; what was not flushed is left to the operating system."""
+        self.shutdown()
+
+    def _clean_up(self) -> None:
+        mapped, self._map = self._map, None
+        if mapped is None:
+            return
+        self._view.release()
+        # A view that was kept past its hold keeps the mapping until it is dropped.
+        with contextlib.suppress(BufferError):
+            mapped.close()
+        os.close(self._fd)
+
+
+def _create(path: Path, size: int) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        allocate(fd, size)
+        os.fsync(fd)
+        sync_directory(path.parent)
+    except BaseException as error:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            if is_no_space(error):
+                raise DiskFull(path, size) from error
+            raise FlushFailed(path, error) from error
+        raise
+    return fd
+
+
+def _open(path: Path, size: int) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    actual = os.fstat(fd).st_size
+    if actual != size:
+        os.close(fd)
+        raise ForeignFile(path, f"it has {actual} bytes and the configured file size is {size}")
+    return fd

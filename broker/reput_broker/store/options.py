@@ -1,0 +1,113 @@
+"""Everything about a store that its owner decides, in one frozen value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reput_protocol.host import Host
+
+QUEUE_UNIT_BYTES = 20
+
+# Apache's default levels, "1s 5s 10s 30s 1m ... 2h", in milliseconds; a level is an index from 1.
+DELAY_LEVELS_MS: tuple[int, ...] = (
+    1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000,
+    360_000, 420_000, 480_000, 540_000, 600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
+)  # fmt: skip
+
+EventHandler = Callable[[str, Mapping[str, object]], None]
+"""Called with a fixed phrase and its facts; from whatever thread noticed, so it must be quick and thread-safe."""
+
+
+def ignore_event(event: str, facts: Mapping[str, object]) -> None:
+    """Take an event and do nothing: the default for stores that nobody watches."""
+
+
+def physical_memory_bytes() -> int:
+    """Return the machine's memory, or 1 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 1 << 30
+
+
+def _default_host() -> Host:
+    return Host("127.0.0.1", 10911)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Geometry, durability and limits of one store directory.
+
+    The two file sizes are part of the format: a directory opened with other sizes is refused (docs/formats.md).
+    """
+
+    data_dir: Path
+    """Root of the store directory; created if it is missing."""
+    commit_log_file_size: int = 1 << 30
+    """Bytes per CommitLog file."""
+    consume_queue_entries: int = 300_000
+    """Units (20 bytes each) per ConsumeQueue file."""
+    flush_sync: bool = True
+    """Serve readers only what is flushed (SYNC_FLUSH); otherwise whatever was appended (ASYNC_FLUSH)."""
+    message_bytes_max: int = 4 << 20
+    """Largest message body that is taken, in bytes."""
+    record_crc: bool = False
+    """End every record with Apache's whole-record checksum property."""
+    host: Host = field(default_factory=_default_host)
+    """The IPv4 address that records and offset message ids name as their store."""
+    memory_bytes: int = field(default_factory=physical_memory_bytes)
+    """Memory by which "still in memory" is judged."""
+    queue_files_open_max: int = 512
+    """How many ConsumeQueue files stay open at once, over all queues."""
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    """Delay of each level, from level 1."""
+    check_crc: bool = True
+    """Verify body checksums during recovery."""
+    on_event: EventHandler = ignore_event
+    """Told about what an operator should know of; the store itself writes no log."""
+
+    @property
+    def consume_queue_file_size(self) -> int:
+        """Bytes per ConsumeQueue file."""
+        return self.consume_queue_entries * QUEUE_UNIT_BYTES
+
+    @property
+    def commit_log_dir(self) -> Path:
+        """Where the CommitLog files lie."""
+        return self.data_dir / "commitlog"
+
+    @property
+    def consume_queue_dir(self) -> Path:
+        """Where the ConsumeQueue directories lie."""
+        return self.data_dir / "consumequeue"
+
+    def validate(self) -> None:
+        """Check every option against the format's limits.
+
+        Raises:
+            ValueError: naming all the options that are wrong, with what they must be.
+        """
+        problems: list[str] = []
+        if self.commit_log_file_size < 4096 or self.commit_log_file_size > 0x7FFFFFFF:
+            problems.append(
+                f"commit_log_file_size is {self.commit_log_file_size}; it must be 4096 to 2147483647 bytes"
+            )
+        if self.consume_queue_entries < 1 or self.consume_queue_file_size > 0x7FFFFFFF:
+            problems.append(
+                f"consume_queue_entries is {self.consume_queue_entries}; it must be 1 to 107374182"
+            )
+        if not 1 <= self.message_bytes_max <= 8 << 20:
+            problems.append(f"message_bytes_max is {self.message_bytes_max}; it must be 1 to 8388608 bytes")
+        if self.queue_files_open_max < 1:
+            problems.append(f"queue_files_open_max is {self.queue_files_open_max}; it must be at least 1")
+        if self.memory_bytes < 1:
+            problems.append(f"memory_bytes is {self.memory_bytes}; it must be positive")
+        if len(self.host.packed) != 8:
+            problems.append(f"host is {self.host}; records name their store by an IPv4 address")
+        if any(level <= 0 for level in self.delay_levels_ms):
+            problems.append("delay_levels_ms holds a level that is not positive")
+        if problems:
+            raise ValueError("; ".join(problems))
