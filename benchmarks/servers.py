@@ -1,0 +1,107 @@
+"""The processes that are measured: a broker with a fresh directory, and the echo server."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_READY_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """A broker process: where it answers, and what the system says about it."""
+
+    pid: int
+    address: str
+    http: str
+    start_s: float
+
+    def status(self) -> dict[str, object]:
+        """Return the broker's `/status` page."""
+        with urllib.request.urlopen(f"{self.http}/status", timeout=5.0) as answer:
+            page: dict[str, object] = json.load(answer)
+            return page
+
+    def metric(self, name: str) -> float:
+        """Return the sum of all samples of a metric."""
+        with urllib.request.urlopen(f"{self.http}/metrics", timeout=5.0) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(
+            float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))
+        )
+
+    def memory_mib(self, field: str) -> float:
+        """Return a line of /proc/PID/status, such as VmRSS or RssAnon, in MiB."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) / 1024
+        raise KeyError(field)
+
+    def cpu_s(self) -> float:
+        """Return the processor seconds used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / 100.0
+
+
+@contextmanager
+def broker(flush: str) -> Iterator[RunningBroker]:
+    """Run `reput serve` on an empty directory until the block ends."""
+    with tempfile.TemporaryDirectory(prefix="reput-bench-") as directory:
+        port, http_port = _free_port(), _free_port()
+        arguments = ["serve", "--data-dir", directory, "--port", str(port), "--http-port", str(http_port)]
+        started_at = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "reput_cli", *arguments],
+            env={"PATH": "/usr/bin:/bin", "REPUT_STORE__FLUSH": flush},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            http = f"http://127.0.0.1:{http_port}"
+            _wait_ready(f"{http}/readyz", process)
+            yield RunningBroker(process.pid, f"127.0.0.1:{port}", http, time.perf_counter() - started_at)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@contextmanager
+def echo_server() -> Iterator[str]:
+    """Run the echo server until the block ends; yield its address."""
+    script = Path(__file__).with_name("echo_server.py")
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield f"127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _wait_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.perf_counter() + _READY_DEADLINE_S
+    while time.perf_counter() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"the broker ended with {process.returncode} before it was ready")
+        with suppress(OSError), urllib.request.urlopen(url, timeout=1.0) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.005)
+    raise SystemExit("the broker did not become ready")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
