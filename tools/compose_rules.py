@@ -15,8 +15,8 @@ import yaml
 
 SERVICES = ("reput", "prometheus", "grafana")
 SERVICE_KEYS = frozenset(
-    ["build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports"]
-    + ["read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"]
+    {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports"}
+    | {"read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"}
 )
 TOP_KEYS = frozenset({"name", "services", "volumes"})
 # Which volume keeps what the service must not lose.

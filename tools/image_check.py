@@ -1,0 +1,284 @@
+"""`make image-check`: build the image and see it work as a container.
+
+Uses docker or podman where a daemon answers and the base image can be pulled; otherwise buildah, unshare and, for
+the base image, a stand-in (`stand_in_base.py`). Then, as 10001:10001 with a read-only root and no capabilities, as
+process 1: healthy; messages put and pulled from outside; SIGTERM ends in 0; a new container on the same volume has
+the same messages. The compose file is held to its rules. Prints each step, and at the end what could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from compose_rules import compose_problems
+from image_engines import UID, ChrootEngine, Container, DaemonEngine, Engine, EngineError, run
+from reput_client.blocking import Message, Producer, PullConsumer
+from stand_in_base import make_stand_in
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DIRECTORY = REPOSITORY / "build" / "image-check"
+PORTS = {"port": 10911, "name_port": 9876, "http_port": 10913}
+READY_DEADLINE_S = 60.0
+BODIES = [f"message {number} ".encode() * 50 for number in range(200)]
+TOPIC = "image-check"
+NEEDED = {
+    "buildah": "buildah",
+    "debootstrap": "debootstrap",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+}
+
+
+class CheckFailed(Exception):
+    """The image does not do what it promises."""
+
+
+def main() -> int:
+    """Run every check; 0 if all that could be run passed, 1 if one failed, 2 if nothing could be run."""
+    parser = argparse.ArgumentParser(description="Build the image and see it work as a container.")
+    parser.add_argument("--install", action="store_true", help="apt-get install what is missing (needs root)")
+    arguments = parser.parse_args()
+    not_run: list[str] = []
+    try:
+        check_compose(not_run)
+        engine = choose_engine(install=arguments.install, not_run=not_run)
+        if engine is None:
+            return _finish(not_run, 2)
+        try:
+            check_image(engine)
+        finally:
+            engine.close()
+            not_run += engine.left_out
+    except (CheckFailed, EngineError) as error:
+        print(f"FAILED: {error}", flush=True)
+        return _finish(not_run, 1)
+    return _finish(not_run, 0)
+
+
+def choose_engine(*, install: bool, not_run: list[str]) -> Engine | None:
+    """Return the first engine that can work here, or None after saying what is missing and how to get it."""
+    base = base_image()
+    for program in ("docker", "podman"):
+        if shutil.which(program) is None:
+            not_run.append(f"{program}: not installed")
+            continue
+        try:
+            run([program, "info"], deadline_s=30)
+            run([program, "pull", base], deadline_s=600)
+        except EngineError as error:
+            not_run.append(f"{program}: {str(error).splitlines()[-1].strip()}")
+            continue
+        return DaemonEngine(program)
+    missing = sorted({package for program, package in NEEDED.items() if shutil.which(program) is None})
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
+    if os.geteuid() != 0:
+        not_run.append(
+            "the image: without docker or podman, building and running it needs root (sudo make image-check)"
+        )
+        return None
+    if missing and install and shutil.which("apt-get"):
+        print(f"  {' '.join(command)}", flush=True)
+        run(command)
+    elif missing:
+        not_run.append(
+            f"the image: {', '.join(missing)} missing; make image-check INSTALL=1, or {' '.join(command)}"
+        )
+        return None
+    return ChrootEngine(DIRECTORY, make_stand_in)
+
+
+def base_image() -> str:
+    """Return the one base image that every stage of the Dockerfile starts from."""
+    names = set(re.findall(r"^FROM (\S+)", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE))
+    if len(names) != 1:
+        raise CheckFailed(f"the Dockerfile starts from {sorted(names)}; one pinned base was expected")
+    return str(names.pop())
+
+
+def check_image(engine: Engine) -> None:
+    """Build, look at the configuration, run, stop, run again."""
+    started_at = time.monotonic()
+    source = engine.build(REPOSITORY, base_image())
+    _passed(f"built with {engine.name} from {source} in {time.monotonic() - started_at:.0f} s")
+    check_config(engine.image_config())
+    environment, ports = free_ports()
+    address = f"127.0.0.1:{ports['port']}"
+    with_container(engine, environment, ports, lambda container: first_run(container, address))
+    with_container(engine, environment, ports, lambda container: second_run(container, address))
+
+
+def with_container(
+    engine: Engine, environment: Mapping[str, str], ports: Mapping[str, int], use: Callable[[Container], None]
+) -> None:
+    """Start a container, wait until it is healthy, use it, stop it with SIGTERM, remove it."""
+    container = engine.start(environment, [*ports.values()])
+    try:
+        wait_healthy(container)
+        use(container)
+        status = container.stop()
+        if status != 0:
+            raise CheckFailed(f"SIGTERM ended process 1 with {status}\n{container.log()[-2000:]}")
+        _passed("SIGTERM drained it and ended it with 0")
+    except (CheckFailed, EngineError, OSError):
+        print(container.log()[-4000:], flush=True)
+        raise
+    finally:
+        container.kill()
+
+
+def wait_healthy(container: Container) -> None:
+    """Ask as the image's HEALTHCHECK does until the answer is yes."""
+    started_at = time.monotonic()
+    while True:
+        answer = container.execute("reput", "health")
+        if answer.returncode == 0:
+            _passed(f"healthy after {time.monotonic() - started_at:.1f} s: {answer.stdout.strip()}")
+            return
+        if time.monotonic() - started_at > READY_DEADLINE_S:
+            raise CheckFailed(f"not healthy within {READY_DEADLINE_S:.0f} s: {answer.stdout}{answer.stderr}")
+        time.sleep(0.2)
+
+
+def first_run(container: Container, address: str) -> None:
+    """Process 1 is confined as promised; what is put from outside is pulled back."""
+    check_confinement(container)
+    with Producer(address, group="image-check") as producer:
+        receipts = [producer.send(Message(TOPIC, body), ack="flushed", queue_id=0) for body in BODIES]
+    if [receipt.queue_offset for receipt in receipts] != [*range(len(BODIES))]:
+        raise CheckFailed("the receipts are not offsets 0, 1, 2, ... of the queue")
+    check_messages(address)
+    _passed(f"{len(BODIES)} messages put at `flushed` and pulled back from outside, {address}")
+
+
+def second_run(container: Container, address: str) -> None:
+    """A new container on the same volume has the same messages."""
+    del container
+    check_messages(address)
+    _passed(f"a new container on the same volume has all {len(BODIES)} messages")
+
+
+def check_messages(address: str) -> None:
+    """Pull the whole queue and compare every body."""
+    bodies: list[bytes] = []
+    with PullConsumer(address, group="image-check") as consumer:
+        while len(bodies) < len(BODIES):
+            result = consumer.pull(TOPIC, queue_id=0, offset=len(bodies), max_messages=32, wait_s=5.0)
+            if not result.messages:
+                raise CheckFailed(f"{len(bodies)} of {len(BODIES)} messages are there, then {result.status}")
+            bodies += [bytes(message.body) for message in result.messages]
+    if bodies != BODIES:
+        raise CheckFailed("the messages pulled differ from those put")
+
+
+# Run inside the container. A child sees process 1 of its own namespace as /proc/1.
+_FACTS = """
+import json, os
+status = dict(line.split(":", 1) for line in open("/proc/1/status"))
+print(json.dumps({
+    "uid": status["Uid"].split(), "gid": status["Gid"].split(), "bounding": int(status["CapBnd"], 16),
+    "effective": int(status["CapEff"], 16), "command": open("/proc/1/cmdline").read().split("\\0")[:-1],
+    "root_read_only": bool(os.statvfs("/").f_flag & os.ST_RDONLY),
+    "volume_owner": os.stat("/var/lib/reput").st_uid}))
+"""
+
+
+def check_confinement(container: Container) -> None:
+    """Process 1 is the broker, as 10001, without capabilities, on a read-only root."""
+    answer = container.execute("python3", "-c", _FACTS)
+    if answer.returncode:
+        raise CheckFailed(f"a look inside failed: {answer.stderr}")
+    facts = json.loads(answer.stdout)
+    expected = {"uid": [str(UID)] * 4, "gid": [str(UID)] * 4, "bounding": 0, "effective": 0}
+    expected |= {"root_read_only": True, "volume_owner": UID}
+    wrong = {name: facts[name] for name, value in expected.items() if facts[name] != value}
+    if wrong or "serve" not in facts["command"]:
+        raise CheckFailed(f"process 1 is not confined as promised: {wrong or facts['command']}")
+    _passed(f"process 1 is `{' '.join(facts['command'])}` as {UID}:{UID}, no capabilities, read-only root")
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """The image says of itself what the Dockerfile promises."""
+    expected = {
+        "User": f"{UID}:{UID}",
+        "Entrypoint": ["reput"],
+        "Cmd": ["serve", "-c", "/etc/reput/broker.toml"],
+        "Volumes": {"/var/lib/reput": {}},
+        "StopSignal": "SIGTERM",
+    }
+    wrong = {name: config.get(name) for name, value in expected.items() if config.get(name) != value}
+    if {port.split("/")[0] for port in config.get("ExposedPorts", {})} != {
+        str(port) for port in PORTS.values()
+    }:
+        wrong["ExposedPorts"] = config.get("ExposedPorts")
+    if config.get("Healthcheck", {}).get("Test") != ["CMD", "reput", "health"]:
+        wrong["Healthcheck"] = config.get("Healthcheck")
+    labels = {name for name in config.get("Labels", {}) if name.startswith("org.opencontainers.image.")}
+    if len(labels) < 5 or wrong:
+        raise CheckFailed(f"the image's configuration is not as promised: {wrong or sorted(labels)}")
+    _passed("user, entrypoint, volume, ports, stop signal, health check and labels are as promised")
+
+
+def check_compose(not_run: list[str]) -> None:
+    """Hold docker-compose.yml to our rules, and to Compose's own where Compose is installed."""
+    path = REPOSITORY / "docker-compose.yml"
+    problems = compose_problems(path)
+    if problems:
+        raise CheckFailed("docker-compose.yml: " + "; ".join(problems))
+    _passed("docker-compose.yml keeps the rules of tools/compose_rules.py")
+    for command in (["docker", "compose"], ["podman-compose"], ["docker-compose"]):
+        try:
+            run([*command, "version"], deadline_s=30)
+        except EngineError:
+            continue
+        run([*command, "--file", str(path), "config", "--quiet"], deadline_s=60)
+        _passed(f"`{' '.join(command)} config` accepts it")
+        return
+    not_run.append("`docker compose config`: Compose is not installed")
+
+
+def free_ports() -> tuple[dict[str, str], dict[str, int]]:
+    """Return the environment and the ports to start with: the image's own, or free ones if those are in use."""
+    if all(_is_free(port) for port in PORTS.values()):
+        return {}, PORTS
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
+    ports = {name: probe.getsockname()[1] for name, probe in zip(PORTS, probes, strict=True)}
+    for probe in probes:
+        probe.close()
+    environment = {f"REPUT_{name.upper()}": str(port) for name, port in ports.items()}
+    environment["REPUT_ADVERTISE"] = f"127.0.0.1:{ports['port']}"
+    print(f"  the image's own ports are in use here; running it on {', '.join(map(str, ports.values()))}")
+    return environment, ports
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("0.0.0.0", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _passed(what: str) -> None:
+    print(f"ok      {what}", flush=True)
+
+
+def _finish(not_run: list[str], status: int) -> int:
+    for what in not_run:
+        print(f"not run {what}")
+    verdicts = {0: "the image works", 1: "the image check FAILED", 2: "the image was not built here"}
+    print(verdicts[status], flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
