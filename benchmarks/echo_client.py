@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 
 from reput_cli.bench_payload import Payloads
 from reput_client.blocking import Message
@@ -79,10 +80,8 @@ class EchoClient:
         view = memoryview(data)
         while received < len(data):
             if sent < len(data):
-                try:
+                with suppress(BlockingIOError):
                     sent += self._socket.send(view[sent : sent + _READ_BYTES])
-                except BlockingIOError:
-                    pass
             try:
                 received += len(self._socket.recv(_READ_BYTES))
             except BlockingIOError:

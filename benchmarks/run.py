@@ -14,12 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from echo_client import EchoClient
-from servers import RunningBroker, broker, echo_server
-
 from reput_cli.bench_clients import BenchPlan, run_consumer, run_producer
 from reput_cli.bench_payload import Payloads
 from reput_cli.bench_report import host_facts
 from reput_client.blocking import Admin
+from servers import RunningBroker, broker, echo_server
 
 TOPIC = "bench"
 SIZE = 1024
