@@ -1,0 +1,73 @@
+"""Headers about offsets: a group's progress, and a queue's bounds by number and by time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from reput_protocol.codes import BoundaryType, RequestCode
+from reput_protocol.command_header import I32, I64, CommandHeader
+
+
+@dataclass(slots=True)
+class QueryConsumerOffsetHeader(CommandHeader):
+    """Header of 14: a group's committed offset. `set_zero_if_not_found` false asks for an error instead of a 0."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    set_zero_if_not_found: bool | None = None
+
+
+@dataclass(slots=True)
+class UpdateConsumerOffsetHeader(CommandHeader):
+    """Header of 15: commit a group's offset. Negative offsets come from clients that have nothing to commit."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    commit_offset: I64
+
+
+@dataclass(slots=True)
+class QueueHeader(CommandHeader):
+    """Header of 30 (next offset to be written), 31 (first offset) and 32 (store time of the first message)."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_MAX_OFFSET
+
+    topic: str
+    queue_id: I32
+
+
+@dataclass(slots=True)
+class SearchOffsetHeader(CommandHeader):
+    """Header of 29: the first message stored at or after `timestamp` (milliseconds), or the last up to it."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+
+    topic: str
+    queue_id: I32
+    timestamp: I64
+    boundary_type: BoundaryType = BoundaryType.LOWER
+
+
+@dataclass(slots=True)
+class OffsetResult(CommandHeader):
+    """Answer to 14, 29, 30 and 31: a queue offset."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
+
+    offset: I64
+
+
+@dataclass(slots=True)
+class EarliestTimeResult(CommandHeader):
+    """Answer to 32: milliseconds, -1 for an empty queue."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_EARLIEST_MSG_STORETIME
+
+    timestamp: I64
