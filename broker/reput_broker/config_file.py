@@ -1,0 +1,175 @@
+"""The JSON files under `config/`, kept the way RocketMQ keeps them (RocketMQ: ConfigManager).
+
+Reading. `NAME` counts; if it is missing or empty, `NAME.bak` does; if that is missing or empty too, the table
+starts empty. RocketMQ's own JSON writes integer keys without quotes, which no strict parser takes, so keys are
+quoted first.
+
+Writing. The new text goes to `NAME.tmp` and is synced; then `NAME` becomes `NAME.bak`, `NAME.tmp` becomes
+`NAME`, and the directory is synced. After a crash at any point `NAME` or `NAME.bak` holds a whole text, and
+both are files that RocketMQ reads. (RocketMQ writes `NAME` in place; a crash can tear it.)
+
+Unlike RocketMQ, which deletes a file that it cannot decode, we leave it alone: with a whole `NAME.bak` it is
+renamed aside with a name saying so, without one the start is refused, because an empty table would forget
+topics or send consumers back to where they began.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
+
+_STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(?=\s*:)')
+
+
+class ConfigFileDamaged(ReputError):
+    """A file under `config/` cannot be decoded and there is no backup. Nothing was changed.
+
+    `path` is the file, `reason` what is wrong with it.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be read: {reason}; put a good copy there, "
+            "or move it away to start with an empty table"
+        )
+        self.path = path
+        self.reason = reason
+
+
+class LoadedText(NamedTuple):
+    """What was found: the decoded members and the very bytes they were decoded from."""
+
+    members: dict[str, Any]
+    data: bytes
+    path: Path | None
+    """Which file it was; None if there was none and the table is empty."""
+
+
+class ConfigFile:
+    """One file of a table, with its backup."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.backup = path.with_name(path.name + ".bak")
+        self.temporary = path.with_name(path.name + ".tmp")
+
+    def load(self) -> LoadedText:
+        """Return the table's members; no members if no file holds any.
+
+        Raises:
+            ConfigFileDamaged: the file cannot be decoded and there is no backup to fall back on, or the backup
+                cannot be decoded either.
+            OSError: a file cannot be read.
+        """
+        damage: str | None = None
+        data = _read(self.path)
+        if data:
+            try:
+                return LoadedText(decode(data), data, self.path)
+            except ValueError as error:
+                damage = str(error)
+        backup = _read(self.backup)
+        if not backup:
+            if damage is not None:
+                raise ConfigFileDamaged(self.path, damage)
+            return LoadedText({}, b"", None)
+        try:
+            loaded = LoadedText(decode(backup), backup, self.backup)
+        except ValueError as error:
+            raise ConfigFileDamaged(self.backup, str(error)) from None
+        if damage is not None:
+            aside = set_aside(self.path, "damaged")
+            log.error(
+                "config_file_damaged",
+                path=str(self.path),
+                reason=damage,
+                kept_as=str(aside),
+                hint=f"continuing with {self.backup.name}; changes made after it was written are in the other file",
+            )
+        return loaded
+
+    def write_temporary(self, data: bytes) -> None:
+        """Write and sync `NAME.tmp`. Blocks. Raises OSError; `NAME` and `NAME.bak` are as they were."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def adopt_temporary(self) -> None:
+        """Turn `NAME` into `NAME.bak` and `NAME.tmp` into `NAME`. Two renames; nothing is synced."""
+        if self.path.exists() and self.path.stat().st_size:
+            os.replace(self.path, self.backup)
+        os.replace(self.temporary, self.path)
+
+    def sync_directory(self) -> None:
+        """Make the names durable. Blocks."""
+        sync_directory(self.path.parent)
+
+    def save(self, data: bytes) -> None:
+        """Replace the file's text, durably. Blocks. Raises OSError; then the old text still counts."""
+        self.write_temporary(data)
+        self.adopt_temporary()
+        self.sync_directory()
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """Read one table's JSON, integer keys with or without quotes.
+
+    Raises:
+        ValueError: it is not JSON, or not an object.
+    """
+    text = _STRING_OR_BARE_KEY.sub(_quote_key, data.decode())
+    members = json.loads(text)
+    if not isinstance(members, dict):
+        raise ValueError(f"an object is needed, not {type(members).__name__}")
+    return members
+
+
+def encode(members: dict[str, Any]) -> bytes:
+    """Write one table as strict JSON, indented with tabs like RocketMQ's files."""
+    return json.dumps(members, indent="\t", separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def set_aside(path: Path, why: str) -> Path:
+    """Rename `path` to `NAME.WHY-1` (or the next free number) and return the new name."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.{why}-{number}")).exists():
+        number += 1
+    os.rename(path, aside)
+    return aside
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _quote_key(match: re.Match[str]) -> str:
+    if match[2] is None:
+        return match[0]
+    return f'{match[1]}"{match[2]}"'
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,314 @@
+"""How far each consumer group has come (RocketMQ: ConsumerOffsetManager).
+
+The table is saved to `config/consumerOffset.json` now and then, in RocketMQ's form. Between two saves every
+commit goes to `config/consumerOffset.journal` before it is acknowledged, so that an acknowledged offset
+survives `kill -9`.
+
+`offset_save.py` replaces both files, safe at every step. A journal names the JSON that it continues, so the start finds the pair. A journal that continues neither is
+not ours to apply: another broker has written the JSON. It is renamed aside and named in the log.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from reput_broker.config_file import ConfigFile, encode, set_aside
+from reput_broker.data_version import DataVersion
+from reput_broker.offset_journal import (
+    COMMIT,
+    GROUP_REMOVED,
+    TOPIC_REMOVED,
+    JournalContents,
+    JournalEntry,
+    JournalIdentity,
+    JournalUnreadable,
+    OffsetJournal,
+    read_journal,
+)
+from reput_broker.offset_save import OffsetSave
+from reput_broker.table_saver import save_now
+
+log = structlog.get_logger(__name__)
+
+_VERSION_STEP = 500
+"""Commits per step of the data version (RocketMQ: consumerOffsetUpdateVersionStep)."""
+
+
+class Commit(NamedTuple):
+    """One queue's progress: `offset` is the next one to consume."""
+
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class ConsumerOffsetManager:
+    """The committed offsets of all groups. One owner; only a save job's `write` runs in another thread.
+
+    The table never holds an offset that the journal or the JSON file does not.
+    """
+
+    def __init__(self, path: Path, *, clock_ms: Callable[[], int], journal_size_max: int = 8 << 20) -> None:
+        """Name the files; nothing is read yet. `path` is `.../config/consumerOffset.json`."""
+        self.file = ConfigFile(path)
+        self.journal_path = path.with_name("consumerOffset.journal")
+        self.journal_size_max = journal_size_max
+        self.next_journal_path = path.with_name("consumerOffset.journal.next")
+        self._clock_ms = clock_ms
+        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self._version = DataVersion()
+        self._commits = 0
+        self._unknown_members: dict[str, Any] = {}
+        self._unknown_entries: dict[str, Any] = {}
+        self._journal: OffsetJournal | None = None
+        self._unsaved = False
+        self._job: OffsetSave | None = None
+
+    # Start and end
+
+    def load(self) -> None:
+        """Read the JSON file and its journal; commits are accepted afterwards. Blocks.
+
+        Raises:
+            ConfigFileDamaged: the JSON file and its backup are unreadable; nothing was changed.
+            OSError: a file cannot be read, or no journal can be made.
+        """
+        loaded = self.file.load()
+        self._read_members(loaded.members)
+        identity = JournalIdentity.of(loaded.data, self._version.counter)
+        contents = self._find_journal(identity)
+        if contents is None:
+            journal = OffsetJournal.create(self._make_directory(), identity, next_sequence=1)
+            journal.rename(self.journal_path)
+            self._journal = journal
+            return
+        for entry in contents.entries:
+            self._apply(entry)
+        self._unsaved = bool(contents.entries) or contents.damaged_at is not None
+        if contents.damaged_at is not None:
+            self._keep_damaged_journal(contents.damaged_at)
+        elif contents.torn_bytes:
+            log.info(
+                "offset_journal_torn_record_dropped", path=str(self.journal_path), size_b=contents.torn_bytes
+            )
+        self._journal = OffsetJournal(self.journal_path, contents.next_sequence, contents.end)
+        if contents.damaged_at is not None:
+            self.persist()  # a fresh journal: what follows damage would be reported as damaged for ever
+
+    def close(self) -> None:
+        """Close the journal; every acknowledged commit is in it or in the JSON file. Safe to call twice."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    # Reading
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the committed offset (the next one to consume), or None if there is none."""
+        queues = self._table.get((group, topic))
+        return None if queues is None else queues.get(queue_id)
+
+    def for_topic(self, topic: str) -> dict[str, dict[int, int]]:
+        """Return the offsets of every group that has any in `topic`: group -> queue id -> offset."""
+        return {group: dict(queues) for (group, name), queues in self._table.items() if name == topic}
+
+    def for_group(self, group: str) -> dict[str, dict[int, int]]:
+        """Return the offsets of `group`: topic -> queue id -> offset."""
+        return {topic: dict(queues) for (name, topic), queues in self._table.items() if name == group}
+
+    def groups(self) -> set[str]:
+        """Return every group that has an offset anywhere."""
+        return {group for group, _ in self._table}
+
+    def items(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
+        """Walk over (group, topic, queue id -> offset); commits meanwhile may or may not be seen."""
+        for (group, topic), queues in list(self._table.items()):
+            yield group, topic, queues
+
+    # Writing
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set a group's offset in a queue; it survives `kill -9` once this returns.
+
+        A smaller offset than before is a legal rewind. A negative one is ignored: RocketMQ's clients send -1
+        for a queue from which they took nothing.
+
+        Raises:
+            JournalWriteFailed: it is not committed; the table is as it was.
+        """
+        if offset < 0 or self.query(group, topic, queue_id) == offset:
+            return
+        self._record((JournalEntry(COMMIT, group, topic, queue_id, offset),))
+
+    def commit_many(self, group: str, commits: Iterable[Commit]) -> None:
+        """Set several offsets of a group with one write; see `commit`. All or none are set."""
+        entries = [
+            JournalEntry(COMMIT, group, topic, queue_id, offset)
+            for topic, queue_id, offset in commits
+            if offset >= 0 and self.query(group, topic, queue_id) != offset
+        ]
+        if entries:
+            self._record(entries)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget every group's offsets in `topic`. Raises JournalWriteFailed: nothing was forgotten."""
+        if any(name == topic for _, name in self._table):
+            self._record((JournalEntry(TOPIC_REMOVED, "", topic, 0, 0),))
+
+    def remove_group(self, group: str) -> None:
+        """Forget the offsets of `group`. Raises JournalWriteFailed: nothing was forgotten."""
+        if any(name == group for name, _ in self._table):
+            self._record((JournalEntry(GROUP_REMOVED, group, "", 0, 0),))
+
+    # Saving
+
+    @property
+    def journal_size_b(self) -> int:
+        """Bytes in the journal."""
+        return 0 if self._journal is None else self._journal.size_b
+
+    @property
+    def save_due(self) -> bool:
+        """Whether the journal has grown so large that the JSON file should be written now."""
+        return self.journal_size_b >= self.journal_size_max and self._job is None
+
+    def persist(self) -> None:
+        """Write the JSON file in the calling thread. Blocks. Raises OSError; old file and journal count then."""
+        save_now(self)
+
+    def begin_save(self) -> OffsetSave | None:
+        """Return a job that saves what the table holds now, or None if the JSON file has it already."""
+        assert self._job is None, "a save is running already"
+        if not self._unsaved or self._journal is None:
+            return None
+        if self._journal.path != self.journal_path:
+            # The last step of the save before failed. The next save writes to that name: free it first.
+            self._journal.rename(self.journal_path)
+        self._unsaved = False
+        self._job = OffsetSave(self, self.members(), self._journal.next_sequence)
+        return self._job
+
+    def adopt_journal(self, journal: OffsetJournal) -> None:
+        """Go on with another journal that holds all that the JSON file does not; ends the running save."""
+        self.close()
+        self._journal = journal
+        self._job = None
+
+    def save_abandoned(self) -> None:
+        """The running save came to nothing: the old files count."""
+        self._unsaved = True
+        self._job = None
+
+    # Inside
+
+    def _record(self, entries: Sequence[JournalEntry]) -> None:
+        assert self._journal is not None, "the table is not loaded"
+        records = self._journal.append(entries)
+        if self._job is not None:
+            self._job.remember(records, len(entries))
+        for entry in entries:
+            self._apply(entry)
+        self._unsaved = True
+        self._commits += len(entries)
+        if self._commits >= _VERSION_STEP:
+            self._commits -= _VERSION_STEP
+            self._version = self._version.next(self._clock_ms())
+
+    def _apply(self, entry: JournalEntry) -> None:
+        if entry.kind == COMMIT:
+            self._table.setdefault((entry.group, entry.topic), {})[entry.queue_id] = entry.offset
+            return
+        for key in [
+            (group, topic)
+            for group, topic in self._table
+            if (entry.kind == TOPIC_REMOVED and topic == entry.topic)
+            or (entry.kind == GROUP_REMOVED and group == entry.group)
+        ]:
+            del self._table[key]
+
+    def _read_members(self, members: dict[str, Any]) -> None:
+        self._version = DataVersion.from_json(members.get("dataVersion"))
+        offset_table = members.get("offsetTable") or {}
+        for name, queues in offset_table.items():
+            topic, separator, group = name.partition("@")
+            if separator and "@" not in group and _is_queue_map(queues):
+                self._table[group, topic] = {int(queue_id): offset for queue_id, offset in queues.items()}
+            else:
+                self._unknown_entries[name] = queues
+        known = ("dataVersion", "groupTopicMap", "offsetTable")
+        self._unknown_members = {name: value for name, value in members.items() if name not in known}
+
+    def members(self) -> dict[str, Any]:
+        """Return a copy of the table as the JSON file holds it."""
+        groups: dict[str, list[str]] = {}
+        offset_table: dict[str, Any] = dict(self._unknown_entries)
+        for (group, topic), queues in self._table.items():
+            groups.setdefault(group, []).append(topic)
+            offset_table[f"{topic}@{group}"] = dict(queues)
+        return {
+            **self._unknown_members,
+            "dataVersion": self._version.to_json(),
+            "groupTopicMap": groups,
+            "offsetTable": offset_table,
+        }
+
+    def _find_journal(self, identity: JournalIdentity) -> JournalContents | None:
+        """Return the journal that continues the JSON file, under its own name; set others aside."""
+        current, unfinished = _read_if_any(self.journal_path), _read_if_any(self.next_journal_path)
+        if isinstance(current, JournalContents) and current.identity == identity:
+            if unfinished is not None:
+                self.next_journal_path.unlink()  # of a save that did not get as far as step 5
+            return current
+        if isinstance(unfinished, JournalContents) and unfinished.identity == identity:
+            # A save was cut short between its steps 5 and 6: the old journal's commits are all in the new JSON.
+            os.replace(self.next_journal_path, self.journal_path)
+            return unfinished
+        for path, found in ((self.journal_path, current), (self.next_journal_path, unfinished)):
+            if found is not None:
+                aside = set_aside(path, "foreign" if isinstance(found, JournalContents) else "unreadable")
+                log.warning(
+                    "offset_journal_set_aside",
+                    path=str(path),
+                    kept_as=str(aside),
+                    entries=len(found.entries) if isinstance(found, JournalContents) else None,
+                    hint=f"{self.file.path.name} is not the file that it continues: another broker wrote that, "
+                    "or it was replaced; the offsets in the file count",
+                )
+        return None
+
+    def _keep_damaged_journal(self, position: int) -> None:
+        aside = self.journal_path.with_name(f"{self.journal_path.name}.damaged-{self._clock_ms()}")
+        shutil.copyfile(self.journal_path, aside)
+        log.error(
+            "offset_journal_damaged",
+            path=str(self.journal_path),
+            position=position,
+            kept_as=str(aside),
+            hint="the good records before and after were applied; a group may see messages again",
+        )
+
+    def _make_directory(self) -> Path:
+        self.next_journal_path.parent.mkdir(parents=True, exist_ok=True)
+        return self.next_journal_path
+
+
+def _is_queue_map(queues: object) -> bool:
+    return isinstance(queues, dict) and all(
+        queue_id.removeprefix("-").isdigit() and isinstance(offset, int) and not isinstance(offset, bool)
+        for queue_id, offset in queues.items()
+    )
+
+
+def _read_if_any(path: Path) -> JournalContents | JournalUnreadable | None:
+    try:
+        return read_journal(path)
+    except FileNotFoundError:
+        return None
+    except JournalUnreadable as error:
+        return error

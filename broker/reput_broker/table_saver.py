@@ -1,0 +1,74 @@
+"""Save tables from the event loop without stopping it: the file work runs in a worker thread.
+
+A table hands out a `SaveJob` that holds a copy of what is to be written. Several callers share one write:
+whoever finds that nothing has changed since the last job has nothing to wait for.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+
+
+class SaveJob(Protocol):
+    """One write of a table's file, in three steps."""
+
+    def write(self) -> None:
+        """Write the new file beside the old one. Blocks: for a worker thread. Raises OSError."""
+
+    def adopt(self) -> None:
+        """Let the new file take the old one's place. Quick: for the table's owner. Raises OSError."""
+
+    def sync(self) -> None:
+        """Make the new name durable. Blocks: for a worker thread. Raises OSError."""
+
+    def abandon(self) -> None:
+        """Give up after an error in `write` or `adopt`: the old file counts, the table is still unsaved."""
+
+
+class SavedTable(Protocol):
+    """A table that lives in a file."""
+
+    def begin_save(self) -> SaveJob | None:
+        """Return a job for what the table holds now, or None if the file has it already."""
+
+
+def save_now(table: SavedTable) -> None:
+    """Save a table in the calling thread. Blocks. Raises what the job raises; the table is still unsaved then."""
+    job = table.begin_save()
+    if job is None:
+        return
+    try:
+        job.write()
+        job.adopt()
+    except BaseException:
+        job.abandon()
+        raise
+    job.sync()
+
+
+class TableSaver:
+    """Saves one table, one write at a time."""
+
+    def __init__(self, table: SavedTable) -> None:
+        self._table = table
+        self._lock = trio.Lock()
+
+    async def save(self) -> None:
+        """Return once everything that was changed before this call is in the file, durably.
+
+        Raises:
+            OSError: it could not be written; the old file counts and the table is still unsaved.
+        """
+        async with self._lock:
+            job = self._table.begin_save()
+            if job is None:
+                return
+            try:
+                await trio.to_thread.run_sync(job.write)
+                job.adopt()
+            except BaseException:
+                job.abandon()
+                raise
+            await trio.to_thread.run_sync(job.sync)
