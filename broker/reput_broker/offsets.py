@@ -4,8 +4,9 @@ The table is saved to `config/consumerOffset.json` now and then, in RocketMQ's f
 commit goes to `config/consumerOffset.journal` before it is acknowledged, so that an acknowledged offset
 survives `kill -9`.
 
-`offset_save.py` replaces both files, safe at every step. A journal names the JSON that it continues, so the start finds the pair. A journal that continues neither is
-not ours to apply: another broker has written the JSON. It is renamed aside and named in the log.
+`offset_save.py` replaces both files, safe at every step. A journal names the JSON file that it continues, so
+the start finds the pair. A journal that continues neither the file nor its backup is not ours to apply:
+another broker has written the JSON. It is renamed aside and named in the log.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from reput_broker.config_file import ConfigFile, encode, set_aside
+from reput_broker.config_file import ConfigFile, set_aside
 from reput_broker.data_version import DataVersion
 from reput_broker.offset_journal import (
     COMMIT,

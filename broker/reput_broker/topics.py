@@ -1,0 +1,282 @@
+"""The topics of this broker (RocketMQ: TopicConfigManager), kept in `config/topics.json`.
+
+A topic is created by an administrator or, where `topics.auto_create` is on, by the first send to it. The
+template of the second kind is the topic TBW102, which exists only then: RocketMQ's clients look for it too.
+Members of the file that we do not know (a newer RocketMQ's) are kept and written back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from reput_broker.config_file import ConfigFile, encode
+from reput_broker.data_version import DataVersion
+from reput_broker.table_saver import save_now
+from reput_protocol.bodies import TopicConfig
+from reput_protocol.names import (
+    BENCHMARK_TOPIC,
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    OFFSET_MOVED_EVENT,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TIMER_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    check_topic,
+    is_system_topic,
+)
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+PERM_DEFAULT = PERM_READ | PERM_WRITE
+
+_TEMPLATE_QUEUES = 8
+_DEFAULT_QUEUES = 16
+"""Queues of a topic whose file entry or request names no number (RocketMQ: TopicConfig)."""
+
+
+class TopicConfigManager:
+    """The table of topics. One owner; only a save job's `write` runs in another thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock_ms: Callable[[], int],
+        cluster: str = "DefaultCluster",
+        broker_name: str = "broker-a",
+        auto_create: bool = True,
+        default_queues: int = 4,
+    ) -> None:
+        """Name the file, `.../config/topics.json`; nothing is read yet."""
+        self.file = ConfigFile(path)
+        self.auto_create = auto_create
+        self._clock_ms = clock_ms
+        self._names = (cluster, broker_name)
+        self._template_queues = max(_TEMPLATE_QUEUES, default_queues)
+        self._topics: dict[str, TopicConfig] = {}
+        self._unknown_of: dict[str, dict[str, Any]] = {}
+        self._unknown_members: dict[str, Any] = {}
+        self._version = DataVersion()
+        self._unsaved = False
+
+    def load(self) -> None:
+        """Read the file and add the system's topics. Blocks.
+
+        Raises:
+            ConfigFileDamaged: neither the file nor its backup can be used; nothing was changed.
+            OSError: a file cannot be read.
+        """
+        members = self.file.load().members
+        self._version = DataVersion.from_json(members.get("dataVersion"))
+        table = members.get("topicConfigTable") or {}
+        for name, entry in table.items():
+            if isinstance(entry, dict):
+                self._topics[name], self._unknown_of[name] = _read_topic(name, entry)
+        known = ("dataVersion", "topicConfigTable")
+        self._unknown_members = {name: value for name, value in members.items() if name not in known}
+        for config in self._system_topics():
+            self._topics.setdefault(config.topic_name, config)
+        if not self.auto_create:
+            self._topics.pop(DEFAULT_TOPIC, None)
+
+    # Reading
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """Return a topic's configuration, or None if there is no such topic."""
+        return self._topics.get(topic)
+
+    def all(self) -> dict[str, TopicConfig]:
+        """Return every topic by its name, the system's included."""
+        return dict(self._topics)
+
+    def is_system(self, topic: str) -> bool:
+        """Tell whether a topic belongs to the system: not listed to users, never deleted by them."""
+        cluster = self._names[0]
+        return is_system_topic(topic) or topic in self._names or topic == f"{cluster}_REPLY_TOPIC"
+
+    def user_topic_count(self) -> int:
+        """Return how many topics there are that are not the system's."""
+        return sum(not self.is_system(topic) for topic in self._topics)
+
+    @property
+    def version(self) -> DataVersion:
+        """How often the table changed, and when it last did."""
+        return self._version
+
+    # Changing
+
+    def create_on_send(self, topic: str, queues: int) -> TopicConfig | None:
+        """Return the topic that a send names, made from the template if need be.
+
+        Args:
+            topic: a legal topic name (InvalidName is raised for others).
+            queues: how many queues the sender would like; the template has the last word.
+
+        Returns:
+            None if the topic does not exist and may not be created: automatic creation is off.
+
+        A new topic is not in the file yet: save the table before the send is acknowledged.
+        """
+        existing = self._topics.get(topic)
+        if existing is not None:
+            return existing
+        check_topic(topic)
+        template = self._topics.get(DEFAULT_TOPIC)
+        if template is not None and template.perm & PERM_INHERIT:
+            count = max(1, min(queues, template.write_queue_nums))
+            config = _topic(topic, count, template.perm & ~PERM_INHERIT)
+        elif topic.startswith(RETRY_PREFIX):
+            config = _topic(topic, 1)
+        else:
+            return None
+        self.put(config)
+        return config
+
+    def create_internal(self, topic: str) -> TopicConfig:
+        """Return a retry or dead-letter topic, made with one queue if need be; see `create_on_send`."""
+        assert topic.startswith((RETRY_PREFIX, DLQ_PREFIX)), topic
+        existing = self._topics.get(topic)
+        if existing is not None:
+            return existing
+        config = _topic(check_topic(topic), 1)
+        self.put(config)
+        return config
+
+    def put(self, config: TopicConfig) -> None:
+        """Create a topic, or change it to `config`. Not in the file before the next save."""
+        self._topics[config.topic_name] = config
+        self._changed()
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; return whether there was one. Not in the file before the next save."""
+        self._unknown_of.pop(topic, None)
+        if self._topics.pop(topic, None) is None:
+            return False
+        self._changed()
+        return True
+
+    # Saving
+
+    def persist(self) -> None:
+        """Write the file if anything changed. Blocks. Raises OSError; the old file counts then."""
+        save_now(self)
+
+    def begin_save(self) -> TopicSave | None:
+        """Return a job that saves what the table holds now, or None if the file has it already."""
+        if not self._unsaved:
+            return None
+        self._unsaved = False
+        return TopicSave(self.file, self.members(), self._changed_again)
+
+    def members(self) -> dict[str, Any]:
+        """Return the table as the file holds it, members in RocketMQ's order."""
+        return {
+            **self._unknown_members,
+            "dataVersion": self._version.to_json(),
+            "topicConfigTable": {
+                name: topic_members(config, self._unknown_of.get(name, {}))
+                for name, config in sorted(self._topics.items())
+            },
+        }
+
+    def _changed(self) -> None:
+        self._version = self._version.next(self._clock_ms())
+        self._unsaved = True
+
+    def _changed_again(self) -> None:
+        self._unsaved = True
+
+    def _system_topics(self) -> list[TopicConfig]:
+        cluster, broker_name = self._names
+        topics = [
+            _topic(SELF_TEST_TOPIC, 1),
+            _topic(BENCHMARK_TOPIC, 1024),
+            _topic(cluster, 16, PERM_DEFAULT | PERM_INHERIT),
+            _topic(broker_name, 1, PERM_DEFAULT | PERM_INHERIT),
+            _topic(OFFSET_MOVED_EVENT, 1),
+            _topic(SCHEDULE_TOPIC, 18),
+            _topic(f"{cluster}_REPLY_TOPIC", 1),
+            _topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8),
+            _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker_name}", 1, PERM_INHERIT),
+            _topic(TRANS_HALF_TOPIC, 1),
+            _topic(TRANS_OP_HALF_TOPIC, 1),
+            _topic(TIMER_TOPIC, 1),
+        ]
+        if self.auto_create:
+            topics.append(_topic(DEFAULT_TOPIC, self._template_queues, PERM_DEFAULT | PERM_INHERIT))
+        return topics
+
+
+class TopicSave:
+    """One write of the file; see `table_saver.SaveJob`."""
+
+    def __init__(self, file: ConfigFile, members: dict[str, Any], on_abandon: Callable[[], None]) -> None:
+        self._file = file
+        self._members = members
+        self._on_abandon = on_abandon
+
+    def write(self) -> None:
+        """Write the new file beside the old one. Blocks. Raises OSError."""
+        self._file.write_temporary(encode(self._members))
+
+    def adopt(self) -> None:
+        """Let it take the old one's place. Raises OSError."""
+        self._file.adopt_temporary()
+
+    def sync(self) -> None:
+        """Make the new name durable. Blocks. Raises OSError."""
+        self._file.sync_directory()
+
+    def abandon(self) -> None:
+        """The old file counts; the table is still unsaved."""
+        self._on_abandon()
+
+
+def topic_members(config: TopicConfig, unknown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one topic as the file holds it; members that we do not know come along."""
+    members = {
+        "attributes": dict(sorted(config.attributes.items())),
+        "order": config.order,
+        "perm": config.perm,
+        "readQueueNums": config.read_queue_nums,
+        "topicFilterType": config.topic_filter_type,
+        "topicName": config.topic_name,
+        "topicSysFlag": config.topic_sys_flag,
+        "writeQueueNums": config.write_queue_nums,
+    }
+    return dict(sorted({**unknown, **members}.items()))
+
+
+_KNOWN_MEMBERS = frozenset(topic_members(TopicConfig(topic_name="x"), {}))
+
+
+def _read_topic(name: str, entry: dict[str, Any]) -> tuple[TopicConfig, dict[str, Any]]:
+    attributes = entry.get("attributes")
+    config = TopicConfig(
+        topic_name=name,
+        read_queue_nums=_number(entry, "readQueueNums", _DEFAULT_QUEUES),
+        write_queue_nums=_number(entry, "writeQueueNums", _DEFAULT_QUEUES),
+        perm=_number(entry, "perm", PERM_DEFAULT),
+        topic_filter_type=str(entry.get("topicFilterType") or "SINGLE_TAG"),
+        topic_sys_flag=_number(entry, "topicSysFlag", 0),
+        order=entry.get("order") is True,
+        attributes={str(key): str(value) for key, value in attributes.items()}
+        if isinstance(attributes, dict)
+        else {},
+    )
+    return config, {member: value for member, value in entry.items() if member not in _KNOWN_MEMBERS}
+
+
+def _number(entry: dict[str, Any], name: str, default: int) -> int:
+    value = entry.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _topic(name: str, queues: int, perm: int = PERM_DEFAULT) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
