@@ -105,7 +105,7 @@ class StoreOptions:
             problems.append(f"queue_files_open_max is {self.queue_files_open_max}; it must be at least 1")
         if self.memory_bytes < 1:
             problems.append(f"memory_bytes is {self.memory_bytes}; it must be positive")
-        if len(self.host.packed) != 8:
+        if len(self.host.packed()) != 8:
             problems.append(f"host is {self.host}; records name their store by an IPv4 address")
         if any(level <= 0 for level in self.delay_levels_ms):
             problems.append("delay_levels_ms holds a level that is not positive")

@@ -1,0 +1,358 @@
+"""One topic queue: which record of the log is message number k (RocketMQ: ConsumeQueue).
+
+Unit k lies at logic position 20k. The queue is derived from the log: it may be lost and rebuilt, so it is written
+without waiting for the disk, and recovery checks it against what it can read (`consume_queue_recovery`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import consume_queue_recovery as recovery
+from . import consume_queue_search as search
+from .consume_queue_unit import (
+    NO_UNITS,
+    PRE_BLANK,
+    UNIT,
+    UNIT_BYTES,
+    UNIT_DTYPE,
+    ConsumeQueueUnit,
+    Units,
+    unpack_unit,
+)
+from .options import EventHandler, ignore_event
+from .queue_files import QueueFileCache
+from .sparse_file_queue import SparseFileQueue
+
+Column = Sequence[int] | NDArray[Any]
+"""Integers of one field, one per message: a list, or an array of any integer type."""
+
+# Below this many messages packing them one by one is faster than NumPy's start-up costs.
+_ARRAY_THRESHOLD = 32
+
+
+class ConsumeQueue:
+    """The units of one topic queue, in files of `entries_per_file` units.
+
+    One thread owns it; only `flush` may run in another. Positions are logic positions (queue offset x 20):
+    `min_logic_offset` is the first unit that points to live data, `max_physical_offset` the end of the last
+    indexed record in the log, -1 if nothing is known.
+    """
+
+    __slots__ = (
+        "_files", "_on_event", "_time_cache", "duplicates", "entries_per_file", "max_physical_offset",
+        "min_logic_offset", "order_errors", "queue_id", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        directory: Path,
+        entries_per_file: int,
+        cache: QueueFileCache,
+        on_event: EventHandler = ignore_event,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.entries_per_file = entries_per_file
+        self.max_physical_offset = -1
+        self.min_logic_offset = 0
+        self.duplicates = 0
+        """Units that were offered again and skipped."""
+        self.order_errors = 0
+        """Units whose queue offset did not follow the one before."""
+        self._files = SparseFileQueue(directory, entries_per_file * UNIT_BYTES, cache)
+        self._on_event = on_event
+        self._time_cache: search.FileTimes = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_queue_offset}, {self.max_queue_offset})>"
+        )
+
+    def load(self) -> None:
+        """Find the queue's files; `recover` must follow before the queue is used.
+
+        Raises:
+            ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
+        """
+        self._files.load()
+        self.min_logic_offset = self._files.first_start
+
+    # -- offsets -------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> Path:
+        """Where the queue's files lie (or will lie: a queue without messages has none)."""
+        return self._files.directory
+
+    @property
+    def has_files(self) -> bool:
+        """Whether anything was ever put."""
+        return not self._files.is_empty
+
+    @property
+    def min_queue_offset(self) -> int:
+        """Number of the first message that is still there."""
+        return self.min_logic_offset // UNIT_BYTES
+
+    @property
+    def max_queue_offset(self) -> int:
+        """Number that follows the last unit; 0 without files."""
+        return self._files.end // UNIT_BYTES
+
+    @property
+    def bytes_to_flush(self) -> int:
+        """Bytes put and not yet known to be on the disk."""
+        return self._files.bytes_to_flush
+
+    def roll_next_file(self, queue_offset: int) -> int:
+        """Return the first queue offset of the file after the one that contains `queue_offset`."""
+        return queue_offset + self.entries_per_file - queue_offset % self.entries_per_file
+
+    # -- putting -------------------------------------------------------------------------------------------
+
+    def put_message_position_info(
+        self, physical_offset: int, size: int, tags_code: int, queue_offset: int
+    ) -> bool:
+        """Put the unit of one message; True if it is in the queue now, or was already.
+
+        A record at or before `max_physical_offset`, or a queue offset that is already built, is skipped. A queue
+        offset beyond the end is reported (event `consume_queue_order_error`) and the unit goes to the end all the
+        same, as in RocketMQ. The first unit of an empty queue decides where its first file begins; the file is
+        filled with pre-blank units up to it.
+
+        Raises:
+            DiskFull: nothing was applied; the same call may be repeated.
+        """
+        self._put_sequence((physical_offset,), (size,), (tags_code,), queue_offset)
+        return True
+
+    def put_batch(
+        self, physical_offsets: Column, sizes: Column, tags_codes: Column, first_queue_offset: int
+    ) -> None:
+        """Put the units of messages with consecutive queue offsets, in log order: one write per file touched.
+
+        The rules are those of `put_message_position_info`, message by message.
+
+        Raises:
+            DiskFull: nothing was applied; the same call may be repeated.
+        """
+        if len(physical_offsets) < _ARRAY_THRESHOLD:
+            self._put_sequence(
+                _plain(physical_offsets), _plain(sizes), _plain(tags_codes), first_queue_offset
+            )
+            return
+        starts = np.asarray(physical_offsets, np.int64)
+        ends = starts + np.asarray(sizes, np.int64)
+        skip = int(np.searchsorted(ends, self.max_physical_offset, side="right"))
+        queue_offset = first_queue_offset + skip
+        end = self._files.end
+        ascending = bool((ends[1:] > ends[:-1]).all())
+        if not ascending or (queue_offset == 0 and end > 0):
+            # Batches that a healthy log never makes: leave the rules to the one place that spells them out.
+            self._put_sequence(
+                _plain(physical_offsets), _plain(sizes), _plain(tags_codes), first_queue_offset
+            )
+            return
+        if not self._files.is_empty:
+            skip += max(0, end // UNIT_BYTES - queue_offset)
+        count = len(starts) - skip
+        if count <= 0:
+            self.duplicates += len(starts)
+            return
+        units = np.empty(count, UNIT_DTYPE)
+        units["physical_offset"] = starts[skip:]
+        units["size"] = sizes[skip:]
+        units["tags_code"] = tags_codes[skip:]
+        expected = (first_queue_offset + skip) * UNIT_BYTES
+        self._append(expected, units.tobytes(), int(ends[-1]))
+        self.duplicates += skip
+        if expected != self._files.end - count * UNIT_BYTES:
+            self._report_order_errors(count, first_queue_offset + skip, self.max_queue_offset - count)
+
+    def _put_sequence(
+        self,
+        physical_offsets: Sequence[int],
+        sizes: Sequence[int],
+        tags_codes: Sequence[int],
+        queue_offset: int,
+    ) -> None:
+        """Apply the rules of one unit after the other, then write what they let through at once."""
+        files = self._files
+        max_physical = self.max_physical_offset
+        current = -1 if files.is_empty else files.end
+        expected = queue_offset * UNIT_BYTES
+        first_expected = wrong = 0
+        first_wrong = (0, 0)
+        units: list[bytes] = []
+        pack = UNIT.pack
+        for physical_offset, size, tags_code in zip(physical_offsets, sizes, tags_codes, strict=True):
+            end = physical_offset + size
+            if end > max_physical and not (expected and expected < current):
+                if current < 0:
+                    current = expected
+                elif expected and expected != current:
+                    if not wrong:
+                        first_wrong = expected // UNIT_BYTES, current // UNIT_BYTES
+                    wrong += 1
+                if not units:
+                    first_expected = expected
+                units.append(pack(physical_offset, size, tags_code))
+                current += UNIT_BYTES
+                max_physical = end
+            expected += UNIT_BYTES
+        if units:
+            self._append(first_expected, units[0] if len(units) == 1 else b"".join(units), max_physical)
+        self.duplicates += len(physical_offsets) - len(units)
+        if wrong:
+            self._report_order_errors(wrong, *first_wrong)
+
+    def _append(self, expected: int, data: bytes, max_physical_offset: int) -> None:
+        files = self._files
+        if files.is_empty:
+            start = expected - expected % files.file_size
+            files.write(start, PRE_BLANK * ((expected - start) // UNIT_BYTES) + data)
+            self.min_logic_offset = expected
+        else:
+            files.write(files.end, data)
+        self.max_physical_offset = max_physical_offset
+
+    def _report_order_errors(self, count: int, expected: int, actual: int) -> None:
+        self.order_errors += count
+        self._on_event(
+            "consume_queue_order_error",
+            {
+                "topic": self.topic,
+                "queue_id": self.queue_id,
+                "queue_offset": expected,
+                "put_at_queue_offset": actual,
+                "units": count,
+            },
+        )
+
+    # -- getting -------------------------------------------------------------------------------------------
+
+    def get_unit(self, queue_offset: int) -> ConsumeQueueUnit | None:
+        """Return one unit; None before the minimum and from the end on."""
+        position = queue_offset * UNIT_BYTES
+        files = self._files
+        if position < self.min_logic_offset or not files.first_start <= position < files.end:
+            return None
+        return unpack_unit(files.read(position, UNIT_BYTES))
+
+    def read_units(self, queue_offset: int, count: int) -> Units:
+        """Return up to `count` units from a queue offset on, at most to the end of the file that holds it.
+
+        Empty before the minimum and from the end on. The array is read-only and owns its bytes.
+        """
+        position = queue_offset * UNIT_BYTES
+        files = self._files
+        if count <= 0 or position < self.min_logic_offset or not files.first_start <= position < files.end:
+            return NO_UNITS
+        stop = min(
+            position + count * UNIT_BYTES, files.end, position - position % files.file_size + files.file_size
+        )
+        return np.frombuffer(files.read(position, stop - position), UNIT_DTYPE)
+
+    def offset_by_timestamp(
+        self,
+        timestamp_ms: int,
+        boundary: search.Boundary,
+        store_time_of: search.StoreTimeOf,
+        min_physical_offset: int = 0,
+    ) -> int:
+        """Return the queue offset at a store time; see `consume_queue_search.offset_by_timestamp`."""
+        return search.offset_by_timestamp(
+            self._files,
+            timestamp_ms,
+            boundary,
+            store_time_of,
+            min_logic_offset=self.min_logic_offset,
+            min_physical_offset=min_physical_offset,
+            file_times=self._time_cache,
+        )
+
+    # -- cutting and expiring ------------------------------------------------------------------------------
+
+    def recover(self, *, check_last: Callable[[ConsumeQueueUnit], bool] | None = None) -> None:
+        """Find the end of the valid units after a start and cut off what follows.
+
+        Args:
+            check_last: asked after a crash whether a unit is what the log says; only about the last unit, and only
+                if it may have been torn. None after a clean exit.
+        """
+        self.max_physical_offset = recovery.recover(self._files, check_last, self._report_cut)
+        self.min_logic_offset = self._files.first_start
+        self._time_cache.clear()
+
+    def truncate_dirty(self, physical_offset: int) -> None:
+        """Remove the units of records at or after a physical offset; what followed them on the disk becomes zero.
+
+        `max_physical_offset` is then the end of the last unit left, or `physical_offset` if none is.
+        """
+        self.max_physical_offset = recovery.truncate(self._files, physical_offset, self._report_cut)
+        self.min_logic_offset = min(self.min_logic_offset, self._files.end)
+        self._time_cache.clear()
+
+    def _report_cut(self, old_end: int, new_end: int) -> None:
+        self._on_event(
+            "consume_queue_cut",
+            {
+                "topic": self.topic,
+                "queue_id": self.queue_id,
+                "queue_offset": new_end // UNIT_BYTES,
+                "units_removed": max(0, old_end - new_end) // UNIT_BYTES,
+            },
+        )
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Move the minimum to the first unit whose record is still in the log; it never moves back.
+
+        Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0).
+        """
+        self.min_logic_offset = search.first_live_position(
+            self._files, max(self.min_logic_offset, self._files.first_start), min_physical_offset
+        )
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Delete the oldest files whose last record has left the log, never the last file; return how many."""
+        files = self._files
+        deleted = 0
+        while not files.is_empty and files.first_start < files.last_start:
+            last_unit = unpack_unit(files.read(files.first_start + files.file_size - UNIT_BYTES, UNIT_BYTES))
+            if last_unit.physical_offset >= min_physical_offset:
+                break
+            self._time_cache.pop(files.first_start, None)
+            files.drop_first()
+            deleted += 1
+        self.correct_min_offset(min_physical_offset)
+        return deleted
+
+    def destroy(self) -> None:
+        """Delete all files and the queue's directory; the queue is then as if nothing was ever put."""
+        self._files.destroy()
+        self.max_physical_offset = -1
+        self.min_logic_offset = 0
+        self._time_cache.clear()
+
+    def flush(self) -> int:
+        """Bring all units put before the call to the disk; return the logic position up to which that is certain.
+
+        Blocks; may run in a worker thread beside everything else.
+
+        Raises:
+            FlushFailed: a sync failed, now or earlier; final.
+        """
+        return self._files.flush()
+
+
+def _plain(column: Column) -> Sequence[int]:
+    # Sequence has no `tolist`, and struct refuses to be fast with NumPy's scalars.
+    return cast("Sequence[int]", column.tolist() if isinstance(column, np.ndarray) else column)

@@ -1,0 +1,90 @@
+"""One owner per store directory: a lock on byte 0 of the file `lock` (RocketMQ: DefaultMessageStore).
+
+It is an open-file-description lock. A classic record lock, which Java takes, belongs to the process: a second broker
+in the same process would get it too, and closing any other descriptor of the file would drop it. Both kinds collide
+with each other, so that Apache's broker and this one keep out of each other's directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from .abort_marker import AbortMarker
+from .errors import StoreLocked
+from .file_io import make_directories, write_all
+
+# struct flock of Linux: type, whence, start, length, pid (0 for this kind of lock).
+_FLOCK = struct.Struct("@hhqqi4x")
+_SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+
+# Where the kernel has no such locks, brokers in this process are told apart by (device, inode).
+_held_here: set[tuple[int, int]] = set()
+
+
+class DirectoryLock:
+    """The lock of one store directory. The file stays; only the lock comes and goes."""
+
+    def __init__(self, path: Path, abort: AbortMarker) -> None:
+        """Name the lock file, and the marker in which an owner leaves its process id."""
+        self.path = path
+        self._abort = abort
+        self._fd: int | None = None
+        self._identity = (0, 0)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._fd is not None
+
+    def acquire(self) -> None:
+        """Take the lock, without waiting, and write `lock` into the file.
+
+        Raises:
+            StoreLocked: somebody else has it; nothing was changed.
+        """
+        assert self._fd is None
+        make_directories(self.path.parent)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._lock(fd)
+            write_all(fd, b"lock", 0, self.path)
+            os.fsync(fd)
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.EACCES):
+                raise StoreLocked(self.path, self._owner_pid()) from None
+            raise
+        self._fd = fd
+
+    def _lock(self, fd: int) -> None:
+        if _SET_LOCK is not None:
+            fcntl.fcntl(fd, _SET_LOCK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+            return
+        status = os.fstat(fd)
+        identity = (status.st_dev, status.st_ino)
+        if identity in _held_here:
+            raise OSError(errno.EAGAIN, "held by a broker in this process")
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        _held_here.add(identity)
+        self._identity = identity
+
+    def _owner_pid(self) -> int | None:
+        """Ask the system who holds a record lock, else the marker that a broker leaves while it runs."""
+        with contextlib.suppress(OSError), open(self.path, "rb") as file:
+            question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file.fileno(), fcntl.F_GETLK, question))
+            if kind != fcntl.F_UNLCK and pid > 0:
+                return int(pid)
+        return self._abort.pid
+
+    def release(self) -> None:
+        """Give the lock back; does nothing if it is not held."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            _held_here.discard(self._identity)
+            os.close(fd)

@@ -1,0 +1,293 @@
+"""A stream of bytes in consecutive sparse files, written and read by position: what ConsumeQueues lie in.
+
+The files have the names and sizes of mapped files (`file_names`), but are neither preallocated nor mapped: a
+thousand young queues would else hold gigabytes of zeros. Writing by position makes a full disk an error number
+instead of a signal.
+
+What a crash leaves: a killed process loses nothing that `write` returned for. After a power cut any page written
+after the last `flush` may be zero, but only in the last three files: before a fourth would hold unsynced bytes, the
+oldest is synced. Recovery therefore reads the last three files and no more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from reput_protocol.buffers import Buffer
+
+from .errors import DiskFull, FileMissing, FlushFailed
+from .file_io import is_no_space, sync_data, sync_directory, write_all, zero_range
+from .file_names import file_name, list_stream_files
+from .queue_files import QueueFile, QueueFileCache
+
+RECOVERED_FILES = 3
+
+
+class SparseFileQueue:
+    """Bytes `[first_start, end)` of a stream, in files of `file_size` bytes.
+
+    `flushed <= end`; both are positions in the stream. Without files, `is_empty` and both are 0. One thread
+    writes, cuts and deletes; `flush` may run in another meanwhile.
+    """
+
+    __slots__ = (
+        "_cache", "_flush_error", "_generation", "_last_path", "_lock", "_names_dirty",
+        "directory", "end", "file_size", "first_start", "flushed", "is_empty", "last_start",
+    )  # fmt: skip
+
+    def __init__(self, directory: Path, file_size: int, cache: QueueFileCache) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._flush_error: FlushFailed | None = None
+        self._generation = 0
+        self._names_dirty = False
+        self._forget_files()
+
+    def _forget_files(self) -> None:
+        self.is_empty = True
+        self.first_start = self.last_start = self.end = self.flushed = 0
+        self._last_path = ""
+
+    def load(self) -> None:
+        """Find the files; each counts as completely written and flushed until recovery knows better.
+
+        Raises:
+            ForeignFile: a file that this store with this file size did not write.
+            StoreDamaged: a file in the middle is missing.
+        """
+        starts = list_stream_files(self.directory, self.file_size) if self.directory.is_dir() else []
+        if starts:
+            self.is_empty = False
+            self.first_start = starts[0]
+            self._set_last(starts[-1])
+            self.end = self.flushed = starts[-1] + self.file_size
+
+    def _set_last(self, start: int) -> None:
+        self.last_start = start
+        self._last_path = self._path(start)
+
+    def _path(self, start: int) -> str:
+        return f"{self.directory}/{file_name(start)}"
+
+    def _lease(self, start: int) -> QueueFile:
+        path = self._last_path if start == self.last_start else self._path(start)
+        try:
+            return self._cache.lease(path)
+        except FileNotFoundError as error:
+            raise FileMissing(
+                path, "it was there when the store was opened; restart the broker to have the queue rebuilt"
+            ) from error
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return the bytes at a position, all within one file.
+
+        Raises:
+            FileMissing: somebody deleted the file.
+        """
+        start = position - position % self.file_size
+        file = self._lease(start)
+        try:
+            return os.pread(file.fd, size, position - start)
+        finally:
+            self._cache.release(file)
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Append bytes, over as many files as it takes; in an empty stream `position` is where a file starts.
+
+        Raises:
+            DiskFull: no file was added and `end` did not move; the same bytes may be written again.
+            FlushFailed: an older file had to be synced first and could not; nothing was written.
+        """
+        file_size = self.file_size
+        assert position == self.end if not self.is_empty else position % file_size == 0
+        created: list[int] = []
+        total = len(data)
+        last = self.last_start if not self.is_empty else -1
+        done = 0
+        try:
+            while done < total:
+                at = position + done
+                inside = at % file_size
+                start = at - inside
+                size = min(total - done, file_size - inside)
+                if start == last:
+                    file = self._lease(start)
+                else:
+                    self._sync_before(start - (RECOVERED_FILES - 1) * file_size, at)
+                    file = self._create(start)
+                    created.append(start)
+                    last = start
+                try:
+                    piece = data if size == total else memoryview(data)[done : done + size]
+                    write_all(file.fd, piece, inside, file.path)
+                finally:
+                    self._cache.release(file)
+                done += size
+        except BaseException:
+            self._undo(created)
+            raise
+        if created:
+            self._names_dirty = True
+            if self.is_empty:
+                self.first_start = self.flushed = position
+                self.is_empty = False
+            self._set_last(last)
+        self.end = position + total
+
+    def _create(self, start: int) -> QueueFile:
+        path = self._path(start)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            return self._cache.create(path, self.file_size)
+        except OSError as error:
+            if is_no_space(error):
+                raise DiskFull(path, self.file_size) from error
+            raise
+
+    def _undo(self, created: list[int]) -> None:
+        for start in created:
+            path = self._path(start)
+            self._cache.forget(path)
+            Path(path).unlink(missing_ok=True)
+
+    def _sync_before(self, limit: int, written: int) -> None:
+        """Keep the promise that only the last three files hold unsynced bytes."""
+        if self.is_empty or limit <= max(self.flushed, self.first_start):
+            return
+        position = self.flushed
+        while position < min(limit, written):
+            start = position - position % self.file_size
+            self._sync_file(start)
+            position = start + self.file_size
+        with self._lock:
+            self.flushed = max(self.flushed, min(position, self.end))
+
+    # -- flushing ------------------------------------------------------------------------------------------
+
+    @property
+    def bytes_to_flush(self) -> int:
+        """Bytes written and not yet known to be on the disk."""
+        return self.end - self.flushed
+
+    def flush(self) -> int:
+        """Bring everything written before the call to the disk, names included; return the flushed position.
+
+        Blocks, and may run beside writes, cuts and `destroy`.
+
+        Raises:
+            FlushFailed: a sync failed, now or earlier; final.
+        """
+        if self._flush_error is not None:
+            raise self._flush_error
+        with self._lock:
+            generation = self._generation
+            position, end = self.flushed, self.end
+            names_dirty, self._names_dirty = self._names_dirty, False
+        while position < end:
+            start = position - position % self.file_size
+            try:
+                self._sync_file(start)
+            except FileMissing:
+                if generation == self._generation and start >= self.first_start:
+                    raise
+            position = start + self.file_size
+        if names_dirty:
+            self._sync_names(generation)
+        with self._lock:
+            if generation == self._generation:
+                self.flushed = max(self.flushed, end)
+            return self.flushed
+
+    def _sync_file(self, start: int) -> None:
+        file = self._lease(start)
+        try:
+            sync_data(file.fd)
+        except OSError as error:
+            self._flush_error = FlushFailed(file.path, error)
+            raise self._flush_error from error
+        finally:
+            self._cache.release(file)
+
+    def _sync_names(self, generation: int) -> None:
+        # The queue's directory and its topic's may be new as well: each name lies in the directory above.
+        for directory in (self.directory, self.directory.parent, self.directory.parent.parent):
+            try:
+                sync_directory(directory)
+            except FileNotFoundError:
+                if generation == self._generation:
+                    raise
+            except FlushFailed as error:
+                self._flush_error = error
+                raise
+
+    # -- cutting and deleting ------------------------------------------------------------------------------
+
+    def cut(self, end: int) -> int:
+        """End the stream at a position: delete the files from there on, make the rest of the last one zero.
+
+        A file that would be left without a byte is deleted too. Used while recovering; not beside `write`.
+
+        Returns:
+            How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
+        """
+        if self.is_empty:
+            return 0
+        end = max(end, self.first_start)
+        assert end <= self.last_start + self.file_size
+        keep_last = end - 1 - (end - 1) % self.file_size if end > self.first_start else -1
+        start = self.last_start
+        removed = False
+        with self._lock:
+            self._generation += 1
+            while start >= self.first_start and start > keep_last:
+                self._delete(start)
+                removed = True
+                start -= self.file_size
+            if keep_last < 0:
+                self._forget_files()
+            else:
+                self._set_last(keep_last)
+                self.end = end
+                self.flushed = min(self.flushed, end)
+        if removed:
+            sync_directory(self.directory)
+        if keep_last < 0 or end == keep_last + self.file_size:
+            return 0
+        file = self._lease(keep_last)
+        try:
+            return zero_range(file.fd, end - keep_last, self.file_size, file.path)
+        finally:
+            self._cache.release(file)
+
+    def drop_first(self) -> bool:
+        """Delete the oldest file; False, and nothing done, if it is the only one or there is none."""
+        if self.is_empty or self.first_start == self.last_start:
+            return False
+        start = self.first_start
+        with self._lock:
+            self.first_start = start + self.file_size
+            self.flushed = max(self.flushed, self.first_start)
+        self._delete(start)
+        return True
+
+    def destroy(self) -> None:
+        """Delete all files and, if it is empty then, the directory. The stream can begin anew afterwards."""
+        with self._lock:
+            self._generation += 1
+            if not self.is_empty:
+                for start in range(self.first_start, self.last_start + 1, self.file_size):
+                    self._delete(start)
+            self._forget_files()
+            self._names_dirty = False
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()
+            sync_directory(self.directory.parent)
+
+    def _delete(self, start: int) -> None:
+        path = self._path(start)
+        self._cache.forget(path)
+        Path(path).unlink(missing_ok=True)
