@@ -82,6 +82,13 @@ class HeaderFieldError(ProtocolError):
         self.reason = reason
 
 
+class BodyMalformed(ProtocolError):
+    """The JSON body of a request or answer cannot be read, or a member has a wrong type.
+
+    The frame itself was sound, so the connection can carry more.
+    """
+
+
 class RecordError(ReputError):
     """Something is wrong with an encoded message record."""
 

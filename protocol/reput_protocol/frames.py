@@ -52,7 +52,7 @@ class FrameReader:
 
     __slots__ = ("_buffer", "_header_limit", "_needed", "_total_limit", "failure")
 
-    def __init__(self, *, frame_limit: int = FRAME_BYTES_MAX, header_limit: int = HEADER_BYTES_MAX) -> None:
+    def __init__(self, frame_limit: int = FRAME_BYTES_MAX, header_limit: int = HEADER_BYTES_MAX) -> None:
         self._total_limit = frame_limit - _LENGTH_SIZE
         self._header_limit = header_limit
         self._buffer = bytearray()  # the one incomplete frame, from its first byte
