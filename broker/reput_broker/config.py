@@ -131,7 +131,7 @@ class StoreConfig(_Section):
 class TopicsConfig(_Section):
     """How topics come into being."""
 
-    auto_create: bool = _option(True, "create a topic when a message is first sent to it")
+    auto_create: bool = _option(True, "create a topic when a message is first sent to it", live=True)
     default_queues: int = _option(4, "queues of a topic created that way", live=True, ge=1, le=1024)
 
 

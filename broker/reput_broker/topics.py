@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from reput_broker.config import TopicsConfig
 from reput_broker.config_file import ConfigFile, encode
 from reput_broker.data_version import DataVersion
 from reput_broker.table_saver import save_now
@@ -50,15 +51,13 @@ class TopicConfigManager:
         clock_ms: Callable[[], int],
         cluster: str = "DefaultCluster",
         broker_name: str = "broker-a",
-        auto_create: bool = True,
-        default_queues: int = 4,
+        options: TopicsConfig | None = None,
     ) -> None:
-        """Name the file, `.../config/topics.json`; nothing is read yet."""
+        """Name the file, `.../config/topics.json`; nothing is read yet. `options` may change while we live."""
         self.file = ConfigFile(path)
-        self.auto_create = auto_create
+        self._options = TopicsConfig() if options is None else options
         self._clock_ms = clock_ms
         self._names = (cluster, broker_name)
-        self._template_queues = max(_TEMPLATE_QUEUES, default_queues)
         self._topics: dict[str, TopicConfig] = {}
         self._unknown_of: dict[str, dict[str, Any]] = {}
         self._unknown_members: dict[str, Any] = {}
@@ -82,18 +81,21 @@ class TopicConfigManager:
         self._unknown_members = {name: value for name, value in members.items() if name not in known}
         for config in self._system_topics():
             self._topics.setdefault(config.topic_name, config)
-        if not self.auto_create:
-            self._topics.pop(DEFAULT_TOPIC, None)
 
     # Reading
 
     def get(self, topic: str) -> TopicConfig | None:
         """Return a topic's configuration, or None if there is no such topic."""
+        if topic == DEFAULT_TOPIC and not self._options.auto_create:
+            return None
         return self._topics.get(topic)
 
     def all(self) -> dict[str, TopicConfig]:
         """Return every topic by its name, the system's included."""
-        return dict(self._topics)
+        topics = dict(self._topics)
+        if not self._options.auto_create:
+            topics.pop(DEFAULT_TOPIC, None)
+        return topics
 
     def is_system(self, topic: str) -> bool:
         """Tell whether a topic belongs to the system: not listed to users, never deleted by them."""
@@ -111,12 +113,13 @@ class TopicConfigManager:
 
     # Changing
 
-    def create_on_send(self, topic: str, queues: int) -> TopicConfig | None:
+    def create_on_send(self, topic: str, queues: int | None = None) -> TopicConfig | None:
         """Return the topic that a send names, made from the template if need be.
 
         Args:
             topic: a legal topic name (InvalidName is raised for others).
-            queues: how many queues the sender would like; the template has the last word.
+            queues: how many queues the sender would like, at most as many as the template has; None takes
+                `topics.default_queues`.
 
         Returns:
             None if the topic does not exist and may not be created: automatic creation is off.
@@ -127,9 +130,10 @@ class TopicConfigManager:
         if existing is not None:
             return existing
         check_topic(topic)
-        template = self._topics.get(DEFAULT_TOPIC)
+        template = self.get(DEFAULT_TOPIC)
         if template is not None and template.perm & PERM_INHERIT:
-            count = max(1, min(queues, template.write_queue_nums))
+            count = self._options.default_queues if queues is None else min(queues, template.write_queue_nums)
+            count = max(1, count)
             config = _topic(topic, count, template.perm & ~PERM_INHERIT)
         elif topic.startswith(RETRY_PREFIX):
             config = _topic(topic, 1)
@@ -181,7 +185,7 @@ class TopicConfigManager:
             "dataVersion": self._version.to_json(),
             "topicConfigTable": {
                 name: topic_members(config, self._unknown_of.get(name, {}))
-                for name, config in sorted(self._topics.items())
+                for name, config in sorted(self.all().items())
             },
         }
 
@@ -194,7 +198,7 @@ class TopicConfigManager:
 
     def _system_topics(self) -> list[TopicConfig]:
         cluster, broker_name = self._names
-        topics = [
+        return [
             _topic(SELF_TEST_TOPIC, 1),
             _topic(BENCHMARK_TOPIC, 1024),
             _topic(cluster, 16, PERM_DEFAULT | PERM_INHERIT),
@@ -207,10 +211,8 @@ class TopicConfigManager:
             _topic(TRANS_HALF_TOPIC, 1),
             _topic(TRANS_OP_HALF_TOPIC, 1),
             _topic(TIMER_TOPIC, 1),
+            _topic(DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
         ]
-        if self.auto_create:
-            topics.append(_topic(DEFAULT_TOPIC, self._template_queues, PERM_DEFAULT | PERM_INHERIT))
-        return topics
 
 
 class TopicSave:

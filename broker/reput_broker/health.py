@@ -1,0 +1,102 @@
+"""Whether the broker is ready, and why not: the one answer behind /readyz, `reput_ready` and `reput_state`.
+
+Liveness is something else: /livez answers as long as the event loop runs. A broker that is killed because it
+is not ready yet would recover for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class BrokerState(StrEnum):
+    """What the broker is doing. Exactly one holds at a time."""
+
+    RECOVERING = "recovering"
+    RUNNING = "running"
+    READONLY = "readonly"
+    DRAINING = "draining"
+
+
+@dataclass(slots=True)
+class Check:
+    """One thing that should be so: whether it is, since when (unix time), and what there is to say about it."""
+
+    ok: bool
+    since_s: float
+    detail: str
+    gates: bool
+    """Whether the broker is not ready while this does not hold."""
+
+
+class Health:
+    """The broker's state and its checks. One owner: the event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self.started_at_s = clock()
+        self.checks: dict[str, Check] = {}
+        self._state = BrokerState.RECOVERING
+        self._recovered = False
+        self._set_state_checks()
+
+    @property
+    def state(self) -> BrokerState:
+        """What the broker is doing."""
+        return self._state
+
+    @state.setter
+    def state(self, state: BrokerState) -> None:
+        self._state = state
+        self._recovered = self._recovered or state in (BrokerState.RUNNING, BrokerState.READONLY)
+        self._set_state_checks()
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients should come: recovered, not draining, and every gating check holds.
+
+        A store that takes no more puts still serves pulls, so `readonly` is ready.
+        """
+        return all(check.ok for check in self.checks.values() if check.gates)
+
+    def set(self, name: str, ok: bool, detail: str = "", *, gates: bool = False) -> None:
+        """Say whether the check `name` holds; `since` is kept while that does not change."""
+        before = self.checks.get(name)
+        since = before.since_s if before is not None and before.ok == ok else self._clock()
+        self.checks[name] = Check(ok, since, detail, gates)
+
+    def failing(self) -> list[str]:
+        """Return the names of the checks because of which the broker is not ready."""
+        return [name for name, check in self.checks.items() if check.gates and not check.ok]
+
+    def report(self) -> dict[str, Any]:
+        """Return everything as /readyz?verbose shows it."""
+        return {
+            "ready": self.ready,
+            "state": str(self._state),
+            "failing": self.failing(),
+            "checks": {
+                name: {
+                    "ok": check.ok,
+                    "since": round(check.since_s, 3),
+                    "detail": check.detail,
+                    "gates_readiness": check.gates,
+                }
+                for name, check in self.checks.items()
+            },
+        }
+
+    def _set_state_checks(self) -> None:
+        draining = self._state is BrokerState.DRAINING
+        self.set(
+            "recovered", self._recovered, "" if self._recovered else "the store is recovering", gates=True
+        )
+        self.set("not_draining", not draining, "the broker is stopping" if draining else "", gates=True)
+        writable = self._state is not BrokerState.READONLY
+        before = self.checks.get("writable")
+        if before is None or before.ok != writable:
+            self.set("writable", writable, "" if writable else "the store takes no more messages")

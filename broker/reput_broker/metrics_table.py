@@ -1,0 +1,106 @@
+"""Every series of /metrics: name, type, labels, meaning. The page, its tests and the docs read this table.
+
+Names are a public interface: `snake_case`, unit as the last word before `_total`, base units only. A counter's
+name is written with its `_total`. `kind` is `normal` unless the topic is a retry (`retry`) or dead-letter
+(`dlq`) topic or the message was of another sort.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class MetricSpec(NamedTuple):
+    """One metric family."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+
+
+def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, "gauge", labels, text)
+
+
+def _counter(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, "counter", labels, text)
+
+
+def _histogram(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name, "histogram", labels, text)
+
+
+_TABLE = (
+    # Process and build
+    _gauge("reput_build_info", "Always 1; join on it for the version.", "version", "python", "commit"),
+    _gauge("reput_start_time_seconds", "Unix time at which the broker started."),
+    _gauge("reput_ready", "1 while /readyz answers 200."),
+    _gauge("reput_state", "1 for what the broker is doing, 0 for the rest.", "state"),
+    _histogram("reput_event_loop_delay_seconds", "How late a periodic task of the event loop woke."),
+    # Traffic
+    _counter("reput_messages_in_total", "Messages accepted.", "topic", "kind"),
+    _counter("reput_messages_out_total", "Messages handed to consumers.", "topic", "group", "kind"),
+    _counter("reput_bytes_in_total", "Bytes of accepted messages as they are stored.", "topic"),
+    _counter("reput_bytes_out_total", "Bytes of messages handed to consumers.", "topic", "group"),
+    _histogram(
+        "reput_message_size_bytes",
+        "Size of stored messages; messages of one block count with their mean.",
+        "topic",
+    ),
+    _histogram("reput_produce_duration_seconds", "From a put's frame read to its answer queued.", "ack"),
+    _histogram(
+        "reput_deliver_latency_seconds", "From stored to handed out, readers at the tail only.", "topic"
+    ),
+    _counter("reput_messages_rejected_total", "Messages refused at the door.", "reason"),
+    # Requests and connections
+    _counter(
+        "reput_requests_total",
+        "Requests answered; code is ok or the refusal's name.",
+        "protocol",
+        "op",
+        "code",
+    ),
+    _histogram(
+        "reput_request_duration_seconds",
+        "From a request read to its answer queued; parked pulls under pull_wait.",
+        "protocol",
+        "op",
+    ),
+    _gauge("reput_requests_inflight", "Requests read and not answered yet.", "protocol", "op"),
+    _gauge("reput_connections", "Open connections.", "listener", "role"),
+    _counter("reput_connections_opened_total", "Connections accepted.", "listener"),
+    _counter("reput_connections_closed_total", "Connections ended, and why.", "listener", "reason"),
+    _counter("reput_protocol_errors_total", "Malformed or oversized frames.", "protocol", "reason"),
+    _counter("reput_network_bytes_total", "Bytes of frames read and written.", "listener", "direction"),
+    # Queues and consumers
+    _gauge("reput_queue_start_offset", "Queue offset of the oldest message.", "topic", "queue"),
+    _gauge("reput_queue_end_offset", "Queue offset that the next message gets.", "topic", "queue"),
+    _gauge("reput_consumer_committed_offset", "Next offset to consume.", "group", "topic", "queue"),
+    _gauge("reput_consumer_lag_messages", "End offset minus committed offset.", "group", "topic", "queue"),
+    # Store
+    _gauge("reput_storage_size_bytes", "Bytes that the store takes on the disk.", "part"),
+    _gauge("reput_disk_free_bytes", "Bytes left for the broker on the file system.", "path_role"),
+    _gauge("reput_disk_used_ratio", "Used part of the file system, 0 to 1.", "path_role"),
+    _gauge("reput_storage_refresh_time_seconds", "Unix time at which sizes and free space were looked up."),
+    _gauge("reput_storage_start_offset_bytes", "Log offset of the oldest record."),
+    _gauge("reput_storage_end_offset_bytes", "Log offset that the next record gets."),
+    _gauge("reput_flush_behind_bytes", "Bytes written to the log and not synced yet."),
+    _gauge("reput_dispatch_behind_bytes", "Bytes in the log and not in the queues yet."),
+    _histogram("reput_flush_duration_seconds", "One sync.", "part"),
+    _histogram("reput_flush_batch_messages", "Messages whose acknowledgement one sync released."),
+    _counter("reput_flush_errors_total", "Failed syncs; the store is read-only after the first.", "part"),
+    _gauge("reput_recovery_duration_seconds", "Time that recovery took at the last start."),
+    _gauge("reput_recovery_truncated_bytes", "Bytes of unfinished writes cut off at the last start."),
+    # Limits and configuration
+    _counter("reput_backpressure_seconds_total", "Time that clients were held back.", "cause"),
+    _gauge("reput_memory_buffered_bytes", "Bytes held for connections.", "kind"),
+    _gauge(
+        "reput_config_reload_success",
+        "1 if the last reload of the configuration succeeded, or none was tried.",
+    ),
+    _gauge("reput_config_reload_time_seconds", "Unix time of the last successful reload, or of the start."),
+    _gauge("reput_metrics_dropped_series", "Series left out because of metrics.max_series."),
+)
+
+METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in _TABLE}
