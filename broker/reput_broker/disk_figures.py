@@ -1,0 +1,79 @@
+"""How much of the disk the store takes and how much is left, looked up in the background.
+
+A scrape must not touch files, so these numbers are refreshed by a task of their own and carry the time at
+which they were looked up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+import trio
+
+from reput_broker.config import BrokerConfig
+
+log = structlog.get_logger(__name__)
+
+STORAGE_PARTS = ("commitlog", "consumequeue", "index", "timer", "other")
+_PART_OF_DIRECTORY = {
+    "commitlog": "commitlog",
+    "consumequeue": "consumequeue",
+    "index": "index",
+    "timerwheel": "timer",
+    "timerlog": "timer",
+}
+
+
+@dataclass(slots=True)
+class DiskFigures:
+    """The last look at the disk; all 0 before the first."""
+
+    size_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STORAGE_PARTS, 0))
+    free_bytes: int = 0
+    used_ratio: float = 0.0
+    looked_up_at_s: float = 0.0
+
+    def take(self, other: DiskFigures) -> None:
+        """Become equal to another look."""
+        self.size_bytes = other.size_bytes
+        self.free_bytes = other.free_bytes
+        self.used_ratio = other.used_ratio
+        self.looked_up_at_s = other.looked_up_at_s
+
+
+def look_up_disk(data_dir: Path, clock: Callable[[], float] = time.time) -> DiskFigures:
+    """Return what the store takes and what is left. Blocks. Raises OSError if the directory is gone."""
+    figures = DiskFigures(looked_up_at_s=clock())
+    file_system = os.statvfs(data_dir)
+    figures.free_bytes = file_system.f_bavail * file_system.f_frsize
+    used_blocks = file_system.f_blocks - file_system.f_bfree
+    usable_blocks = used_blocks + file_system.f_bavail
+    figures.used_ratio = used_blocks / usable_blocks if usable_blocks else 0.0
+    for directory, _, names in os.walk(data_dir):
+        top = Path(directory).relative_to(data_dir).parts[:1]
+        part = _PART_OF_DIRECTORY.get(top[0], "other") if top else "other"
+        figures.size_bytes[part] += sum(_taken_bytes(os.path.join(directory, name)) for name in names)
+    return figures
+
+
+async def refresh_disk_figures(figures: DiskFigures, config: BrokerConfig) -> None:
+    """Keep `figures` up to date until cancelled."""
+    while True:
+        try:
+            figures.take(await trio.to_thread.run_sync(look_up_disk, config.data_dir))
+        except OSError as error:
+            log.warning("disk_figures_unavailable", path=str(config.data_dir), reason=error.strerror)
+        await trio.sleep(config.metrics.refresh_interval)
+
+
+def _taken_bytes(path: str) -> int:
+    try:
+        # Blocks, not length: queue files are sparse. A block here is 512 bytes, whatever the file system's is.
+        return os.stat(path, follow_symlinks=False).st_blocks * 512
+    except OSError:  # deleted since the directory was read
+        return 0

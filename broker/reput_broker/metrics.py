@@ -1,0 +1,347 @@
+"""Turn what the broker counted into series when somebody scrapes.
+
+`MetricsCollector` is an ordinary prometheus_client collector over plain integers; nothing here is called while
+messages flow. It walks in small pieces (`families`), so that the page's writer can let the event loop do
+other work between two of them: twenty thousand series take a tenth of a second to write.
+
+Series of topics, groups and queues are counted against `metrics.max_series`. Topics and groups come first;
+what does not fit, queues mostly, is left out and counted in `reput_metrics_dropped_series`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from itertools import islice
+from typing import Protocol
+
+from prometheus_client import GC_COLLECTOR, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from reput_broker.config import BrokerConfig
+from reput_broker.counters import (
+    PROTOCOLS,
+    PULL_WAIT_CODE,
+    UNKNOWN_CODE,
+    Counters,
+    Histogram,
+    TopicTraffic,
+    topic_kind,
+)
+from reput_broker.disk_figures import DiskFigures
+from reput_broker.health import BrokerState, Health
+from reput_broker.metrics_table import METRICS
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.codes import RequestCode, ResponseCode
+
+_PIECE_SAMPLES = 256
+_FIXED_OPS = (RequestCode.PUT_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
+
+Labels = tuple[str, ...]
+Value = int | float | Histogram
+
+
+class StoreFigures(Protocol):
+    """What the page shows of the store; `MessageStore` has it all, without touching a file."""
+
+    @property
+    def flush_behind_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def dispatch_behind_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def min_physical_offset(self) -> int: ...  # noqa: D102
+    @property
+    def max_physical_offset(self) -> int: ...  # noqa: D102
+    def queues(self) -> list[tuple[str, int]]: ...  # noqa: D102
+    def min_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
+    def max_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
+
+
+@dataclass(slots=True)
+class MetricsSources:
+    """Where the numbers come from. The store and the tables join once they are loaded."""
+
+    config: BrokerConfig
+    counters: Counters
+    health: Health
+    disk: DiskFigures = field(default_factory=DiskFigures)
+    topics: TopicConfigManager | None = None
+    offsets: ConsumerOffsetManager | None = None
+    store: StoreFigures | None = None
+    recovery_duration_s: float = 0.0
+    recovery_truncated_bytes: int = 0
+    config_reload_ok: bool = True
+    config_reload_time_s: float = field(default_factory=time.time)
+
+
+class _Budget:
+    """How many more series of topics, groups and queues the page may have."""
+
+    def __init__(self, series_max: int) -> None:
+        self.left = series_max
+        self.dropped = 0
+
+    def take(self, series: int) -> bool:
+        if series > self.left:
+            self.dropped += series
+            return False
+        self.left -= series
+        return True
+
+
+class MetricsCollector(Collector):
+    """All series of one broker."""
+
+    def __init__(self, sources: MetricsSources) -> None:
+        self.sources = sources
+        self._process = ProcessCollector(registry=None)
+        self._build = (_version(), platform.python_version(), os.environ.get("REPUT_BUILD_COMMIT", "unknown"))
+
+    def collect(self) -> Iterable[Metric]:
+        """Return every family once, whole (prometheus_client's own interface)."""
+        merged: dict[str, Metric] = {}
+        for family in self.families():
+            known = merged.setdefault(family.name, family)
+            if known is not family:
+                known.samples += family.samples
+        return merged.values()
+
+    def families(self) -> Iterator[Metric]:
+        """Walk over the families; a long one comes in several pieces of the same name, one after another.
+
+        The walk may be interrupted between two pieces: what changes meanwhile shows or does not.
+        """
+        budget = _Budget(self.sources.config.metrics.max_series)
+        yield from self._process.collect()
+        yield from GC_COLLECTOR.collect()
+        yield from self._build_and_state()
+        yield from self._traffic(budget)
+        yield from self._requests()
+        yield from self._connections()
+        yield from self._queues(budget)
+        yield from self._store()
+        yield from self._limits(budget)
+
+    def _build_and_state(self) -> Iterator[Metric]:
+        health, counters = self.sources.health, self.sources.counters
+        yield _one("reput_build_info", 1, self._build)
+        yield _one("reput_start_time_seconds", health.started_at_s)
+        yield _one("reput_ready", int(health.ready))
+        yield from _pieces("reput_state", (((state,), int(state is health.state)) for state in BrokerState))
+        yield _one("reput_event_loop_delay_seconds", counters.loop_delay_seconds)
+
+    def _traffic(self, budget: _Budget) -> Iterator[Metric]:
+        counters = self.sources.counters
+        topics = self._topics_shown(budget)
+        groups = {
+            (topic, group): traffic
+            for (topic, group), traffic in list(counters.groups.items())
+            if budget.take(2)
+        }
+        yield from _pieces(
+            "reput_messages_in_total",
+            (
+                ((topic, kind), count)
+                for topic, traffic in topics.items()
+                for kind, count in traffic.messages_in.items()
+            ),
+        )
+        yield from _pieces(
+            "reput_messages_out_total",
+            (
+                ((topic, group, topic_kind(topic)), traffic.messages_out)
+                for (topic, group), traffic in groups.items()
+            ),
+        )
+        yield from _pieces("reput_bytes_in_total", (((topic,), t.bytes_in) for topic, t in topics.items()))
+        yield from _pieces("reput_bytes_out_total", ((names, t.bytes_out) for names, t in groups.items()))
+        yield from _pieces(
+            "reput_message_size_bytes", (((topic,), t.message_bytes) for topic, t in topics.items())
+        )
+        yield from _pieces("reput_produce_duration_seconds", _by_one(counters.produce_seconds))
+        yield from _pieces(
+            "reput_deliver_latency_seconds", (((topic,), t.deliver_seconds) for topic, t in topics.items())
+        )
+        yield from _pieces("reput_messages_rejected_total", _by_one(counters.rejected))
+
+    def _topics_shown(self, budget: _Budget) -> dict[str, TopicTraffic]:
+        """Return every topic's traffic, topics without any included, as far as the budget goes."""
+        counters, table = self.sources.counters, self.sources.topics
+        shown = dict(counters.topics)
+        if table is not None:
+            for topic in table.all():
+                if topic not in shown and not table.is_system(topic):
+                    shown[topic] = TopicTraffic(topic_kind(topic))
+        return {topic: traffic for topic, traffic in shown.items() if budget.take(_topic_series(traffic))}
+
+    def _requests(self) -> Iterator[Metric]:
+        requests = dict(self.sources.counters.requests)
+        fixed = [(protocol, op.name.lower()) for protocol in PROTOCOLS.values() for op in _FIXED_OPS]
+        totals: dict[Labels, int] = {(*names, "ok"): 0 for names in fixed}
+        durations: dict[Labels, Histogram] = {}
+        inflight: dict[Labels, int] = dict.fromkeys(fixed, 0)
+        for (header_type, code), traffic in requests.items():
+            names = (PROTOCOLS.get(header_type, "unknown"), op_name(code))
+            for response_code, count in list(traffic.codes.items()):
+                labels = (*names, response_name(response_code))
+                totals[labels] = totals.get(labels, 0) + count
+            durations[names] = traffic.duration_seconds
+            inflight[names] = traffic.inflight
+        yield from _pieces("reput_requests_total", totals.items())
+        yield from _pieces("reput_request_duration_seconds", durations.items())
+        yield from _pieces("reput_requests_inflight", inflight.items())
+
+    def _connections(self) -> Iterator[Metric]:
+        counters = self.sources.counters
+        listeners = counters.listeners.items()
+        yield from _pieces(
+            "reput_connections",
+            (((name, role), count) for name, t in listeners for role, count in t.open_by_role.items()),
+        )
+        yield from _pieces("reput_connections_opened_total", (((name,), t.opened) for name, t in listeners))
+        yield from _pieces(
+            "reput_connections_closed_total",
+            (((name, reason), count) for name, t in listeners for reason, count in t.closed.items()),
+        )
+        yield from _pieces("reput_protocol_errors_total", counters.protocol_errors.items())
+        yield from _pieces(
+            "reput_network_bytes_total",
+            (
+                ((name, direction), count)
+                for name, t in listeners
+                for direction, count in (("in", t.bytes_in), ("out", t.bytes_out))
+            ),
+        )
+
+    def _queues(self, budget: _Budget) -> Iterator[Metric]:
+        store, offsets = self.sources.store, self.sources.offsets
+        committed = [
+            (group, topic, queue_id)
+            for group, topic, queues in (() if offsets is None else offsets.items())
+            for queue_id in queues
+        ]
+        # A group's progress is worth more than the two ends of its queues.
+        shown_commits = [place for place in committed if budget.take(2)]
+        queues = [] if store is None else [queue for queue in sorted(store.queues()) if budget.take(2)]
+        if store is None:
+            shown_commits = []
+        else:
+            yield from _pieces(
+                "reput_queue_start_offset",
+                (((topic, str(q)), store.min_offset_in_queue(topic, q)) for topic, q in queues),
+            )
+            yield from _pieces(
+                "reput_queue_end_offset",
+                (((topic, str(q)), store.max_offset_in_queue(topic, q)) for topic, q in queues),
+            )
+        yield from _pieces("reput_consumer_committed_offset", self._committed(shown_commits, lag=False))
+        yield from _pieces("reput_consumer_lag_messages", self._committed(shown_commits, lag=True))
+
+    def _committed(self, places: list[tuple[str, str, int]], *, lag: bool) -> Iterator[tuple[Labels, int]]:
+        store, offsets = self.sources.store, self.sources.offsets
+        for group, topic, queue_id in places:
+            offset = None if offsets is None else offsets.query(group, topic, queue_id)
+            if offset is not None and store is not None:
+                value = max(0, store.max_offset_in_queue(topic, queue_id) - offset) if lag else offset
+                yield (group, topic, str(queue_id)), value
+
+    def _store(self) -> Iterator[Metric]:
+        sources, counters, disk = self.sources, self.sources.counters, self.sources.disk
+        store = sources.store
+        yield from _pieces("reput_storage_size_bytes", _by_one(disk.size_bytes))
+        yield _one("reput_disk_free_bytes", disk.free_bytes, ("data",))
+        yield _one("reput_disk_used_ratio", disk.used_ratio, ("data",))
+        yield _one("reput_storage_refresh_time_seconds", disk.looked_up_at_s)
+        if store is not None:
+            yield _one("reput_storage_start_offset_bytes", store.min_physical_offset)
+            yield _one("reput_storage_end_offset_bytes", store.max_physical_offset)
+            yield _one("reput_flush_behind_bytes", store.flush_behind_bytes)
+            yield _one("reput_dispatch_behind_bytes", store.dispatch_behind_bytes)
+        yield from _pieces("reput_flush_duration_seconds", _by_one(counters.flush_seconds))
+        yield _one("reput_flush_batch_messages", counters.flush_batch_messages)
+        yield from _pieces("reput_flush_errors_total", _by_one(counters.flush_errors))
+        yield _one("reput_recovery_duration_seconds", sources.recovery_duration_s)
+        yield _one("reput_recovery_truncated_bytes", sources.recovery_truncated_bytes)
+
+    def _limits(self, budget: _Budget) -> Iterator[Metric]:
+        sources, counters = self.sources, self.sources.counters
+        yield from _pieces("reput_backpressure_seconds_total", _by_one(counters.backpressure_seconds))
+        yield from _pieces("reput_memory_buffered_bytes", _by_one(counters.buffered_bytes))
+        yield _one("reput_config_reload_success", int(sources.config_reload_ok))
+        yield _one("reput_config_reload_time_seconds", sources.config_reload_time_s)
+        yield _one("reput_metrics_dropped_series", budget.dropped)
+
+
+def op_name(code: int) -> str:
+    """Return a request code's `op`: its name in lower case, `pull_wait` for parked pulls, `unknown`."""
+    if code == PULL_WAIT_CODE:
+        return "pull_wait"
+    return "unknown" if code == UNKNOWN_CODE else RequestCode(code).name.lower()
+
+
+def response_name(code: int) -> str:
+    """Return a response code's `code`: `ok` for success, else its name in lower case."""
+    if code == ResponseCode.SUCCESS:
+        return "ok"
+    try:
+        return ResponseCode(code).name.lower()
+    except ValueError:
+        return "other"
+
+
+def _version() -> str:
+    try:
+        return metadata.version("reput")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _topic_series(traffic: TopicTraffic) -> int:
+    histograms = (traffic.message_bytes, traffic.deliver_seconds)
+    return len(traffic.messages_in) + 1 + sum(len(h.buckets) + 2 for h in histograms)
+
+
+def _by_one(values: Mapping[str, Value]) -> Iterator[tuple[Labels, Value]]:
+    return (((name,), value) for name, value in values.items())
+
+
+def _one(name: str, value: Value, labels: Labels = ()) -> Metric:
+    (family,) = _pieces(name, [(labels, value)])
+    return family
+
+
+def _pieces(name: str, values: Iterable[tuple[Labels, Value]]) -> Iterator[Metric]:
+    """Make the family `name`, at least one piece of it, from label values and numbers."""
+    spec = METRICS[name]
+    rest = iter(values)
+    size = _PIECE_SAMPLES // 16 if spec.type == "histogram" else _PIECE_SAMPLES
+    piece = list(islice(rest, size))
+    while True:
+        # prometheus_client keeps a counter's name without `_total` and its samples with it.
+        family = Metric(name.removesuffix("_total") if spec.type == "counter" else name, spec.help, spec.type)
+        for label_values, value in piece:
+            labels = dict(zip(spec.labels, label_values, strict=True))
+            if isinstance(value, Histogram):
+                _add_histogram(family, name, labels, value)
+            else:
+                family.add_sample(name, labels, value)
+        yield family
+        piece = list(islice(rest, size))
+        if not piece:
+            return
+
+
+def _add_histogram(family: Metric, name: str, labels: dict[str, str], histogram: Histogram) -> None:
+    cumulated = 0
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.buckets, strict=True):
+        cumulated += count
+        family.add_sample(f"{name}_bucket", {**labels, "le": floatToGoString(bound)}, cumulated)
+    family.add_sample(f"{name}_count", labels, cumulated)
+    family.add_sample(f"{name}_sum", labels, histogram.total)
