@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import islice
+from math import inf, isinf
 from typing import Protocol
 
 from prometheus_client import GC_COLLECTOR, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import (
@@ -102,7 +102,12 @@ class MetricsCollector(Collector):
     def __init__(self, sources: MetricsSources) -> None:
         self.sources = sources
         self._process = ProcessCollector(registry=None)
-        self._build = (_version(), platform.python_version(), os.environ.get("REPUT_BUILD_COMMIT", "unknown"))
+        self.version = _version()
+        self._build = (
+            self.version,
+            platform.python_version(),
+            os.environ.get("REPUT_BUILD_COMMIT", "unknown"),
+        )
 
     def collect(self) -> Iterable[Metric]:
         """Return every family once, whole (prometheus_client's own interface)."""
@@ -340,8 +345,10 @@ def _pieces(name: str, values: Iterable[tuple[Labels, Value]]) -> Iterator[Metri
 
 def _add_histogram(family: Metric, name: str, labels: dict[str, str], histogram: Histogram) -> None:
     cumulated = 0
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.buckets, strict=True):
+    for bound, count in zip((*histogram.bounds, inf), histogram.buckets, strict=True):
         cumulated += count
-        family.add_sample(f"{name}_bucket", {**labels, "le": floatToGoString(bound)}, cumulated)
+        family.add_sample(
+            f"{name}_bucket", {**labels, "le": "+Inf" if isinf(bound) else str(bound)}, cumulated
+        )
     family.add_sample(f"{name}_count", labels, cumulated)
     family.add_sample(f"{name}_sum", labels, histogram.total)
