@@ -1,0 +1,159 @@
+"""Sync the log, and answer the puts that wait for it (RocketMQ: GroupCommitService, FlushRealTimeService).
+
+One sync runs at a time, in a worker thread. Puts that arrive meanwhile wait for the next one together: that is group
+commit, and nothing has to be timed for it. A failed sync is final: the store is read-only from then on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from reput_broker.config import StoreConfig
+from reput_broker.counters import Counters
+from reput_broker.processors.request import Refusal, Request, Response, reply_all
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
+
+log = structlog.get_logger(__name__)
+
+
+class _Waiter(NamedTuple):
+    end_offset: int
+    deadline: float
+    request: Request
+    response: Response
+    messages: int
+    received_at: float
+
+
+class FlushCommitLogService:
+    """Decides when the log is synced and releases those who wait.
+
+    Args:
+        on_flushed: called after each sync that moved the flushed offset.
+        on_failure: called once, with the reason, when a sync has failed.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: StoreConfig,
+        counters: Counters,
+        *,
+        on_flushed: Callable[[], None],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._counters = counters
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
+        self._waiters: deque[_Waiter] = deque()
+        self._wanted = trio.Event()
+        self._waiting = trio.Event()
+        self._limiter = trio.CapacityLimiter(1)
+        self._failure: str | None = None
+        self._sync_always = config.flush == "sync"
+
+    def wrote(self) -> None:
+        """Note that something was appended that nobody waits for."""
+        if self._sync_always:
+            self._wanted.set()
+
+    def answer_when_flushed(self, end_offset: int, request: Request, response: Response, messages: int) -> None:
+        """Send `response` once the log is durable up to `end_offset`, or say that this was not reached in time."""
+        if self._failure is not None:
+            request.reply(_not_flushed(response, self._failure))
+            return
+        deadline = request.received_at + self._config.sync_timeout
+        self._waiters.append(
+            _Waiter(end_offset, deadline, request, response, messages, request.received_at)
+        )
+        self._wanted.set()
+        self._waiting.set()
+
+    async def run(self) -> None:
+        """Sync whenever it is wanted, and at the latest every `store.flush_interval` while something is unsynced."""
+        while self._failure is None:
+            if not self._wanted.is_set():
+                await self._next_reason()
+            self._wanted = trio.Event()
+            await self.flush_now()
+
+    async def flush_now(self) -> None:
+        """Sync once and release whom that releases."""
+        started_at = time.monotonic()
+        before = self._store.flushed_offset
+        try:
+            flushed = await trio.to_thread.run_sync(self._store.flush_commit_log, limiter=self._limiter)
+        except (ReputError, OSError) as error:
+            self._counters.flush_errors["commitlog"] += 1
+            self._fail(str(error))
+            return
+        if flushed > before:
+            self._counters.flush_seconds["commitlog"].observe(time.monotonic() - started_at)
+            self._release(flushed)
+            self._on_flushed()
+        elif self._waiters:
+            self._release(flushed)
+
+    async def expire(self) -> None:
+        """Answer waiters whose time is up: stored, but not known to be on disk."""
+        while True:
+            await self._waiting.wait()
+            await trio.sleep(min(0.25, self._config.sync_timeout / 4))
+            now = time.monotonic()
+            late = []
+            while self._waiters and self._waiters[0].deadline <= now:
+                late.append(self._waiters.popleft())
+            reason = f"the sync took longer than store.sync_timeout ({self._config.sync_timeout} s)"
+            reply_all([(w.request, _not_flushed(w.response, reason)) for w in late])
+            if not self._waiters:
+                self._waiting = trio.Event()
+
+    async def _next_reason(self) -> None:
+        """Return when something wants a sync; with nothing unsynced that is only a put."""
+        if self._sync_always or not self._store.flush_behind_bytes:
+            with trio.move_on_after(float("inf") if self._sync_always else self._config.flush_interval):
+                await self._wanted.wait()
+        else:
+            with trio.move_on_after(self._config.flush_interval):
+                await self._wanted.wait()
+
+    def _release(self, flushed_offset: int) -> None:
+        answers: list[tuple[Request, Response]] = []
+        waiters = self._waiters
+        messages = 0
+        now = time.monotonic()
+        produce_seconds = self._counters.produce_seconds["flushed"]
+        while waiters and waiters[0].end_offset <= flushed_offset:
+            waiter = waiters.popleft()
+            answers.append((waiter.request, waiter.response))
+            messages += waiter.messages
+            produce_seconds.observe(now - waiter.received_at)
+        if answers:
+            self._counters.flush_batch_messages.observe(messages)
+            reply_all(answers)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+        log.error(
+            "flush_failed", detail=reason, hint="check the disk, then restart the broker; puts are refused until then"
+        )
+        waiters, self._waiters = self._waiters, deque()
+        reply_all([(w.request, _not_flushed(w.response, reason)) for w in waiters])
+        self._on_failure(reason)
+
+
+def _not_flushed(response: Response, reason: str) -> Response:
+    """Return the answer that carries the receipt and says that its ack level was not reached."""
+    error = ErrorCode.FLUSH_TIMEOUT
+    text = f"stored, but not known to be on disk: {reason}; do not send again unless a duplicate is harmless"
+    ext = {**response.ext, "ack": "page_cache"} if "ack" in response.ext else response.ext
+    return Refusal(error, text, ext=ext).response() if ext else Response(int(error.response_code), {}, remark=refusal_remark(error, text))

@@ -1,0 +1,150 @@
+"""Hold pulls that found nothing until there is something (RocketMQ: PullRequestHoldService).
+
+A held pull leaves when a message arrives that its filter lets through, when its time is up, when somebody shuts the
+broker down, or when its connection is gone. It is then run once more, and answered whatever comes out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import trio
+from numpy.typing import NDArray
+
+from reput_broker.config import LongPollingConfig
+from reput_broker.processors.request import Request
+from reput_protocol.filters import TagFilter
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull:
+    """One parked request."""
+
+    request: Request
+    queue: QueueKey
+    offset: int
+    tag_filter: TagFilter | None
+    deadline: float
+    resume: Callable[[], None]
+    """Run the pull again and answer."""
+    released: bool = field(default=False)
+
+
+class PullRequestHoldService:
+    """The parked pulls. It is the store's MessageArrivingListener."""
+
+    def __init__(self, config: LongPollingConfig) -> None:
+        self._config = config
+        self._held: dict[QueueKey, set[HeldPull]] = {}
+        self._deadlines: list[tuple[float, int, HeldPull]] = []
+        self._sequence = count()
+        self._ready: list[HeldPull] = []
+        self._earlier_deadline = trio.Event()
+        self.count = 0
+
+    def hold(
+        self,
+        request: Request,
+        queue: QueueKey,
+        offset: int,
+        tag_filter: TagFilter | None,
+        wait_s: float,
+        resume: Callable[[], None],
+    ) -> None:
+        """Park a pull for at most `wait_s` seconds, and never longer than `long_polling.max_wait`."""
+        deadline = trio.current_time() + min(wait_s, self._config.max_wait)
+        held = HeldPull(request, queue, offset, tag_filter, deadline, resume)
+        self._held.setdefault(queue, set()).add(held)
+        self.count += 1
+        if not self._deadlines or deadline < self._deadlines[0][0]:
+            self._earlier_deadline.set()
+        heapq.heappush(self._deadlines, (deadline, next(self._sequence), held))
+
+    def arriving(
+        self,
+        topic: str,
+        queue_id: int,
+        max_queue_offset: int,
+        tags_codes: Sequence[int] | NDArray[Any],
+        store_timestamp_ms: int,
+    ) -> None:
+        """Note new messages; pulls that they are for run again at the next `answer_ready`."""
+        del store_timestamp_ms
+        queue = (topic, queue_id)
+        for held in list(self._held.get(queue, ())):
+            if held.request.client.is_closed:
+                self._release(held)
+            elif max_queue_offset > held.offset and _lets_any_through(held.tag_filter, tags_codes):
+                self._release(held)
+                self._ready.append(held)
+
+    def answer_ready(self) -> None:
+        """Run the pulls again that messages have arrived for."""
+        if self._ready:
+            ready, self._ready = self._ready, []
+            for held in ready:
+                if not held.request.client.is_closed:
+                    held.resume()
+
+    def drop_closed(self) -> None:
+        """Forget the pulls of clients that are gone."""
+        for queue in list(self._held):
+            for held in list(self._held.get(queue, ())):
+                if held.request.client.is_closed:
+                    self._release(held)
+
+    def release_all(self) -> None:
+        """Run every held pull again: the broker is about to stop."""
+        for queue in list(self._held):
+            self._ready += self._held.get(queue, ())
+            for held in list(self._held.get(queue, ())):
+                self._release(held)
+        self.answer_ready()
+
+    def release_topic(self, topic: str) -> None:
+        """Run the held pulls of a topic again: it has been deleted."""
+        for queue in [queue for queue in self._held if queue[0] == topic]:
+            for held in list(self._held[queue]):
+                self._release(held)
+                self._ready.append(held)
+        self.answer_ready()
+
+    async def run(self) -> None:
+        """Let pulls go whose time is up, until cancelled. Parks while none is held."""
+        while True:
+            self._earlier_deadline = trio.Event()
+            while self._deadlines and self._deadlines[0][2].released:
+                heapq.heappop(self._deadlines)
+            if not self._deadlines:
+                await self._earlier_deadline.wait()
+                continue
+            with trio.move_on_at(self._deadlines[0][0]):
+                await self._earlier_deadline.wait()
+                continue
+            now = trio.current_time()
+            while self._deadlines and self._deadlines[0][0] <= now:
+                held = heapq.heappop(self._deadlines)[2]
+                if not held.released:
+                    self._release(held)
+                    self._ready.append(held)
+            self.answer_ready()
+
+    def _release(self, held: HeldPull) -> None:
+        held.released = True
+        self.count -= 1
+        pulls = self._held[held.queue]
+        pulls.discard(held)
+        if not pulls:
+            del self._held[held.queue]
+
+
+def _lets_any_through(tag_filter: TagFilter | None, tags_codes: Sequence[int] | NDArray[Any]) -> bool:
+    if tag_filter is None or tag_filter.matches_all:
+        return True
+    return any(tag_filter.matches_code(int(code)) for code in tags_codes)

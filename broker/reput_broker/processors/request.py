@@ -1,0 +1,117 @@
+"""What a processor sees of the wire: a request, its client, and the three ways to answer.
+
+A processor is `handle(request)` and returns
+
+- a `Response`: it is written together with the other answers of the same read;
+- None: it is answered later through `Request.reply` (after a sync, when a message arrives), or not at all (oneway);
+- a coroutine: the connection runs it to its end before it looks at its next frame, which keeps puts in order.
+
+It raises `Refusal` to say no. Nothing here makes a task per request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
+from reput_protocol.header import Header, HeaderType, Value
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer. `ext` and `body` are as the command defines them; `body` may be several buffers in a row."""
+
+    code: int = 0
+    ext: dict[str, Value] = field(default_factory=dict)
+    body: bytes = b""
+    remark: str | None = None
+
+
+class Refusal(ReputError):
+    """The broker says no: why, in words with a remedy, and under which response code."""
+
+    def __init__(
+        self,
+        error: ErrorCode,
+        text: str,
+        *,
+        response_code: int | None = None,
+        ext: Mapping[str, Value] | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.error = error
+        self.text = text
+        self.response_code = int(error.response_code) if response_code is None else response_code
+        self.ext = dict(ext or {})
+
+    def response(self) -> Response:
+        """Return the answer that carries this refusal."""
+        return Response(self.response_code, self.ext, remark=refusal_remark(self.error, self.text))
+
+
+class Client(Protocol):
+    """The connection that a request came on."""
+
+    born_host: bytes
+    """The peer as records hold it: 4 address bytes, 4 bytes of port."""
+    dialled_address: str
+    """The local end of the connection, `ip:port`: what the peer dialled."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be answered any more."""
+
+    def answer(self, request: Request, response: Response) -> None:
+        """Queue an answer; it leaves with the next `flush`."""
+
+    def flush(self) -> None:
+        """Write what is queued."""
+
+    def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        """Run something beside the connection's requests; it ends with the connection."""
+
+    def note_role(self, role: str) -> None:
+        """Note what the peer turned out to be: producer, consumer or admin."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as its processor gets it."""
+
+    client: Client
+    header_type: int
+    header: Header
+    body: memoryview
+    received_at: float
+    """When the read that brought it returned, in seconds of the monotonic clock."""
+
+    @property
+    def ext(self) -> Mapping[str, Value]:
+        """The header's named fields."""
+        return self.header.ext
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it came under our own header type, from the bundled client."""
+        return self.header_type == HeaderType.MSGPACK
+
+    def reply(self, response: Response) -> None:
+        """Answer now, from wherever the answer became known."""
+        self.client.answer(self, response)
+        self.client.flush()
+
+
+Result: TypeAlias = "Response | None | Awaitable[Response | None]"
+Handler: TypeAlias = Callable[[Request], Result]
+
+
+def reply_all(answers: Sequence[tuple[Request, Response]]) -> None:
+    """Answer many requests with one write for each connection."""
+    clients = {}
+    for request, response in answers:
+        request.client.answer(request, response)
+        clients[id(request.client)] = request.client
+    for client in clients.values():
+        client.flush()

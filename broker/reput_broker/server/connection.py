@@ -1,0 +1,277 @@
+"""One client's connection: cut frames from each read, handle them all, answer with one write.
+
+Answers that come later (after a sync, when a message arrives) go through the same outbox and never hold up the frames
+behind them. A peer that breaks the framing rules gets one last error frame and is closed; nobody else notices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+import trio
+
+from reput_broker.config import LimitsConfig
+from reput_broker.counters import Counters, ListenerTraffic
+from reput_broker.processors.request import Request, Response
+from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.memory import BufferedBytes
+from reput_broker.server.outbox import Outbox
+from reput_broker.server.transport import Transport
+from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION
+from reput_protocol.errors import ErrorCode, FrameTooLarge, ProtocolError, UnknownHeaderType, refusal_remark
+from reput_protocol.frames import Frame, FrameReader, encode_frame, encode_frame_head
+from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, decode_header
+
+log = structlog.get_logger(__name__)
+
+_READ_BYTES = 1 << 18
+_BODY_SENT_APART = 4096
+_MSGPACK = HeaderType.MSGPACK.value
+_VERSIONS = {HeaderType.MSGPACK.value: PROTOCOL_VERSION}
+
+
+class Connection:
+    """A connected client.
+
+    Args:
+        transport: the peer.
+        peer: `ip:port` of the peer, for logs.
+        born_host, dialled_address: see `Client`.
+        dispatcher: where requests go.
+        traffic: counters of the listener that accepted it.
+        nursery: where the connection's own tasks run.
+        on_close: called once with the connection when it has ended.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        peer: str,
+        born_host: bytes,
+        dialled_address: str,
+        dispatcher: Dispatcher,
+        limits: LimitsConfig,
+        counters: Counters,
+        traffic: ListenerTraffic,
+        memory: BufferedBytes,
+        nursery: trio.Nursery,
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self.peer = peer
+        self.born_host = born_host
+        self.dialled_address = dialled_address
+        self.last_read_at = trio.current_time()
+        self._transport = transport
+        self._dispatcher = dispatcher
+        self._limits = limits
+        self._counters = counters
+        self._traffic = traffic
+        self._memory = memory
+        self._nursery = nursery
+        self._on_close = on_close
+        self._role = "unknown"
+        self._close_reason: str | None = None
+        self._open_requests: dict[int, Request] = {}
+        self._error_header_type = HeaderType.JSON.value
+        self._scope = trio.CancelScope()
+        self._reader = FrameReader(limits.frame_size, limits.header_size)
+        self.outbox = Outbox(
+            transport,
+            limit=lambda: limits.connection_buffer,
+            note_buffered=lambda size: memory.change("write", size),
+            start_drain=lambda: nursery.start_soon(self._drain),
+        )
+
+    # What processors use
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be answered any more."""
+        return self._close_reason is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests have been read that are not answered yet, or answers that are not sent."""
+        return bool(self._open_requests) or self.outbox.is_draining
+
+    def answer(self, request: Request, response: Response) -> None:
+        """Queue an answer; it leaves with the next `flush`. A oneway request is only counted."""
+        if self._open_requests.pop(id(request), None) is None:
+            return
+        self._dispatcher.done(request, response.code)
+        if self.is_closed or request.header.is_oneway:
+            return
+        header = Header(
+            response.code,
+            request.header.opaque,
+            RESPONSE_FLAG,
+            response.remark,
+            response.ext,
+            version=_VERSIONS.get(request.header_type, ROCKETMQ_VERSION),
+        )
+        body = response.body
+        if len(body) < _BODY_SENT_APART:
+            self.outbox.write(encode_frame(header, request.header_type, body))
+        else:
+            self.outbox.write(encode_frame_head(header, request.header_type, len(body)))
+            self.outbox.write(body)
+
+    def flush(self) -> None:
+        """Write what is queued; a peer that has gone closes the connection."""
+        try:
+            self.outbox.flush()
+        except OSError:
+            self.close("peer")
+
+    def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        """Run something beside the requests; an error in it is an answer's business, not the server's."""
+        self._nursery.start_soon(work, *arguments)
+
+    def note_role(self, role: str) -> None:
+        """Note what the peer turned out to be; the first word stands."""
+        if self._role == "unknown" and not self.is_closed:
+            self._traffic.role_known(role)
+            self._role = role
+
+    # Life
+
+    async def run(self) -> None:
+        """Serve the peer until either side ends it. Never raises what the peer or the network does."""
+        try:
+            with self._scope:
+                await self._serve()
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self.close("peer")
+        except Exception as error:
+            log.error("connection_failed", peer=self.peer, exc_info=error, hint="a defect of the broker")
+            self.close("error")
+        finally:
+            self.close("shutdown" if self._scope.cancel_called else "peer")
+            self._on_close(self)
+
+    def close(self, reason: str) -> None:
+        """End the connection at once. The first reason counts."""
+        if self._close_reason is not None:
+            return
+        self._close_reason = reason
+        self._traffic.connection_closed(reason, self._role)
+        self._traffic.bytes_out += self.outbox.sent_bytes
+        self._memory.change("read", -self._memory_noted)
+        self._memory_noted = 0
+        for request in list(self._open_requests.values()):
+            self._dispatcher.abandoned(request)
+        self._open_requests.clear()
+        self.outbox.close()
+        self._transport.close()
+        self._scope.cancel()
+
+    _memory_noted = 0
+
+    async def _serve(self) -> None:
+        receive, reader = self._transport.receive, self._reader
+        while not self.is_closed:
+            data = await receive(_READ_BYTES)
+            if not data:
+                await self._finish_answers()
+                return
+            self.last_read_at = trio.current_time()
+            self._traffic.bytes_in += len(data)
+            try:
+                frames = reader.receive_data(data)
+                await self._handle(frames)
+                if reader.failure is not None:
+                    raise reader.failure
+            except ProtocolError as error:
+                await self._refuse_peer(error)
+                return
+            buffered = reader.buffered_bytes
+            if buffered != self._memory_noted:
+                self._memory.change("read", buffered - self._memory_noted)
+                self._memory_noted = buffered
+            if self.outbox.is_crowded:
+                with self._counters_backpressure("write_queue"):
+                    await self.outbox.drained()
+            if self._memory.is_over:
+                with self._counters_backpressure("memory"):
+                    await self._memory.wait()
+
+    async def _handle(self, frames: list[Frame]) -> None:
+        received_at = time.monotonic()
+        dispatcher, open_requests = self._dispatcher, self._open_requests
+        for header_type, header_bytes, body in frames:
+            header = decode_header(header_type, header_bytes)
+            self._error_header_type = header_type
+            if header.flag & RESPONSE_FLAG:
+                continue  # we have asked this peer nothing
+            request = Request(self, header_type, header, body, received_at)
+            open_requests[id(request)] = request
+            result = dispatcher.begin(request)
+            if result is not None and not isinstance(result, Response):
+                self.flush()  # what is answered already does not wait for this one
+                result = await dispatcher.finish(request, result)
+            if result is not None:
+                self.answer(request, result)
+            elif header.is_oneway:
+                self.answer(request, Response())
+            if self.is_closed:
+                return
+        self.flush()
+
+    async def _finish_answers(self) -> None:
+        """After the peer has closed its sending side: let what is under way be answered, if it still reads."""
+        with trio.move_on_after(1.0):
+            while self._open_requests and not self.is_closed:
+                await trio.sleep(0.01)
+            await self.outbox.drained()
+
+    async def _refuse_peer(self, error: ProtocolError) -> None:
+        """Say what was wrong, then close: after a framing error nothing that follows can be trusted."""
+        reason = "too_large" if isinstance(error, FrameTooLarge) else "malformed"
+        if isinstance(error, UnknownHeaderType):
+            reason = "unknown_header_type"
+        self._counters.protocol_error(self._error_header_type, reason)
+        log.warning("connection_refused", peer=self.peer, reason=reason, detail=str(error))
+        code = ErrorCode.TOO_LARGE if reason == "too_large" else ErrorCode.MALFORMED
+        header = Header(
+            int(code.response_code),
+            0,
+            RESPONSE_FLAG,
+            refusal_remark(code, f"{error}; the connection is closed"),
+            version=_VERSIONS.get(self._error_header_type, ROCKETMQ_VERSION),
+        )
+        self.outbox.write(encode_frame(header, self._error_header_type))
+        self.flush()
+        with trio.move_on_after(1.0):
+            await self.outbox.drained()
+        self.close("malformed")
+
+    async def _drain(self) -> None:
+        try:
+            with self._scope_for_drain():
+                await self.outbox.drain()
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self.close("peer")
+
+    def _scope_for_drain(self) -> trio.CancelScope:
+        return trio.CancelScope(shield=False)
+
+    def _counters_backpressure(self, cause: str) -> _HeldBack:
+        return _HeldBack(self._counters, cause)
+
+
+class _HeldBack:
+    """Counts how long a client was held back."""
+
+    def __init__(self, counters: Counters, cause: str) -> None:
+        self._counters, self._cause = counters, cause
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._counters.backpressure_seconds[self._cause] += time.monotonic() - self._since

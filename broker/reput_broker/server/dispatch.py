@@ -1,0 +1,98 @@
+"""From request code to processor, and from whatever a processor does to an answer.
+
+One table serves all three header types; a processor does not know which one its request came under.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Mapping
+
+import structlog
+
+from reput_broker.counters import Counters
+from reput_broker.processors.request import Handler, Refusal, Request, Response
+from reput_protocol.errors import (
+    BodyMalformed,
+    ErrorCode,
+    FilterSyntaxError,
+    HeaderFieldError,
+    InvalidName,
+    ReputError,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Dispatcher:
+    """The table of processors."""
+
+    def __init__(self, handlers: Mapping[int, Handler], counters: Counters) -> None:
+        self._handlers = dict(handlers)
+        self._counters = counters
+
+    def begin(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Start a request: return its answer, a coroutine that leads to it, or None if it comes by itself.
+
+        Never raises what a processor raises: that becomes an answer.
+        """
+        code = request.header.code
+        self._counters.request(request.header_type, code).begin()
+        handler = self._handlers.get(code)
+        if handler is None:
+            return Response(
+                int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=f" request type {code} not supported"
+            )
+        try:
+            return handler(request)
+        except Exception as error:
+            return self._refused(request, error)
+
+    async def finish(self, request: Request, work: Awaitable[Response | None]) -> Response | None:
+        """Run the coroutine that a processor returned to its end, and answer as `begin` does."""
+        try:
+            return await work
+        except Exception as error:
+            return self._refused(request, error)
+
+    def done(self, request: Request, code: int) -> None:
+        """Count an answer."""
+        self._counters.request(request.header_type, request.header.code).done(
+            code, time.monotonic() - request.received_at
+        )
+
+    def abandoned(self, request: Request) -> None:
+        """Count a request that cannot be answered any more."""
+        self._counters.request(request.header_type, request.header.code).abandoned()
+
+    def _refused(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, Refusal):
+            return error.response()
+        known = _as_refusal(error)
+        if known is not None:
+            return known.response()
+        incident = secrets.token_hex(6)
+        log.error(
+            "request_failed",
+            incident=incident,
+            code=request.header.code,
+            hint="a defect of the broker; please report it with this log entry",
+            exc_info=error,
+        )
+        return Refusal(
+            ErrorCode.INTERNAL, f"the broker failed on this request; incident {incident} in its log"
+        ).response()
+
+
+def _as_refusal(error: Exception) -> Refusal | None:
+    """Return the refusal that a bad request amounts to; None if the error is not the sender's."""
+    if isinstance(error, HeaderFieldError | BodyMalformed):
+        return Refusal(ErrorCode.INVALID_ARGUMENT, str(error), response_code=1)
+    if isinstance(error, InvalidName):
+        return Refusal(ErrorCode.INVALID_ARGUMENT, str(error))
+    if isinstance(error, FilterSyntaxError):
+        return Refusal(ErrorCode.FILTER_SYNTAX, str(error))
+    if isinstance(error, ReputError) and type(error).__module__.endswith("store.errors"):
+        return Refusal(ErrorCode.READ_ONLY, str(error))
+    return None

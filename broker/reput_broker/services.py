@@ -1,0 +1,157 @@
+"""The tasks that drive the store: dispatch, queue sync, checkpoint, the next log file, the tables' files.
+
+Each does one step, waits, and does the next; the store itself starts nothing. With nothing to do they sleep until
+something happens, not a millisecond at a time: a loop of one-millisecond sleeps costs a tenth of a core.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+
+from reput_broker.config import StoreConfig
+from reput_broker.counters import Counters
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.message_store import MessageStore
+from reput_broker.table_saver import TableSaver
+from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
+
+_REPUT_INTERVAL_S = 0.001
+_STUCK_INTERVAL_S = 0.1
+_RETRY_INTERVAL_S = 1.0
+
+
+class ReputMessageService:
+    """Dispatch the log into the queues: at once after a put, every millisecond while anything is behind.
+
+    (RocketMQ: ReputMessageService.) `after_step` runs after each step that found something; long polling answers there.
+    """
+
+    def __init__(self, store: MessageStore, after_step: Callable[[], None]) -> None:
+        self._store = store
+        self._after_step = after_step
+        self._woken = trio.Event()
+
+    def wake(self) -> None:
+        """Note that there is something to dispatch now."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Dispatch until cancelled."""
+        store = self._store
+        while True:
+            if store.dispatch_idle:
+                await self._woken.wait()
+            self._woken = trio.Event()
+            try:
+                dispatched = store.reput_step()
+            except ReputError as error:
+                log.error("dispatch_stopped", detail=str(error), hint="free disk space, or restart after repair")
+                await trio.sleep(_STUCK_INTERVAL_S)
+                continue
+            if dispatched:
+                self._after_step()
+                await trio.lowlevel.checkpoint()
+            elif not store.dispatch_idle:
+                await trio.sleep(_REPUT_INTERVAL_S if store.is_writable else _STUCK_INTERVAL_S)
+
+
+class AllocateService:
+    """Make the next log file once the one in use is half full, so that no put waits for it."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._wanted = trio.Event()
+
+    def wrote(self) -> None:
+        """Look whether it is time; called after each put."""
+        if not self._wanted.is_set() and self._store.should_prepare_next_file():
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Make files until cancelled. A full disk is tried again: puts are refused when it comes to that."""
+        while True:
+            await self._wanted.wait()
+            try:
+                await trio.to_thread.run_sync(self._store.prepare_next_file)
+            except DiskFull as error:
+                log.warning("next_file_not_made", detail=str(error))
+                await trio.sleep(_RETRY_INTERVAL_S)
+            self._wanted = trio.Event()
+
+
+class StoreUpkeep:
+    """Sync the queues and write the checkpoint, every so often and only if there is something new."""
+
+    def __init__(self, store: MessageStore, config: StoreConfig, counters: Counters) -> None:
+        self._store = store
+        self._config = config
+        self._counters = counters
+
+    async def flush_queues(self) -> None:
+        """Sync the ConsumeQueues until cancelled."""
+        await self._every(lambda: self._config.consume_queue_flush_interval, self._flush_queues)
+
+    async def write_checkpoints(self) -> None:
+        """Write the checkpoint until cancelled."""
+        await self._every(lambda: self._config.checkpoint_interval, self._write_checkpoint)
+
+    async def _every(self, interval_s: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
+        done_at = -1
+        while True:
+            await trio.sleep(interval_s())
+            progress = self._store.max_physical_offset + self._store.flushed_offset
+            if progress != done_at:
+                done_at = progress
+                await work()
+
+    async def _flush_queues(self) -> None:
+        started_at = time.monotonic()
+        try:
+            await trio.to_thread.run_sync(self._store.flush_consume_queues)
+        except (ReputError, OSError) as error:
+            self._counters.flush_errors["consumequeue"] += 1
+            log.error("queue_flush_failed", detail=str(error), hint="check the disk; queues are rebuilt from the log")
+        else:
+            self._counters.flush_seconds["consumequeue"].observe(time.monotonic() - started_at)
+
+    async def _write_checkpoint(self) -> None:
+        try:
+            await trio.to_thread.run_sync(self._store.write_checkpoint)
+        except (ReputError, OSError) as error:
+            log.error("checkpoint_failed", detail=str(error), hint="check the disk; the next recovery reads more")
+
+
+class OffsetSaveService:
+    """Write consumerOffset.json every so often; commits in between are in its journal."""
+
+    def __init__(
+        self, offsets: ConsumerOffsetManager, saver: TableSaver, interval_s: Callable[[], float]
+    ) -> None:
+        self._offsets = offsets
+        self._saver = saver
+        self._interval_s = interval_s
+        self._due = trio.Event()
+
+    def committed(self) -> None:
+        """Look whether the journal has grown so large that the file should be written now."""
+        if self._offsets.save_due:
+            self._due.set()
+
+    async def run(self) -> None:
+        """Save until cancelled."""
+        while True:
+            with trio.move_on_after(self._interval_s()):
+                await self._due.wait()
+            self._due = trio.Event()
+            try:
+                await self._saver.save()
+            except OSError as error:
+                log.error("offsets_not_saved", detail=str(error), hint="free disk space; commits stay in the journal")
+                await trio.sleep(_RETRY_INTERVAL_S)
