@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.command_header import I32, I64, CommandHeader, read_fields, write_fields
-from reput_protocol.header_model import HeaderType, Value
+from reput_protocol.command_header import I32, I64, CommandHeader, read_fields
+from reput_protocol.header_model import HeaderType, Value, text_ext
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
 _I32_MIN: Final = -0x8000_0000
@@ -117,21 +117,29 @@ class PullMessageResult(CommandHeader):
         min_offset = get("minOffset")
         max_offset = get("maxOffset")
         broker_id = get("suggestWhichBrokerId", 0)
-        if type(next_begin_offset) is type(min_offset) is type(max_offset) is type(broker_id) is int:
+        if (
+            type(next_begin_offset) is int
+            and type(min_offset) is int
+            and type(max_offset) is int
+            and type(broker_id) is int
+            and 0 <= next_begin_offset <= _I64_MAX
+            and 0 <= min_offset <= _I64_MAX
+            and 0 <= max_offset <= _I64_MAX
+            and 0 <= broker_id <= _I64_MAX
+        ):
             return cls(next_begin_offset, min_offset, max_offset, broker_id)
         result: Self = read_fields(cls, ext)
         return result
 
     def to_ext(self, header_type: int) -> dict[str, Value]:
         """Return the fields; see `CommandHeader.to_ext`."""
-        if header_type == _MSGPACK:
-            return {
-                "suggestWhichBrokerId": self.suggest_which_broker_id,
-                "nextBeginOffset": self.next_begin_offset,
-                "minOffset": self.min_offset,
-                "maxOffset": self.max_offset,
-            }
-        return write_fields(self, header_type)
+        ext: dict[str, Value] = {
+            "suggestWhichBrokerId": self.suggest_which_broker_id,
+            "nextBeginOffset": self.next_begin_offset,
+            "minOffset": self.min_offset,
+            "maxOffset": self.max_offset,
+        }
+        return ext if header_type == _MSGPACK else dict(text_ext(ext))
 
 
 @dataclass(slots=True)

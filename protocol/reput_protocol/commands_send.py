@@ -8,12 +8,13 @@ from typing import Annotated, ClassVar, Final, Self
 
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.command_header import I32, I64, CommandHeader, Wire, read_fields, write_fields
-from reput_protocol.header_model import HeaderType, Value
+from reput_protocol.header_model import HeaderType, Value, text_ext
 from reput_protocol.names import DEFAULT_TOPIC
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
 _I32_MAX: Final = 0x7FFF_FFFF
-_ACK_LEVELS: dict[Value, AckLevel] = {None: AckLevel.FLUSHED, **{level.value: level for level in AckLevel}}
+_I64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
+_ACK_LEVELS: dict[Value, AckLevel] = {level.value: level for level in AckLevel}
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ class PutMessageHeader(CommandHeader):
         topic = get("topic")
         queue_id = get("queueId")
         count = get("count")
-        ack = _ACK_LEVELS.get(get("ack"))
+        ack = _ACK_LEVELS.get(get("ack", "flushed"))
         if (
             type(topic) is str
             and type(queue_id) is int
@@ -119,9 +120,13 @@ class PutMessageHeader(CommandHeader):
 
     def to_ext(self, header_type: int) -> dict[str, Value]:
         """Return the fields; see `CommandHeader.to_ext`."""
-        if header_type == _MSGPACK:
-            return {"topic": self.topic, "queueId": self.queue_id, "count": self.count, "ack": self.ack}
-        return write_fields(self, header_type)
+        ext: dict[str, Value] = {
+            "topic": self.topic,
+            "queueId": self.queue_id,
+            "count": self.count,
+            "ack": self.ack,
+        }
+        return ext if header_type == _MSGPACK else dict(text_ext(ext))
 
 
 @dataclass(slots=True)
@@ -158,6 +163,10 @@ class PutMessageResult(CommandHeader):
             and type(store_timestamp) is int
             and type(store_host) is str
             and ack is not None
+            and 0 <= queue_id <= _I32_MAX
+            and 0 <= queue_offset <= _I64_MAX
+            and 0 <= physical_offset <= _I64_MAX
+            and 0 <= store_timestamp <= _I64_MAX
         ):
             return cls(queue_id, queue_offset, physical_offset, store_timestamp, store_host, ack)
         result: Self = read_fields(cls, ext)
@@ -165,13 +174,12 @@ class PutMessageResult(CommandHeader):
 
     def to_ext(self, header_type: int) -> dict[str, Value]:
         """Return the fields; see `CommandHeader.to_ext`."""
-        if header_type == _MSGPACK:
-            return {
-                "queueId": self.queue_id,
-                "queueOffset": self.queue_offset,
-                "physicalOffset": self.physical_offset,
-                "storeTimestamp": self.store_timestamp,
-                "storeHost": self.store_host,
-                "ack": self.ack,
-            }
-        return write_fields(self, header_type)
+        ext: dict[str, Value] = {
+            "queueId": self.queue_id,
+            "queueOffset": self.queue_offset,
+            "physicalOffset": self.physical_offset,
+            "storeTimestamp": self.store_timestamp,
+            "storeHost": self.store_host,
+            "ack": self.ack,
+        }
+        return ext if header_type == _MSGPACK else dict(text_ext(ext))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -66,7 +67,7 @@ def value_text(value: Value) -> str:
     return str(value)
 
 
-def text_ext(ext: dict[str, Value]) -> dict[str, str]:
+def text_ext(ext: Mapping[str, Value]) -> dict[str, str]:
     """Return `ext` as a map of strings in the same order, fields without a value left out."""
     return {
         name: value if type(value) is str else value_text(value)

@@ -1,0 +1,19 @@
+"""Numbers of the wire that nobody may change."""
+
+from __future__ import annotations
+
+from reput_protocol.codes import OWN_REQUEST_CODE_MIN, AckLevel, MessageSysFlag, RequestCode
+
+
+def test_our_own_codes_lie_where_rocketmq_has_none() -> None:
+    own = [code for code in RequestCode if code >= OWN_REQUEST_CODE_MIN]
+    assert own == [RequestCode.PUT_MESSAGE]
+    assert int(RequestCode.PUT_MESSAGE) == 700001
+
+
+def test_an_ack_level_is_its_own_text_on_the_wire() -> None:
+    assert [str(level) for level in AckLevel] == ["page_cache", "flushed", "replicated"]
+
+
+def test_a_client_may_set_compression_only() -> None:
+    assert MessageSysFlag.PUT_MASK == MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_MASK

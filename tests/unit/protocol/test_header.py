@@ -1,0 +1,40 @@
+"""The three header types behind one face."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput_protocol.errors import UnknownHeaderType
+from reput_protocol.header import Header, HeaderType, decode_header, encode_header, value_text
+
+
+@pytest.mark.parametrize("header_type", list(HeaderType))
+def test_each_type_reads_what_it_writes(header_type: HeaderType) -> None:
+    header = Header(105, 7, 2, "why", {"topic": "TopicTest"}, 3, 1)
+    assert decode_header(header_type, encode_header(header, header_type)) == header
+
+
+def test_an_unknown_type_is_named() -> None:
+    with pytest.raises(UnknownHeaderType, match="0x02"):
+        decode_header(2, b"")
+    with pytest.raises(UnknownHeaderType):
+        encode_header(Header(0, 0), 255)
+
+
+def test_flags() -> None:
+    assert not Header(0, 0).is_response
+    assert Header(0, 0, 1).is_response
+    assert Header(0, 0, 2).is_oneway
+    assert Header(0, 0, 3).is_response
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(True, "true"), (False, "false"), (-7, "-7"), (1.5, "1.5"), ("x", "x"), (b"x", "x")]
+)
+def test_text_of_values(value: bool | int | float | str | bytes, text: str) -> None:
+    assert value_text(value) == text
+
+
+def test_an_absent_value_has_no_text() -> None:
+    with pytest.raises(ValueError, match="absent"):
+        value_text(None)

@@ -1,0 +1,98 @@
+"""JSON headers: what real clients send is read, what is no JSON is not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reput_protocol.codes import LanguageCode
+from reput_protocol.errors import HeaderMalformed
+from reput_protocol.header import Header
+from reput_protocol.header_json import decode_json_header, encode_json_header
+
+
+def test_go_sends_an_empty_remark() -> None:
+    header = decode_json_header(
+        b'{"code":10,"language":"GO","version":317,"opaque":2,"flag":0,"remark":"","extFields":{"topic":"GoT"}}'
+    )
+    assert header == Header(10, 2, 0, "", {"topic": "GoT"}, LanguageCode.GO, 317)
+
+
+def test_ali_ons_sends_bare_numbers_and_booleans() -> None:
+    header = decode_json_header(
+        b'{"code":11,"opaque":6,"extFields":{"queueId":0,"commitOffset":-1,"unitMode":false,"rate":1.50,"none":null}}'
+    )
+    assert header.ext == {"queueId": "0", "commitOffset": "-1", "unitMode": "false", "rate": "1.50"}
+    assert (header.flag, header.version, header.remark) == (0, 0, None)
+
+
+@pytest.mark.parametrize("language", ['"COBOL"', "null", "-1", "[]", "1e3"])
+def test_an_unknown_language_is_served_as_other(language: str) -> None:
+    assert decode_json_header(b'{"code":1,"language":%b}' % language.encode()).language == LanguageCode.OTHER
+
+
+def test_a_missing_or_null_ext_is_empty() -> None:
+    assert decode_json_header(b'{"code":1}').ext == {}
+    assert decode_json_header(b'{"code":1,"extFields":null}').ext == {}
+
+
+def test_unknown_members_are_ignored_and_the_last_of_two_counts() -> None:
+    assert decode_json_header(b'{"code":1,"code":2,"x":{"y":[1]}}').code == 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"code":1',
+        b'{"code":1}x',
+        b"{code:1}",
+        b'{"code":1,}',
+        b'{"code":"1"}',
+        b'{"code":1.0}',
+        b'{"code":true}',
+        b'{"code":2147483648}',
+        b'{"code":1,"opaque":NaN}',
+        b'{"code":1,"opaque":[]}',
+        b'{"code":1,"remark":1}',
+        b'{"code":1,"extFields":[]}',
+        b'{"code":1,"extFields":{"a":{}}}',
+        b'{"code":1,"extFields":{"a":NaN}}',
+        b'{"code":1,"extFields":{"a":"\\ud800"}}',
+        b'{"code":1,"extFields":{"\\uDFFF":"a"}}',
+        b'{"code":1,"remark":"\xff"}',
+        b'\xef\xbb\xbf{"code":1}',
+        b'{"code":' + b"9" * 60_000 + b"}",
+        b'{"code":1,"extFields":{"n":' + b"9" * 60_000 + b"}}",
+        b"[" * 65_000,
+        b'{"a":' * 13_000,
+    ],
+)
+def test_what_is_no_header_is_malformed(data: bytes) -> None:
+    with pytest.raises(HeaderMalformed):
+        decode_json_header(data)
+
+
+def test_a_real_surrogate_pair_is_a_character() -> None:
+    assert decode_json_header(b'{"code":1,"remark":"\\ud83d\\ude00"}').remark == "\U0001f600"
+
+
+def test_written_headers_hold_text_only() -> None:
+    """The Go client cannot read a response whose ext has a bare number."""
+    ext = {"n": 7, "b": True, "f": 1.5, "raw": b"abc", "none": None, "t": "x"}
+    members = json.loads(encode_json_header(Header(0, 1, 1, None, ext)))  # type: ignore[arg-type]
+    assert members["extFields"] == {"n": "7", "b": "true", "f": "1.5", "raw": "abc", "t": "x"}
+    assert "remark" not in members
+
+
+def test_bytes_that_are_no_text_cannot_be_written() -> None:
+    with pytest.raises(ValueError, match="utf-8"):
+        encode_json_header(Header(0, 1, ext={"a": b"\xff"}))
+
+
+def test_an_unknown_language_number_is_written_as_other() -> None:
+    assert json.loads(encode_json_header(Header(0, 1, language=99)))["language"] == "OTHER"

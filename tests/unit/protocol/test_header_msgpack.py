@@ -1,0 +1,112 @@
+"""msgpack headers: typed values, and limits that no peer talks us out of."""
+
+from __future__ import annotations
+
+import threading
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+
+from reput_protocol.errors import HeaderMalformed
+from reput_protocol.header import Header
+from reput_protocol.header_msgpack import decode_msgpack_header, encode_msgpack_header
+
+FIXED = [105, 3, 1, 7, 0, None]
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_values_keep_their_types() -> None:
+    ext = {"i": 2**63, "n": -1, "b": True, "f": 0.5, "t": "ü", "raw": b"\x00\xff", "none": None}
+    header = Header(700001, 2**32 - 1, 3, "no route", ext, 3, 1)  # type: ignore[arg-type]
+    assert decode_msgpack_header(encode_msgpack_header(header)) == header
+
+
+def test_elements_beyond_the_seventh_are_ignored() -> None:
+    data = msgpack.packb([*FIXED, {}, "reserved", {"a": [b"x", {"b": 1}]}])
+    assert decode_msgpack_header(data) == Header(105, 7, 0, None, {}, 3, 1)
+
+
+def test_depth_four_is_the_deepest() -> None:
+    decode_msgpack_header(msgpack.packb([*FIXED, {}, nested(3)]))
+    with pytest.raises(HeaderMalformed, match="deeper"):
+        decode_msgpack_header(msgpack.packb([*FIXED, {}, nested(4)]))
+
+
+@pytest.mark.parametrize("count", [1024, 1025])
+def test_1024_fields_are_the_most(count: int) -> None:
+    data = msgpack.packb([*FIXED, {str(number): 0 for number in range(count)}])
+    if count == 1024:
+        assert len(decode_msgpack_header(data).ext) == 1024
+    else:
+        with pytest.raises(HeaderMalformed):
+            decode_msgpack_header(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        msgpack.packb({}),
+        msgpack.packb(FIXED),
+        msgpack.packb([*FIXED, None]),
+        msgpack.packb([*FIXED, []]),
+        msgpack.packb([*FIXED, {}]) + b"\x00",
+        msgpack.packb([*FIXED, {}])[:-1],
+        msgpack.packb(["105", 3, 1, 7, 0, None, {}]),
+        msgpack.packb([True, 3, 1, 7, 0, None, {}]),
+        msgpack.packb([1, 3, 1, 7.0, 0, None, {}]),
+        msgpack.packb([1, 3, 1, 2**32, 0, None, {}]),
+        msgpack.packb([1, 3, 1, 7, 0, b"raw", {}]),
+        msgpack.packb([*FIXED, {"a": []}]),
+        msgpack.packb([*FIXED, {"a": {"b": {}}}]),
+        msgpack.packb([*FIXED, {1: "a"}]),
+        msgpack.packb([*FIXED, {b"k": "a"}]),
+        msgpack.packb([*FIXED, {"a": msgpack.ExtType(5, b"x")}]),
+        msgpack.packb([*FIXED, {"a": msgpack.ExtType(5, b"")}]),
+        msgpack.packb([*FIXED, {"a": msgpack.Timestamp(1)}]),
+        msgpack.packb([*FIXED, {}, msgpack.ExtType(5, b"x")]),
+        msgpack.packb([*FIXED, {}, list(range(1025))]),
+        msgpack.packb([*FIXED, {}]).replace(b"\xc0", b"\xa1\xff"),  # remark is no UTF-8
+        b"\xdd\x7f\xff\xff\xff" + b"\xc0" * 100,  # array of 2^31 elements
+        b"\x97" + b"\x00" * 5 + b"\xc0" + b"\xdf\x7f\xff\xff\xff" + b"\xc0" * 100,  # map of 2^31 entries
+        b"\x97" + b"\x00" * 5 + b"\xdb\x7f\xff\xff\xff" + b"x" * 100,  # remark of 2 GiB
+        b"\x91" * 60_000,
+        b"\x81" * 60_000,
+    ],
+)
+def test_what_is_no_header_is_malformed(data: bytes) -> None:
+    with pytest.raises(HeaderMalformed):
+        decode_msgpack_header(data)
+
+
+@pytest.mark.parametrize(
+    ("ext", "reason"), [({"n": 2**64}, "does not fit msgpack"), ({"t": "\ud800"}, "surrogates")]
+)
+def test_what_msgpack_cannot_carry_is_a_value_error(ext: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        encode_msgpack_header(Header(1, 1, ext=ext))  # type: ignore[arg-type]
+    assert decode_msgpack_header(encode_msgpack_header(Header(1, 1))) == Header(1, 1)
+
+
+def test_threads_encode_at_once() -> None:
+    """A packer keeps state while it packs: threads that shared one would mix up their headers."""
+    wrong: list[int] = []
+
+    def encode(number: int) -> None:
+        expected = Header(number, number, ext={"k": str(number) * 50})
+        decoded = [decode_msgpack_header(encode_msgpack_header(expected)) for _ in range(300)]
+        wrong.extend(number for header in decoded if header != expected)
+
+    threads = [threading.Thread(target=encode, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -1,0 +1,83 @@
+"""JSON as Java's library writes it: bare integer keys and objects as keys."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reput_protocol.errors import BodyMalformed
+from reput_protocol.loose_json import read_json, write_json, write_object_keyed_map
+
+KEY = (("brokerName", "broker-a"), ("queueId", 1), ("topic", "T"))
+
+
+def test_object_keys_become_sorted_members() -> None:
+    text = (
+        b'{"offsetTable" : {{"topic":"T","queueId":1,"brokerName":"broker-a"} : 42 , {"queueId":2}:[1,{}]}}'
+    )
+    assert read_json(text) == {"offsetTable": {KEY: 42, (("queueId", 2),): [1, {}]}}
+
+
+def test_object_keyed_maps_are_written_as_rocketmq_does() -> None:
+    assert write_object_keyed_map({KEY: 42}) == '{{"brokerName":"broker-a","queueId":1,"topic":"T"}:42}'
+
+
+def test_bare_integer_keys_are_text() -> None:
+    assert read_json(b'{0:"a",-1:[]}') == {"0": "a", "-1": []}
+
+
+def test_written_json_is_compact_and_sorted() -> None:
+    assert write_json({"b": [1, 2], "a": "ü"}) == '{"a":"ü","b":[1,2]}'.encode()
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_the_loose_reader_reads_all_strict_json_alike(value: object) -> None:
+    """A bare key in front forces the loose reader to read the rest, too."""
+    rest = json.dumps(value)
+    assert read_json(f'{{0:1,"rest":{rest}}}'.encode()) == {"0": 1, "rest": json.loads(rest)}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"{0:}",
+        b"{0:1",
+        b"{0:1,}",
+        b"{0:1}x",
+        b"{0 1}",
+        b"{a:1}",
+        b"{0:[1,]}",
+        b"{0:NaN}",
+        b'{"a":NaN}',
+        b'{0:"\\x"}',
+        b'{0:"a}',
+        b"{0:01}",
+        b"{{0:{}}:1}",
+        b'{{"a":[]}:1}',
+        b'{{"a":{}}:1}',
+        b"{0:" + b"9" * 5000 + b"}",
+        b"{0:" + b"[" * 33 + b"]" * 33 + b"}",
+        b"{" * 100_000,
+        b"[" * 100_000,
+        b"{0:" * 100_000,
+    ],
+)
+def test_what_is_no_such_json_is_malformed(data: bytes) -> None:
+    with pytest.raises(BodyMalformed):
+        read_json(data)
