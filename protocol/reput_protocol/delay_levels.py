@@ -1,0 +1,27 @@
+"""The fixed delays of RocketMQ's delay levels, and what they make of a ConsumeQueue unit.
+
+(RocketMQ: DefaultMessageStore, ScheduleMessageService.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+DELAY_LEVELS_MS: Final = tuple(
+    1000 * seconds
+    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+"""Level 1 is the first; the broker parks a message of level n in queue n - 1 of `SCHEDULE_TOPIC_XXXX`."""
+
+
+def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequence[int]) -> int | None:
+    """Return when a parked message with the property `DELAY` is due, in ms; None without a level above 0.
+
+    A level beyond the table counts as its last one. Text that is no number counts as no level.
+    """
+    try:
+        level = min(int(delay or b"0"), len(levels_ms))
+    except ValueError:
+        return None
+    return store_timestamp_ms + levels_ms[level - 1] if level > 0 else None

@@ -1,0 +1,297 @@
+"""What follows the log: the rows that ConsumeQueue and index are built from.
+
+The bytes come from the broker's own log and are already trusted, so no checksums are verified; but lengths are, so that
+nothing is read outside the buffer and damage stops the scan instead of misleading it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.columns import COLUMNS_THRESHOLD, BoolArray, IntArray, all_equal, chain, gather
+from reput_protocol.delay_levels import DELAY_LEVELS_MS
+from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.record_layout import (
+    HEAD_BYTES,
+    HOST_BITS,
+    I16,
+    MAGIC_V1,
+    RECORD_BYTES_MIN,
+    TRANSACTION_BITS,
+    TRANSACTION_COMMIT,
+)
+from reput_protocol.record_scan import Extent, RecordScan, ScanStatus, locate
+from reput_protocol.tag_codes import parked_tags_code, tags_code_in, tags_codes_in
+
+
+class DispatchRun(NamedTuple):
+    """Rows `[start, stop)` follow each other in one queue of one topic."""
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+
+
+class DispatchGroup(NamedTuple):
+    """All rows of one queue, in their order: a slice where they follow each other, else their numbers."""
+
+    topic: str
+    queue_id: int
+    rows: slice | IntArray
+
+
+@dataclass(slots=True)
+class DispatchRows:
+    """One row per whole record at the beginning of the scanned bytes.
+
+    `position`, `properties_position` and `properties_size` are bytes from the start of the scanned buffer. `indexed`
+    is False for prepared and rolled-back transaction records, which get no ConsumeQueue unit. `consumed` is where the
+    rows end; `stopped_by` says what lies there: None is the end of the buffer, otherwise a blank record, the beginning
+    of a record whose rest is missing, or something that is no record, with the reason.
+    """
+
+    position: IntArray
+    physical_offset: IntArray
+    size: IntArray
+    queue_offset: IntArray
+    tags_code: IntArray
+    store_timestamp_ms: IntArray
+    sys_flag: IntArray
+    properties_position: IntArray
+    properties_size: IntArray
+    runs: list[DispatchRun]
+    consumed: int
+    stopped_by: RecordScan | None
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    @property
+    def indexed(self) -> BoolArray:
+        """Which rows belong into their ConsumeQueue."""
+        transaction = self.sys_flag & TRANSACTION_BITS
+        return np.isin(transaction, (0, TRANSACTION_COMMIT))
+
+    @property
+    def all_indexed(self) -> bool:
+        """Whether every row belongs into its ConsumeQueue, as it does unless somebody uses transactions."""
+        return not (self.sys_flag & TRANSACTION_BITS).any() or bool(self.indexed.all())
+
+    def groups(self) -> list[DispatchGroup]:
+        """Return the rows of every queue, queues in the order of their first row."""
+        if len(self.runs) == 1:
+            topic, queue_id, start, stop = self.runs[0]
+            return [DispatchGroup(topic, queue_id, slice(start, stop))]
+        ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for topic, queue_id, start, stop in self.runs:
+            ranges.setdefault((topic, queue_id), []).append((start, stop))
+        groups = []
+        for (topic, queue_id), parts in ranges.items():
+            if len(parts) == 1:
+                rows: slice | IntArray = slice(*parts[0])
+            else:
+                rows = np.array([row for start, stop in parts for row in range(start, stop)], dtype=np.int64)
+            groups.append(DispatchGroup(topic, queue_id, rows))
+        return groups
+
+
+def scan_dispatch(
+    buffer: Buffer,
+    *,
+    base_physical_offset: int | None = None,
+    levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    columns: bool | None = None,
+) -> DispatchRows:
+    """Return the rows of all whole records from the buffer's start on.
+
+    With `base_physical_offset`, the log offset of the buffer's start, a record that claims to lie elsewhere is
+    invalid and ends the rows. `levels_ms` are the delay levels, which decide when a parked message is due. `columns`
+    forces one of the two ways; None chooses by the number of records.
+
+    Copies a buffer once that is not `bytes`, as a view's text cannot be searched; keeps no view of it.
+    """
+    data = bytes(buffer)
+    if columns is None:
+        columns = len(data) >= COLUMNS_THRESHOLD * RECORD_BYTES_MIN and _holds_many(data)
+    if columns:
+        return _scan_columns(data, base_physical_offset, levels_ms)
+    return _scan_structs(data, base_physical_offset, levels_ms)
+
+
+def _holds_many(data: bytes) -> bool:
+    """Guess by the first record's size whether there are enough records for array operations to pay."""
+    size = int.from_bytes(data[:4], "big")
+    return size * COLUMNS_THRESHOLD <= len(data)
+
+
+def _scan_structs(data: bytes, base_physical_offset: int | None, levels_ms: Sequence[int]) -> DispatchRows:
+    rows: list[tuple[int, int, int, int, int, int, int, int, int]] = []
+    runs: list[DispatchRun] = []
+    run_topic = b""
+    run_queue = -1
+    run_start = 0
+    stopped_by: RecordScan | None = None
+    end = len(data)
+    position = 0
+    while position < end:
+        body_size = -1
+        if end - position >= RECORD_BYTES_MIN:
+            (size, magic, queue_id, queue_offset, physical_offset, sys_flag, stored_at, body_size) = (
+                _HEAD.unpack_from(data, position)
+            )
+            stop = position + size
+        # The quick way is for version 1 with IPv4 hosts, which is nearly everything.
+        sound = False
+        if (
+            0 <= body_size <= size - RECORD_BYTES_MIN
+            and magic == MAGIC_V1
+            and queue_id >= 0
+            and not sys_flag & HOST_BITS
+            and stop <= end
+        ):
+            topic_at = position + HEAD_BYTES + body_size + 1
+            properties = topic_at + data[topic_at - 1] + 2
+            sound = (
+                topic_at + 2 < properties <= min(stop, topic_at + 129)
+                and _SHORT(data, properties - 2)[0] == stop - properties
+            )
+            topic = data[topic_at : properties - 2]
+        if not sound:
+            scan, extent = locate(data, position, end, check_crc=False)
+            if extent is None:
+                stopped_by = scan
+                break
+            stop, topic, properties, stored_at = _parts(data, position, scan.size, extent)
+            (size, _, queue_id, queue_offset, physical_offset, sys_flag, _, _) = _HEAD.unpack_from(
+                data, position
+            )
+        if base_physical_offset is not None and physical_offset != base_physical_offset + position:
+            stopped_by = _elsewhere(size, physical_offset, base_physical_offset + position)
+            break
+        if topic != run_topic or queue_id != run_queue:
+            if rows:
+                runs.append(DispatchRun(_text(run_topic), run_queue, run_start, len(rows)))
+            run_topic, run_queue, run_start = topic, queue_id, len(rows)
+        if run_topic == _PARKED:
+            code = parked_tags_code(data, properties, stop, stored_at, levels_ms)
+        else:
+            code = tags_code_in(data, properties, stop)
+        rows.append(
+            (
+                position,
+                physical_offset,
+                size,
+                queue_offset,
+                code,
+                stored_at,
+                sys_flag,
+                properties,
+                stop - properties,
+            )
+        )
+        position = stop
+    if rows:
+        runs.append(DispatchRun(_text(run_topic), run_queue, run_start, len(rows)))
+        table = np.array(rows, dtype=np.int64).T.copy()
+    else:
+        table = np.empty((9, 0), dtype=np.int64)
+    columns: list[IntArray] = list(table)
+    return DispatchRows(*columns, runs=runs, consumed=position, stopped_by=stopped_by)
+
+
+def _parts(data: bytes, position: int, size: int, extent: Extent) -> tuple[int, bytes, int, int]:
+    topic = data[extent.topic : extent.topic + extent.topic_size]
+    (stored_at,) = _LONG(data, extent.store_timestamp)
+    return position + size, topic, extent.properties, stored_at
+
+
+def _scan_columns(data: bytes, base_physical_offset: int | None, levels_ms: Sequence[int]) -> DispatchRows:
+    end = len(data)
+    positions, consumed = chain(data, 0, end)
+    found, sound = gather(data, positions)
+    stopped_by: RecordScan | None = None
+    physical_offset = found.physical_offset
+    if base_physical_offset is not None:
+        sound &= physical_offset == found.position + base_physical_offset
+    count = len(positions)
+    if not sound.all():
+        count = int(np.argmin(sound))
+        consumed = positions[count]
+    if consumed < end:
+        stopped_by, extent = locate(data, consumed, end, check_crc=False)
+        if extent is not None:
+            assert base_physical_offset is not None, "columns refuse a record that structs accept"
+            claimed = int(physical_offset[count])
+            stopped_by = _elsewhere(stopped_by.size, claimed, base_physical_offset + consumed)
+
+    head = found.head[:count]
+    properties = found.properties_position[:count]
+    properties_size = found.properties_size[:count]
+    starts = properties.tolist()
+    stops = (properties + properties_size).tolist()
+    codes = tags_codes_in(data, starts, stops)
+    stored_at = head["store_timestamp_ms"].astype(np.int64)
+    runs = _runs(data, found.topic_position[:count], found.topic_size[:count], head["queue_id"])
+    for topic, _, first, last in runs:
+        if topic == SCHEDULE_TOPIC:
+            for row in range(first, last):
+                codes[row] = parked_tags_code(data, starts[row], stops[row], int(stored_at[row]), levels_ms)
+    return DispatchRows(
+        position=found.position[:count],
+        physical_offset=physical_offset[:count],
+        size=head["size"].astype(np.int64),
+        queue_offset=head["queue_offset"].astype(np.int64),
+        tags_code=np.array(codes, dtype=np.int64),
+        store_timestamp_ms=stored_at,
+        sys_flag=head["sys_flag"].astype(np.int64),
+        properties_position=properties,
+        properties_size=properties_size,
+        runs=runs,
+        consumed=consumed,
+        stopped_by=stopped_by,
+    )
+
+
+def _runs(data: bytes, position: IntArray, size: IntArray, queue_id: NDArray[Any]) -> list[DispatchRun]:
+    count = len(position)
+    if not count:
+        return []
+    first = data[position[0] : position[0] + size[0]]
+    if (queue_id == queue_id[0]).all() and (size == size[0]).all() and all_equal(data, position, first):
+        return [DispatchRun(_text(first), int(queue_id[0]), 0, count)]
+    runs: list[DispatchRun] = []
+    run_topic = first
+    run_queue = int(queue_id[0])
+    run_start = 0
+    columns = zip(position.tolist(), (position + size).tolist(), queue_id.tolist(), strict=True)
+    for row, (start, stop, queue) in enumerate(columns):
+        if queue != run_queue or data[start:stop] != run_topic:
+            runs.append(DispatchRun(_text(run_topic), run_queue, run_start, row))
+            run_topic, run_queue, run_start = data[start:stop], queue, row
+    runs.append(DispatchRun(_text(run_topic), run_queue, run_start, count))
+    return runs
+
+
+def _elsewhere(size: int, claimed: int, actual: int) -> RecordScan:
+    return RecordScan(
+        ScanStatus.INVALID, size, f"PHYSICALOFFSET is {claimed}, but the record lies at {actual}"
+    )
+
+
+def _text(topic: bytes) -> str:
+    return topic.decode("utf-8", "replace")
+
+
+_HEAD: Final = struct.Struct(">ii4xi4xqqi16xq20xi")
+_SHORT: Final = I16.unpack_from
+_LONG: Final = struct.Struct(">q").unpack_from
+_PARKED: Final = SCHEDULE_TOPIC.encode()
+assert _HEAD.size == HEAD_BYTES
