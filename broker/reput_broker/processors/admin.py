@@ -1,0 +1,90 @@
+"""The broker about itself: cluster (106) and runtime figures (28) (RocketMQ: AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+
+import trio
+
+from reput_broker.counters import Counters
+from reput_broker.health import Health
+from reput_broker.processors.request import Handler, Request, Response
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.bodies import BrokerData, ClusterInfo, KVTable
+from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
+
+
+class AdminProcessor:
+    """Answers questions about the broker as a whole."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        health: Health,
+        counters: Counters,
+        *,
+        version: str,
+        cluster: str,
+        broker_name: str,
+        advertise: Callable[[Request], str],
+    ) -> None:
+        self._store = store
+        self._health = health
+        self._counters = counters
+        self._version = version
+        self._cluster = cluster
+        self._broker_name = broker_name
+        self._advertise = advertise
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+        }
+
+    def cluster_info(self, request: Request) -> Response:
+        """Answer the one broker of the one cluster."""
+        broker = BrokerData(self._cluster, self._broker_name, {0: self._advertise(request)})
+        info = ClusterInfo({self._broker_name: broker}, {self._cluster: [self._broker_name]})
+        return Response(0, body=info.to_json())
+
+    async def runtime_info(self, request: Request) -> Response:
+        """Answer the runtime figures, all as text, under RocketMQ's names."""
+        request.client.note_role("admin")
+        store, stats = self._store, self._store.stats
+        usage = await trio.to_thread.run_sync(shutil.disk_usage, store.data_dir)
+        ratio = usage.used / (usage.used + usage.free) if usage.used + usage.free else 0.0
+        figures: dict[str, object] = {
+            "brokerVersionDesc": f"Reput {self._version}",
+            "brokerVersion": ROCKETMQ_VERSION,
+            "brokerActive": "true",
+            "brokerState": str(self._health.state),
+            "bootTimestamp": int(self._health.started_at_s * 1000),
+            "runtime": _duration(time.time() - self._health.started_at_s),
+            "msgPutTotalTodayNow": stats.put_messages,
+            "msgGetTotalTodayNow": stats.get_messages,
+            "putMessageTimesTotal": stats.put_blocks,
+            "putMessageSizeTotal": stats.put_bytes,
+            "putMessageFailedTimes": stats.put_refused,
+            "putMessageAverageSize": round(stats.put_bytes / stats.put_messages, 1) if stats.put_messages else 0.0,
+            "commitLogMinOffset": store.min_physical_offset,
+            "commitLogMaxOffset": store.max_physical_offset,
+            "commitLogDiskRatio": f"{ratio:.4f}",
+            "consumeQueueDiskRatio": f"{ratio:.4f}",
+            "dispatchBehindBytes": store.dispatch_behind_bytes,
+            "remainHowManyDataToFlush": f"{store.flush_behind_bytes} B",
+            "flushedWhere": store.flushed_offset,
+            "connections": sum(listener.open for listener in self._counters.listeners.values()),
+        }
+        return Response(0, body=KVTable({name: str(value) for name, value in figures.items()}).to_json())
+
+
+def _duration(seconds: float) -> str:
+    """Return a time span the way RocketMQ's tools print it."""
+    minutes, s = divmod(int(max(0.0, seconds)), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    return f"[ {days} days, {h} hours, {m} minutes, {s} seconds ]"

@@ -1,0 +1,150 @@
+"""One append to the log, under the put lock, and what it leads to.
+
+An append waits for nothing unless a new log file has to be made; then, and while another one waits for that, puts queue
+up at the lock in the order they came.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from reput_broker.counters import Counters
+from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.processors.request import Refusal, Request, Response
+from reput_broker.put_lock import PutLock
+from reput_broker.services import AllocateService, ReputMessageService
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_protocol.codes import AckLevel
+from reput_protocol.errors import ErrorCode, RecordMalformed
+
+_OK = PutStatus.PUT_OK
+
+
+class Appender:
+    """Puts messages into the store and answers when the ack level that was asked for is reached."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        lock: PutLock,
+        flush: FlushCommitLogService,
+        reput: ReputMessageService,
+        allocate: AllocateService,
+        counters: Counters,
+        *,
+        readers_see_unflushed: bool,
+    ) -> None:
+        self._store = store
+        self._lock = lock
+        self._flush = flush
+        self._reput = reput
+        self._allocate = allocate
+        self._counters = counters
+        self._readers_see_unflushed = readers_see_unflushed
+
+    def append(
+        self,
+        request: Request,
+        size: int,
+        put: Callable[[], PutResult],
+        answer: Callable[[PutResult], Response],
+        *,
+        topic: str,
+        ack: AckLevel,
+    ) -> Response | Awaitable[Response | None] | None:
+        """Run `put` as soon as nothing is in its way and answer with what `answer` makes of its result.
+
+        Args:
+            size: bytes that will be appended at most.
+            put: does the append; does not wait.
+
+        Raises:
+            Refusal: it cannot be done, and nothing was stored.
+        """
+        if self._lock.is_held or self._store.needs_new_file(size):
+            return self._append_slowly(request, size, put, answer, topic, ack)
+        with self._lock.held_without_waiting():
+            result = put()
+        return self._finish(request, result, size, answer, topic, ack)
+
+    async def _append_slowly(
+        self,
+        request: Request,
+        size: int,
+        put: Callable[[], PutResult],
+        answer: Callable[[PutResult], Response],
+        topic: str,
+        ack: AckLevel,
+    ) -> Response | None:
+        async with self._lock.held():
+            if self._store.needs_new_file(size):
+                try:
+                    await trio.to_thread.run_sync(self._store.prepare_next_file)
+                except DiskFull as error:
+                    self._counters.rejected["disk_full"] += 1
+                    raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
+            result = put()
+        return self._finish(request, result, size, answer, topic, ack)
+
+    def _finish(
+        self,
+        request: Request,
+        result: PutResult,
+        size: int,
+        answer: Callable[[PutResult], Response],
+        topic: str,
+        ack: AckLevel,
+    ) -> Response | None:
+        if result.status is not _OK:
+            raise self._refusal(result.status)
+        counters = self._counters
+        counters.topic(topic).count_in(result.count, size)
+        self._allocate.wrote()
+        if self._readers_see_unflushed:
+            self._reput.wake()
+        response = answer(result)
+        if ack is AckLevel.FLUSHED:
+            self._flush.answer_when_flushed(result.end_offset, request, response, result.count)
+            return None
+        self._flush.wrote()
+        counters.produce_seconds[ack].observe(time.monotonic() - request.received_at)
+        return response
+
+    def _refusal(self, status: PutStatus) -> Refusal:
+        store, rejected = self._store, self._counters.rejected
+        if status is PutStatus.DISK_FULL:
+            rejected["disk_full"] += 1
+            reason = store.disk_full_reason or "no space left for a new file"
+            return Refusal(ErrorCode.DISK_FULL, f"{reason}; free disk space, then send again")
+        if status is PutStatus.READ_ONLY:
+            reason = store.read_only_reason or "the store takes no more messages"
+            return Refusal(ErrorCode.READ_ONLY, f"{reason}; see the broker's log")
+        if status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return Refusal(ErrorCode.NOT_READY, "the store is not open; send again shortly")
+        rejected["too_large"] += 1
+        if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
+            return Refusal(ErrorCode.TOO_LARGE, "the properties take more than 32767 bytes; shorten them")
+        return Refusal(
+            ErrorCode.TOO_LARGE,
+            f"the message breaks a limit: topic at most 127 bytes, body at most "
+            f"{store.options.message_bytes_max} bytes, and it must fit into one log file; make it smaller",
+        )
+
+
+def malformed(error: RecordMalformed, counters: Counters) -> Refusal:
+    """Return the refusal for a block that breaks a rule, and count it."""
+    reason = str(error)
+    if "CRC" in reason:
+        counters.rejected["bad_crc"] += 1
+        return Refusal(ErrorCode.MALFORMED, f"{reason}; encode the block again")
+    if "limit" in reason or "at most" in reason:
+        counters.rejected["too_large"] += 1
+        return Refusal(ErrorCode.TOO_LARGE, reason)
+    counters.rejected["malformed"] += 1
+    return Refusal(ErrorCode.MALFORMED, f"{reason}; nothing of the block was stored")

@@ -1,0 +1,73 @@
+"""Consumer offsets: QueryConsumerOffset (14) and UpdateConsumerOffset (15) (RocketMQ: ConsumerManageProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reput_broker.offset_journal import JournalWriteFailed
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.processors.request import Handler, Refusal, Request, Response
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands import OffsetResult, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import check_group
+
+
+class OffsetProcessor:
+    """Reads and writes the progress of consumer groups."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        access: TopicAccess,
+        offsets: ConsumerOffsetManager,
+        on_commit: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._offsets = offsets
+        self._on_commit = on_commit
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+        }
+
+    def query(self, request: Request) -> Response:
+        """Answer the committed offset; else 0 for a queue whose beginning is still at hand; else QUERY_NOT_FOUND."""
+        header = QueryConsumerOffsetHeader.from_ext(request.ext)
+        topic, queue_id = header.topic, header.queue_id
+        offset = self._offsets.query(header.consumer_group, topic, queue_id)
+        if offset is None:
+            if header.set_zero_if_not_found is False or not self._starts_at_zero(topic, queue_id):
+                raise Refusal(
+                    ErrorCode.NOT_FOUND,
+                    f"group {header.consumer_group!r} has no offset in queue {queue_id} of topic {topic!r}; "
+                    "choose where to start",
+                )
+            offset = 0
+        return Response(0, OffsetResult(offset).to_ext(request.header_type))
+
+    def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
+        """Whether a new group may begin with message 0: nothing was deleted yet, and it is near the log's end."""
+        store = self._store
+        if store.min_offset_in_queue(topic, queue_id) > 0:
+            return False
+        return store.max_offset_in_queue(topic, queue_id) == 0 or store.is_in_memory(topic, queue_id, 0)
+
+    def update(self, request: Request) -> Response:
+        """Commit an offset; it survives `kill -9` once this is answered. Negative ones mean "nothing yet"."""
+        header = UpdateConsumerOffsetHeader.from_ext(request.ext)
+        check_group(header.consumer_group)
+        self._access.readable(header.topic, header.queue_id)
+        try:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        except JournalWriteFailed as error:
+            raise Refusal(ErrorCode.DISK_FULL, f"the offset was not committed: {error}") from error
+        request.client.note_role("consumer")
+        self._on_commit()
+        return Response()

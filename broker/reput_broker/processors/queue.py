@@ -1,0 +1,91 @@
+"""Places in a queue: its bounds, offsets by time, single messages (29 to 33) (RocketMQ: AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from reput_broker.processors.request import Handler, Refusal, Request, Response
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands import (
+    EarliestTimeResult,
+    OffsetResult,
+    QueueHeader,
+    SearchOffsetHeader,
+    ViewMessageHeader,
+)
+from reput_protocol.errors import ErrorCode
+
+
+class QueueProcessor:
+    """Answers questions about queues and about single messages."""
+
+    def __init__(self, store: MessageStore, access: TopicAccess) -> None:
+        self._store = store
+        self._access = access
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+        }
+
+    def max_offset(self, request: Request) -> Response:
+        """Answer the offset that the next message of the queue gets."""
+        header = self._queue(request)
+        return _offset(request, self._store.max_offset_in_queue(header.topic, header.queue_id))
+
+    def min_offset(self, request: Request) -> Response:
+        """Answer the offset of the first message that the queue still has."""
+        header = self._queue(request)
+        return _offset(request, self._store.min_offset_in_queue(header.topic, header.queue_id))
+
+    def earliest_time(self, request: Request) -> Response:
+        """Answer when the queue's first message was stored; -1 if it is empty."""
+        header = self._queue(request)
+        timestamp = self._store.earliest_message_time(header.topic, header.queue_id)
+        return Response(0, EarliestTimeResult(timestamp).to_ext(request.header_type))
+
+    def search(self, request: Request) -> Response:
+        """Answer the first offset stored at or after a time (LOWER), or the last one at or before it (UPPER)."""
+        header = SearchOffsetHeader.from_ext(request.ext)
+        self._check(request, header.topic, header.queue_id)
+        found = self._store.offset_by_timestamp(
+            header.topic, header.queue_id, header.timestamp, header.boundary_type
+        )
+        return _offset(request, found)
+
+    def view_message(self, request: Request) -> Response:
+        """Answer the record that starts at a physical offset."""
+        header = ViewMessageHeader.from_ext(request.ext)
+        record = self._store.message_at(header.offset)
+        if record is None:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"there is no message at physical offset {header.offset}; it may have been deleted",
+                response_code=1,
+            )
+        return Response(0, {}, record)
+
+    def _queue(self, request: Request) -> QueueHeader:
+        header = QueueHeader.from_ext(request.ext)
+        self._check(request, header.topic, header.queue_id)
+        return header
+
+    def _check(self, request: Request, topic: str, queue_id: int) -> None:
+        """RocketMQ answers 0 for what does not exist, and its clients count on that; ours wants to be told."""
+        if request.is_native:
+            config = self._access.existing(topic)
+            queues = max(config.read_queue_nums, config.write_queue_nums)
+            if not 0 <= queue_id < queues:
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT,
+                    f"topic {topic!r} has no queue {queue_id}; its queues are 0 to {queues - 1}",
+                )
+
+
+def _offset(request: Request, offset: int) -> Response:
+    return Response(0, OffsetResult(offset).to_ext(request.header_type))

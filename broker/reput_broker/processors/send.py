@@ -1,0 +1,173 @@
+"""PutMessage, the native send, and RocketMQ's 10, 310 and 320 (RocketMQ: SendMessageProcessor)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable
+
+from reput_broker.counters import Counters
+from reput_broker.processors.appender import Appender, malformed
+from reput_broker.processors.request import Handler, Refusal, Request, Response
+from reput_broker.processors.send_records import BatchParts, SendParts, records_of
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_protocol.codes import AckLevel, RequestCode
+from reput_protocol.commands import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
+from reput_protocol.errors import ErrorCode, RecordMalformed
+from reput_protocol.host import Host
+from reput_protocol.message_id import offset_message_id
+from reput_protocol.record import encode_record
+
+PUT_BLOCK_BYTES_MAX = 8 << 20
+
+
+class SendProcessor:
+    """Stores messages."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        access: TopicAccess,
+        appender: Appender,
+        counters: Counters,
+        *,
+        cluster: str,
+        default_ack: AckLevel,
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._appender = appender
+        self._counters = counters
+        self._cluster = cluster
+        self._default_ack = default_ack
+        self._host: Host = store.options.host
+        self._store_host = str(self._host)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.PUT_MESSAGE: self.put_message,
+            RequestCode.SEND_MESSAGE: self.send_message,
+            RequestCode.SEND_MESSAGE_V2: self.send_message_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
+        }
+
+    # The native form
+
+    def put_message(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Store a block of records of one topic and queue as a whole."""
+        header = PutMessageHeader.from_ext(request.header.ext)
+        ack = header.ack
+        if ack is AckLevel.REPLICATED:
+            raise Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
+        size = len(request.body)
+        if size > PUT_BLOCK_BYTES_MAX:
+            self._counters.rejected["too_large"] += 1
+            raise Refusal(
+                ErrorCode.TOO_LARGE,
+                f"a block of {size} bytes, but at most {PUT_BLOCK_BYTES_MAX} are taken; send several smaller ones",
+            )
+        if self._access.writable(header.topic, header.queue_id) is None:
+            return self._create_and_put(request, header)
+        return self._put_block(request, header)
+
+    async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Response | None:
+        await self._access.create_on_send(header.topic)
+        self._access.writable(header.topic, header.queue_id)
+        result = self._put_block(request, header)
+        return result if result is None or isinstance(result, Response) else await result
+
+    def _put_block(
+        self, request: Request, header: PutMessageHeader
+    ) -> Response | Awaitable[Response | None] | None:
+        def put() -> PutResult:
+            try:
+                return self._store.put_block(
+                    bytearray(request.body),
+                    topic=header.topic,
+                    queue_id=header.queue_id,
+                    count=header.count,
+                    born_host=request.client.born_host,
+                )
+            except RecordMalformed as error:
+                raise malformed(error, self._counters) from error
+
+        def answer(result: PutResult) -> Response:
+            receipt = PutMessageResult(
+                header.queue_id,
+                result.queue_offset,
+                result.physical_offset,
+                result.store_timestamp_ms,
+                self._store_host,
+                header.ack,
+            )
+            return Response(0, receipt.to_ext(request.header_type))
+
+        size = len(request.body)
+        return self._appender.append(request, size, put, answer, topic=header.topic, ack=header.ack)
+
+    # RocketMQ's forms
+
+    def send_message(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Store one message, or a batch if the header says so (10)."""
+        return self._send(request, SendMessageHeader.from_ext(request.ext))
+
+    def send_message_v2(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Store one message, or a batch if the header says so (310)."""
+        return self._send(request, SendMessageHeader.from_ext_v2(request.ext))
+
+    def send_batch(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Store a batch (320)."""
+        header = SendMessageHeader.from_ext_v2(request.ext)
+        header.batch = True
+        return self._send(request, header)
+
+    def _send(
+        self, request: Request, header: SendMessageHeader
+    ) -> Response | Awaitable[Response | None] | None:
+        if self._access.writable(header.topic, max(0, header.queue_id)) is None:
+            return self._create_and_send(request, header)
+        return self._send_records(request, header)
+
+    async def _create_and_send(self, request: Request, header: SendMessageHeader) -> Response | None:
+        await self._access.create_on_send(header.topic, header.default_topic_queue_nums)
+        self._access.writable(header.topic, max(0, header.queue_id))
+        result = self._send_records(request, header)
+        return result if result is None or isinstance(result, Response) else await result
+
+    def _send_records(
+        self, request: Request, header: SendMessageHeader
+    ) -> Response | Awaitable[Response | None] | None:
+        config = self._access.writable(header.topic, max(0, header.queue_id))
+        assert config is not None, "looked up before"
+        if header.queue_id < 0:
+            header.queue_id = random.randrange(max(1, config.write_queue_nums))
+        parts = records_of(header, request.body, Host.unpack(request.client.born_host), self._cluster)
+        records = parts.records
+        sizes = [len(encode_record(record)) for record in records]
+        ack = self._default_ack if parts.waits else AckLevel.PAGE_CACHE
+
+        def put() -> PutResult:
+            if isinstance(parts, BatchParts):
+                return self._store.put_records(records)
+            return self._store.put_record(records[0])
+
+        def answer(result: PutResult) -> Response:
+            return Response(0, self._result(header, parts, sizes, result).to_ext(request.header_type))
+
+        # A whole-record checksum, if the store writes one, adds 20 bytes to each.
+        size = sum(sizes) + 20 * len(sizes)
+        return self._appender.append(request, size, put, answer, topic=header.topic, ack=ack)
+
+    def _result(
+        self, header: SendMessageHeader, parts: SendParts | BatchParts, sizes: list[int], result: PutResult
+    ) -> SendMessageResult:
+        step = 20 if self._store.options.record_crc else 0
+        ids, position = [], result.physical_offset
+        for size in sizes:
+            ids.append(offset_message_id(self._host, position))
+            position += size + step
+        return SendMessageResult(
+            ",".join(ids), header.queue_id, result.queue_offset, transaction_id=parts.unique_key
+        )

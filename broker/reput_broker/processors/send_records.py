@@ -1,0 +1,125 @@
+"""Make records of what RocketMQ's clients send: one message (10, 310), or the units of a batch (320).
+
+To a single message the broker adds MSG_REGION, TRACE_ON and CLUSTER, and UNIQ_KEY where the client set none; the
+messages of a batch stay as they are. (RocketMQ: SendMessageProcessor, MessageExtEncoder.)
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+
+from reput_broker.processors.request import Refusal
+from reput_protocol import properties as names
+from reput_protocol.buffers import Buffer
+from reput_protocol.client_batch import decode_batch
+from reput_protocol.commands import SendMessageHeader
+from reput_protocol.errors import ErrorCode, RecordMalformed
+from reput_protocol.host import Host
+from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.names import RETRY_PREFIX
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
+from reput_protocol.record import Record
+
+# Properties that ask for something this broker does not do: storing the message as an ordinary one would deliver it at
+# once, or before its transaction is decided.
+_REFUSED = (
+    names.DELAY,
+    names.TIMER_DELAY_SEC,
+    names.TIMER_DELAY_MS,
+    names.TIMER_DELIVER_MS,
+    names.TIMER_OUT_MS,
+)
+_TRANSACTION_BITS = 0xC
+_BROKER_BITS = 0xF0  # host kinds and inner batches: set by whoever writes the record, never taken from a client
+
+_ids = UniqueIdGenerator(
+    socket.inet_aton("127.0.0.1"), os.getpid() & 0xFFFF, 0x52455055, lambda: time.time_ns() // 1_000_000
+)
+
+
+@dataclass(slots=True)
+class SendParts:
+    """One message to store."""
+
+    records: list[Record]
+    unique_key: str | None
+    waits: bool
+    """Whether the client waits for the flush (its property WAIT)."""
+
+
+@dataclass(slots=True)
+class BatchParts(SendParts):
+    """The messages of a batch, to be stored together."""
+
+
+def records_of(header: SendMessageHeader, body: Buffer, born_host: Host, cluster: str) -> SendParts:
+    """Return the records that a send asks for.
+
+    Raises:
+        Refusal: it asks for what this broker does not do, or breaks a limit. Nothing was stored.
+    """
+    if header.sys_flag & _TRANSACTION_BITS:
+        raise _not_served("transactions")
+    if header.batch:
+        return _batch(header, body, born_host)
+    found = decode_properties(header.properties.encode())
+    _check_served(found)
+    found.pop(names.POP_CK, None)
+    unique_key = found.setdefault(names.UNIQ_KEY, _ids.next())
+    found[names.MSG_REGION] = "DefaultRegion"
+    found[names.TRACE_ON] = "true"
+    found[names.CLUSTER] = cluster
+    record = _record(header, bytes(body), encode_properties(found), header.flag, born_host)
+    return SendParts([record], unique_key, found.get(names.WAIT) != "false")
+
+
+def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchParts:
+    if header.topic.startswith(RETRY_PREFIX):
+        raise Refusal(ErrorCode.MALFORMED, "a batch cannot go to a retry topic; send its messages one by one")
+    try:
+        items = decode_batch(body)
+    except RecordMalformed as error:
+        raise Refusal(ErrorCode.MALFORMED, f"{error}; nothing of the batch was stored") from error
+    if not items:
+        raise Refusal(ErrorCode.MALFORMED, "the batch is empty; send at least one message")
+    records = []
+    for item in items:
+        _check_served(decode_properties(item.properties))
+        records.append(_record(header, item.body, item.properties, item.flag, born_host))
+    outer = decode_properties(header.properties.encode())
+    return BatchParts(records, outer.get(names.UNIQ_KEY), outer.get(names.WAIT) != "false")
+
+
+def _record(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born_host: Host) -> Record:
+    if len(text) > PROPERTIES_BYTES_MAX:
+        raise Refusal(
+            ErrorCode.TOO_LARGE, f"properties of {len(text)} bytes, but at most {PROPERTIES_BYTES_MAX} fit; shorten them"
+        )
+    return Record(
+        header.topic,
+        body,
+        queue_id=header.queue_id,
+        flag=flag,
+        sys_flag=header.sys_flag & ~_BROKER_BITS,
+        born_timestamp_ms=header.born_timestamp,
+        born_host=born_host,
+        reconsume_times=header.reconsume_times or 0,
+        properties=text,
+    )
+
+
+def _check_served(found: dict[str, str]) -> None:
+    if found.get(names.TRAN_MSG) == "true":
+        raise _not_served("transactions")
+    for name in _REFUSED:
+        if name in found and not (name == names.DELAY and found[name] == "0"):
+            raise _not_served(f"delayed delivery (property {name})")
+
+
+def _not_served(what: str) -> Refusal:
+    return Refusal(
+        ErrorCode.MALFORMED, f"this broker does not serve {what} yet; send the message without it"
+    )

@@ -1,0 +1,190 @@
+"""Routes and the topic table: 105, 17, 215, 216, 351, 21, 206, 202."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reput_broker.counters import Counters
+from reput_broker.long_polling import PullRequestHoldService
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.processors.request import Handler, Refusal, Request, Response
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.store.message_store import MessageStore
+from reput_broker.table_saver import TableSaver
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies import (
+    BrokerData,
+    QueueData,
+    QueueStats,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicRoute,
+    TopicStats,
+)
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands import (
+    CreateTopicHeader,
+    DeleteTopicHeader,
+    GetTopicConfigHeader,
+    RouteHeader,
+    TopicStatsHeader,
+)
+from reput_protocol.errors import ErrorCode
+from reput_protocol.message import MessageQueue
+from reput_protocol.names import check_topic
+
+QUEUES_MAX = 65_535
+
+
+class TopicProcessor:
+    """Says where topics are, and changes them."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        saver: TableSaver,
+        access: TopicAccess,
+        offsets: ConsumerOffsetManager,
+        hold: PullRequestHoldService,
+        counters: Counters,
+        *,
+        cluster: str,
+        broker_name: str,
+        advertise: Callable[[Request], str],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._saver = saver
+        self._access = access
+        self._offsets = offsets
+        self._hold = hold
+        self._counters = counters
+        self._cluster = cluster
+        self._broker_name = broker_name
+        self._advertise = advertise
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_in_name_server,
+            RequestCode.GET_TOPIC_CONFIG: self.config,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_configs,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.list,
+            RequestCode.GET_TOPIC_STATS_INFO: self.stats,
+        }
+
+    def route(self, request: Request) -> Response:
+        """Answer which broker serves a topic, at which address, with how many queues."""
+        topic = RouteHeader.from_ext(request.ext).topic
+        config = self._topics.get(topic)
+        if config is None:
+            if request.is_native:
+                return self._access.existing(topic) and Response()
+            # RocketMQ's own words: its clients and tools show them as they are.
+            text = f"No topic route info in name server for the topic: {topic}"
+            return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark=text)
+        broker = BrokerData(self._cluster, self._broker_name, {0: self._advertise(request)})
+        queues = QueueData(
+            self._broker_name,
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            config.topic_sys_flag,
+        )
+        return Response(0, body=TopicRoute([queues], [broker]).to_json())
+
+    async def create(self, request: Request) -> Response:
+        """Create or change a topic; it is in the file, durably, when this is answered."""
+        header = CreateTopicHeader.from_ext(request.ext)
+        request.client.note_role("admin")
+        check_topic(header.topic)
+        if self._topics.is_system(header.topic):
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{header.topic!r} belongs to the system; choose another name")
+        for what, number in (("read", header.read_queue_nums), ("write", header.write_queue_nums)):
+            if not 1 <= number <= QUEUES_MAX:
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT, f"{number} {what} queues; a topic has 1 to {QUEUES_MAX} of them"
+                )
+        if not 0 <= header.perm <= 15:
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"permission {header.perm}; it is a sum of 1, 2, 4 and 8")
+        before = self._topics.get(header.topic)
+        config = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_sys_flag,
+            header.order,
+            _changed_attributes(before.attributes if before else {}, header.attributes),
+            header.topic_filter_type,
+        )
+        if config != before:
+            self._topics.put(config)
+        await self._saver.save()
+        return Response()
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a topic with its queues and every group's offsets in it; unknown topics are deleted already."""
+        topic = DeleteTopicHeader.from_ext(request.ext).topic
+        request.client.note_role("admin")
+        if not topic.strip() or self._topics.is_system(topic):
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{topic!r} cannot be deleted: it belongs to the system")
+        if self._topics.delete(topic):
+            await self._saver.save()
+            self._offsets.remove_topic(topic)
+            self._store.delete_topic(topic)
+            self._counters.forget_topic(topic)
+            self._hold.release_topic(topic)
+        return Response()
+
+    def delete_in_name_server(self, request: Request) -> Response:
+        """Answer RocketMQ's second half of a deletion: there is no other name server to tell."""
+        DeleteTopicHeader.from_ext(request.ext)
+        return Response()
+
+    def config(self, request: Request) -> Response:
+        """Answer one topic's settings."""
+        config = self._access.existing(GetTopicConfigHeader.from_ext(request.ext).topic)
+        return Response(0, body=config.to_json())
+
+    def all_configs(self, request: Request) -> Response:
+        """Answer the whole table."""
+        del request
+        version = self._topics.version
+        return Response(0, body=TopicConfigTable(self._topics.all(), version.to_json()).to_json())
+
+    def list(self, request: Request) -> Response:
+        """Answer the names of all topics."""
+        return Response(0, body=TopicList(sorted(self._topics.all()), self._advertise(request)).to_json())
+
+    def stats(self, request: Request) -> Response:
+        """Answer the bounds of every queue of a topic."""
+        config = self._access.existing(TopicStatsHeader.from_ext(request.ext).topic)
+        store, topic = self._store, config.topic_name
+        table = {}
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
+            last = store.store_timestamp(topic, queue_id, high - 1) if high > low else 0
+            table[MessageQueue(topic, self._broker_name, queue_id)] = QueueStats(low, high, max(0, last))
+        return Response(0, body=TopicStats(table).to_json())
+
+
+def _changed_attributes(before: dict[str, str], text: str | None) -> dict[str, str]:
+    """Apply `+key=value,-key` to a topic's attributes (RocketMQ: AttributeParser)."""
+    attributes = dict(before)
+    for part in filter(None, (text or "").split(",")):
+        name, equals, value = part[1:].partition("=")
+        if part[0] == "+" and equals:
+            attributes[name] = value
+        elif part[0] == "-" and not equals:
+            attributes.pop(name, None)
+        else:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT, f"attribute {part!r} is not understood; write +key=value or -key"
+            )
+    return attributes

@@ -1,0 +1,81 @@
+"""Finding the topic that a request names, and refusing what may not be done with it."""
+
+from __future__ import annotations
+
+from reput_broker.counters import Counters
+from reput_broker.processors.request import Refusal
+from reput_broker.table_saver import TableSaver
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies import TopicConfig
+from reput_protocol.codes import Perm
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import FORBIDDEN_SEND_TOPICS
+
+
+class TopicAccess:
+    """The door to the topic table for requests that send or read."""
+
+    def __init__(self, topics: TopicConfigManager, saver: TableSaver, counters: Counters) -> None:
+        self._topics = topics
+        self._saver = saver
+        self._counters = counters
+
+    def writable(self, topic: str, queue_id: int) -> TopicConfig | None:
+        """Return the topic if it exists and takes messages in this queue; None if it does not exist.
+
+        Raises:
+            Refusal: NO_PERMISSION or INVALID_ARGUMENT.
+        """
+        config = self._topics.get(topic)
+        if config is None:
+            return None
+        if not config.perm & Perm.WRITE or topic in FORBIDDEN_SEND_TOPICS:
+            self._counters.rejected["no_permission"] += 1
+            why = "belongs to the system" if topic in FORBIDDEN_SEND_TOPICS else "is not writable"
+            raise Refusal(ErrorCode.NO_PERMISSION, f"topic {topic!r} {why}; send to another topic or alter it")
+        if queue_id >= max(config.write_queue_nums, config.read_queue_nums) or queue_id < 0:
+            raise _no_queue(topic, queue_id, max(config.write_queue_nums, config.read_queue_nums))
+        return config
+
+    async def create_on_send(self, topic: str, queues: int | None = None) -> None:
+        """Create the topic that a send names and save the table before the send is stored.
+
+        Raises:
+            Refusal: NO_TOPIC if that is not allowed.
+            InvalidName: the name is not legal.
+        """
+        if topic in FORBIDDEN_SEND_TOPICS or self._topics.create_on_send(topic, queues) is None:
+            self._counters.rejected["no_topic"] += 1
+            raise no_topic(topic)
+        await self._saver.save()
+
+    def readable(self, topic: str, queue_id: int) -> TopicConfig:
+        """Return the topic if it exists and can be read in this queue.
+
+        Raises:
+            Refusal: NO_TOPIC, NO_PERMISSION or INVALID_ARGUMENT.
+        """
+        config = self.existing(topic)
+        if not config.perm & Perm.READ:
+            raise Refusal(ErrorCode.NO_PERMISSION, f"topic {topic!r} is not readable; alter its permission")
+        if not 0 <= queue_id < config.read_queue_nums:
+            raise _no_queue(topic, queue_id, config.read_queue_nums)
+        return config
+
+    def existing(self, topic: str) -> TopicConfig:
+        """Return the topic, or refuse with NO_TOPIC."""
+        config = self._topics.get(topic)
+        if config is None:
+            raise no_topic(topic)
+        return config
+
+
+def no_topic(topic: str) -> Refusal:
+    """Return the refusal for a topic that does not exist."""
+    return Refusal(ErrorCode.NO_TOPIC, f"topic {topic!r} does not exist; create it first")
+
+
+def _no_queue(topic: str, queue_id: int, queues: int) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_ARGUMENT, f"topic {topic!r} has no queue {queue_id}; its queues are 0 to {queues - 1}"
+    )
