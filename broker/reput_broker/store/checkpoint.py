@@ -1,35 +1,66 @@
 """How far log, queues and index are known to be on the disk (RocketMQ: StoreCheckpoint).
 
-    position  0         8         16        24        32        40       4096
-              +---------+---------+---------+---------+---------+-- ... --+
-              | i64     | i64     | i64     | i64     | i64     |  zero   |   big-endian
-              +---------+---------+---------+---------+---------+---------+
+    position  0         8         16        24        32        40       72       4096
+              +---------+---------+---------+---------+---------+--------+-- ... --+
+              | i64     | i64     | i64     | i64     | i64     | mark   |  zero   |   big-endian
+              +---------+---------+---------+---------+---------+--------+---------+
               physic    logics    index     master    confirm
               msg time  msg time  msg time  flushed   physical
                                             offset    offset
 
 Times are store times in milliseconds. Values that lie too low are safe: recovery then starts further back. The
 fields lie in one disk sector, so that an update is either there or not.
+
+The mark is ours. RocketMQ keeps the bytes after the five fields as they are, and never looks at them:
+
+    position  40              48               56              64             68            72
+              +---------------+----------------+---------------+--------------+-------------+
+              | "RPUTMARK"    | i64            | i64           | u32          | u32         |
+              +---------------+----------------+---------------+--------------+-------------+
+                              flushed offset   queues offset   queues digest  CRC-32 of bytes [0, 68)
+
+The log is on the disk up to the flushed offset, and so are the queue units of all records before the queues offset.
+The digest is over the ends of all queues and counts only after an orderly stop. The CRC covers the five fields too:
+once RocketMQ has worked in the directory it has changed them, and a mark that knows nothing of its work is void.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import threading
 from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
 
 from .errors import FlushFailed, ForeignFile
 from .file_io import sync_directory, write_all
 
 CHECKPOINT_BYTES = 4096
 _FIELDS = struct.Struct(">qqqqq")
+_MARK = struct.Struct(">8sqqI")
+_CRC = struct.Struct(">I")
+_MARK_MAGIC = b"RPUTMARK"
+_CRC_AT = _FIELDS.size + _MARK.size
 _MARGIN_MS = 3000
 
 
-class StoreCheckpoint:
-    """The five marks, in memory and in the file `checkpoint`.
+class FlushMark(NamedTuple):
+    """What this broker knows beyond RocketMQ's fields, all of it on the disk when the mark is written."""
 
-    The owner sets the attributes; `flush` writes them, in a worker thread if wanted. Absent means all zero.
+    flushed_offset: int
+    """The log is durable up to here."""
+    queues_offset: int
+    """Every record before this log offset has its queue unit on the disk."""
+    queues_digest: int = 0
+    """Checksum of where all queues end, made by an orderly stop."""
+
+
+class StoreCheckpoint:
+    """The marks, in memory and in the file `checkpoint`.
+
+    The owner, and for `mark` whoever flushes, sets the attributes; `write` and `flush` may run in worker threads.
+    Absent means all zero.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,17 +70,13 @@ class StoreCheckpoint:
         self.index_msg_timestamp_ms = 0
         self.master_flushed_offset = 0
         self.confirm_physical_offset = 0
-        self._flushed: tuple[int, ...] | None = None
+        self.mark: FlushMark | None = None
+        """None until it is set, or if the file's mark is missing or void."""
+        self._lock = threading.Lock()
+        self._fd: int | None = None
+        self._written = b""
+        self._flushed = b""
         self._flush_error: FlushFailed | None = None
-
-    def _values(self) -> tuple[int, int, int, int, int]:
-        return (
-            self.physic_msg_timestamp_ms,
-            self.logics_msg_timestamp_ms,
-            self.index_msg_timestamp_ms,
-            self.master_flushed_offset,
-            self.confirm_physical_offset,
-        )
 
     @property
     def min_timestamp_ms(self) -> int:
@@ -79,8 +106,42 @@ class StoreCheckpoint:
             self.master_flushed_offset,
             self.confirm_physical_offset,
         ) = values
-        self._flushed = values if data else None
+        self.mark = _decode_mark(data) if data else None
+        self._written = self._flushed = self._encode() if data else b""
         return bool(data)
+
+    def _encode(self) -> bytes:
+        fields = _FIELDS.pack(
+            self.physic_msg_timestamp_ms,
+            self.logics_msg_timestamp_ms,
+            self.index_msg_timestamp_ms,
+            self.master_flushed_offset,
+            self.confirm_physical_offset,
+        )
+        if self.mark is None:
+            return fields
+        covered = fields + _MARK.pack(_MARK_MAGIC, *self.mark)
+        return covered + _CRC.pack(crc32(covered))
+
+    def write(self) -> None:
+        """Write the marks as they are now, without waiting for the disk: a killed process leaves them behind.
+
+        Raises:
+            DiskFull: the file could not be made or written.
+        """
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        data = self._encode()
+        if data == self._written:
+            return
+        if self._fd is None:
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # A new file appears with all its bytes in one write: a kill leaves it empty or whole.
+        is_new = not self._written
+        write_all(self._fd, data.ljust(CHECKPOINT_BYTES, b"\0") if is_new else data, 0, self.path)
+        self._written = data
 
     def flush(self) -> None:
         """Write the marks as they are now and bring them to the disk; nothing is done if they are there already.
@@ -93,15 +154,14 @@ class StoreCheckpoint:
         """
         if self._flush_error is not None:
             raise self._flush_error
-        values = self._values()
-        if values == self._flushed:
-            return
-        is_new = self._flushed is None
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with self._lock:
+            is_new = not self._flushed
+            self._write()
+            data, fd = self._written, self._fd
+            if data == self._flushed or fd is None:
+                return
+            fd = os.dup(fd)
         try:
-            # A new file appears with all its bytes in one write: a kill leaves it empty or whole.
-            data = _FIELDS.pack(*values)
-            write_all(fd, data.ljust(CHECKPOINT_BYTES, b"\0") if is_new else data, 0, self.path)
             os.fsync(fd)
             if is_new:
                 sync_directory(self.path.parent)
@@ -113,4 +173,19 @@ class StoreCheckpoint:
             raise self._flush_error from error
         finally:
             os.close(fd)
-        self._flushed = values
+        self._flushed = data
+
+    def close(self) -> None:
+        """Close the file. Flushes nothing."""
+        with self._lock:
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                os.close(fd)
+
+
+def _decode_mark(data: bytes) -> FlushMark | None:
+    magic, flushed_offset, queues_offset, digest = _MARK.unpack_from(data, _FIELDS.size)
+    (crc,) = _CRC.unpack_from(data, _CRC_AT)
+    if magic != _MARK_MAGIC or crc != crc32(data[:_CRC_AT]):
+        return None
+    return FlushMark(flushed_offset, queues_offset, digest)

@@ -1,56 +1,58 @@
 """From the log to everything that is derived from it: the batch that reput hands to its dispatchers.
 
 RocketMQ builds one DispatchRequest per record. Here a step of reput makes one `DispatchBatch` of all records that
-it read, already cut into runs of one queue each, so that a dispatcher works per batch and not per message.
+it read, with the rows of each queue together, so that a dispatcher works per batch and not per message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reput_protocol.record_batch import DispatchRows
+
+IntArray = NDArray[np.int64]
 
 
-class QueueRun(NamedTuple):
-    """Records of one queue in one batch, in log order, with consecutive queue offsets.
+class QueueRows(NamedTuple):
+    """The records of one queue in one batch, in log order, with consecutive queue offsets.
 
-    Only records that consumers may see: prepared and rolled back transaction records take part in no run.
+    Only records that consumers may see: prepared and rolled back transaction records take no place in a queue.
     """
 
     topic: str
     queue_id: int
     first_queue_offset: int
-    physical_offsets: Sequence[int]
+    physical_offsets: IntArray
     """Where each record starts in the log, in bytes."""
-    sizes: Sequence[int]
+    sizes: IntArray
     """Whole record sizes in bytes."""
-    tags_codes: Sequence[int]
+    tags_codes: IntArray
     """Signed 64-bit tags codes as a queue entry keeps them (RocketMQ: MessageExtBrokerInner)."""
     store_timestamp_ms: int
-    """Store time of the last record of the run."""
+    """Store time of the last record."""
 
     @property
     def end_queue_offset(self) -> int:
-        """The queue offset after the last record of the run."""
+        """The queue offset after the last record."""
         return self.first_queue_offset + len(self.physical_offsets)
 
 
 @dataclass(slots=True)
 class DispatchBatch:
-    """All records of the log's bytes `[start_offset, end_offset)`.
-
-    `data` holds these bytes and is valid only during the dispatch call: it may look straight into a mapped file.
-    """
+    """All records of the log's bytes `[start_offset, end_offset)`, which `data` begins with."""
 
     start_offset: int
     end_offset: int
-    count: int
-    runs: list[QueueRun]
-    data: memoryview
-    positions: Sequence[int]
-    """Where each record starts in `data`."""
-    store_timestamp_ms: int
-    """Store time of the last record, 0 in an empty batch."""
+    data: bytes
+    rows: DispatchRows
+    """Every record in log order; positions count from the start of `data`."""
+    queues: list[QueueRows]
+    """The records that get queue entries, by queue."""
 
 
 class Dispatcher(Protocol):
@@ -61,7 +63,11 @@ class Dispatcher(Protocol):
     """
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Apply every record of the batch."""
+        """Apply every record of the batch.
+
+        Raises:
+            DiskFull: there is no room now; dispatch stands still and comes back with the same batch.
+        """
 
 
 class MessageArrivingListener(Protocol):
@@ -72,7 +78,7 @@ class MessageArrivingListener(Protocol):
         topic: str,
         queue_id: int,
         max_queue_offset: int,
-        tags_codes: Sequence[int],
+        tags_codes: Sequence[int] | NDArray[Any],
         store_timestamp_ms: int,
     ) -> None:
         """Note that a queue now ends at `max_queue_offset`; called once per queue and step, after all dispatchers."""

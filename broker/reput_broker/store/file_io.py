@@ -125,6 +125,23 @@ def is_all_zero(fd: int, start: int, end: int) -> bool:
     return True
 
 
+def end_of_data(fd: int, start: int, end: int) -> int:
+    """Return the position after the last byte in `[start, end)` that is not zero; `start` if all are."""
+    found = start
+    position = start
+    while position < end:
+        position, stop = _next_data(fd, position, end)
+        while position < stop:
+            chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
+            if not chunk:
+                return found
+            used = len(chunk.rstrip(b"\0"))
+            if used:
+                found = position + used
+            position += len(chunk)
+    return found
+
+
 def _next_data(fd: int, position: int, end: int) -> tuple[int, int]:
     """The next stretch in `[position, end)` that may hold anything but zeros; empty at `end` if none."""
     if not hasattr(os, "SEEK_DATA"):

@@ -25,7 +25,7 @@ from pathlib import Path
 from reput_protocol.buffers import Buffer
 
 from .errors import DiskFull, FileFull, FlushFailed, ForeignFile, StoreClosed
-from .file_io import allocate, is_no_space, sync_data, sync_directory, zero_range
+from .file_io import allocate, end_of_data, is_no_space, sync_data, sync_directory, zero_range
 
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
 
@@ -214,6 +214,12 @@ class MappedFile:
         if self._map is None:
             raise StoreClosed(f"{self.path} is closed")
         return zero_range(self._fd, position, self.size, self.path)
+
+    def end_of_data(self, position: int) -> int:
+        """Return the position after the last byte from `position` on that is not zero; `position` if all are."""
+        if self._map is None:
+            raise StoreClosed(f"{self.path} is closed")
+        return end_of_data(self._fd, position, self.size)
 
     # -- reading -------------------------------------------------------------------------------------------
 

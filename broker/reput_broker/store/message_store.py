@@ -1,22 +1,40 @@
 """The one face of the store: put, get and the steps that services drive (RocketMQ: DefaultMessageStore).
 
-Promise. A message is appended to the log in the page cache; it survives the process from then on and the machine once
+Promise. A message is appended to the log in the page cache; it survives the process from then on, and the machine once
 `flush_commit_log` has passed it. The queues are derived from the log by `reput_step` and can be rebuilt from it at any
 time, so nothing but the log decides what exists. Assumed of the disk: what `fdatasync` confirmed stays, and anything
 written after the last sync may survive or not, page by page, in any order.
 
-Ownership. One thread owns the store and calls everything, with four exceptions that may run in worker threads, each
-in one thread at a time: `flush_commit_log`, `flush_consume_queues`, `write_checkpoint`, `prepare_next_file`; and
-`read_extents(cold=True)`, which may run in any number of them.
+Ownership. One thread owns the store and calls everything, with these exceptions: `flush_commit_log`,
+`flush_consume_queues`, `write_checkpoint` and `prepare_next_file` may run in worker threads, each in one at a time, and
+`read_extents` with `cold=True` in any number of them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from reput_broker.store.dispatch import MessageArrivingListener
-from reput_broker.store.options import StoreOptions
+from reput_broker.store.abort_marker import AbortMarker
+from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.consume_queue_builder import ConsumeQueueBuilder, QueueGap
+from reput_broker.store.consume_queue_table import ConsumeQueueTable
+from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.dir_lock import DirectoryLock
+from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
+from reput_broker.store.errors import DiskFull, StoreClosed, StoreDamaged, StoreError, StoreReadOnly
+from reput_broker.store.get_message import (
+    ARRAY_THRESHOLD,
+    LogWindow,
+    clamp_bytes,
+    select_few,
+    select_many,
+)
+from reput_broker.store.opening import StoreParts, open_parts, queues_digest
+from reput_broker.store.options import QUEUE_UNIT_BYTES, StoreOptions
+from reput_broker.store.put_checks import encode_records, illegal_record
+from reput_broker.store.reput import STEP_BYTES_MAX, Reput
 from reput_broker.store.results import (
     ROCKETMQ_LIMITS,
     Extent,
@@ -26,16 +44,27 @@ from reput_broker.store.results import (
     TransferLimits,
 )
 from reput_broker.store.stats import StoreStats
+from reput_broker.store.status import GetStatus, PutStatus
 from reput_protocol.codes import BoundaryType
 from reput_protocol.filters import TagFilter
 from reput_protocol.record import Record
+from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits, check_put_block
+
+ACCESS_IN_MEMORY_PERCENT = 40
+"""Records this near to the end of the log, in percent of the machine's memory, count as being in the page cache."""
+DISPATCH_RETRY_MS = 100
+"""How long dispatch waits after it found no room on the disk."""
 
 
 class MessageStore:
-    """The messages of one directory."""
+    """The messages of one directory.
 
-    stats: StoreStats
-    options: StoreOptions
+    Args:
+        options: geometry, durability and limits.
+        clock_ms: wall clock in milliseconds, asked once per put.
+        listener: told about new messages once they can be read.
+        dispatchers: more of what is derived from the log, fed after the queues.
+    """
 
     def __init__(
         self,
@@ -43,9 +72,51 @@ class MessageStore:
         *,
         clock_ms: Callable[[], int],
         listener: MessageArrivingListener | None = None,
-    ) -> None: ...
+        dispatchers: Sequence[Dispatcher] = (),
+    ) -> None:
+        self.options = options
+        self.stats = StoreStats()
+        self._clock_ms = clock_ms
+        self._listener = listener
+        self._dispatchers = tuple(dispatchers)
+        self._limits = BlockLimits(
+            body_bytes_max=options.message_bytes_max,
+            block_bytes_max=max(BLOCK_BYTES_MAX, options.message_bytes_max),
+        )
+        self._memory_bytes = options.memory_bytes * ACCESS_IN_MEMORY_PERCENT // 100
+        self._refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
+        self._read_only_reason: str | None = None
+        self._disk_full_reason: str | None = None
+        self._dispatch_retry_ms: int | None = None
+        self._warm_from = 0
+        self._is_open = False
+        self._make_parts()
 
-    # Opening and closing
+    def _make_parts(self) -> None:
+        options = self.options
+        root = options.data_dir
+        self._abort = AbortMarker(root / "abort")
+        self._lock = DirectoryLock(root / "lock", self._abort)
+        self._checkpoint = StoreCheckpoint(root / "checkpoint")
+        self._log = CommitLog(options, self._clock_ms)
+        self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
+        self._deleted = DeletedTopics(root / "deletedTopics")
+        self._reput = self._make_reput(0)
+        self._dispatched = (0, 0)
+
+    def _make_reput(self, position: int) -> Reput:
+        return Reput(
+            self._log,
+            [ConsumeQueueBuilder(self._queues), *self._dispatchers],
+            self._deleted,
+            self.stats,
+            limit=self._readable_end,
+            position=position,
+            levels_ms=self.options.delay_levels_ms,
+            listener=self._listener,
+        )
+
+    # -- opening and closing -------------------------------------------------------------------------------
 
     def open(self) -> RecoveryReport:
         """Lock the directory, recover what is there and accept messages. Blocks for as long as recovery takes.
@@ -54,61 +125,205 @@ class MessageStore:
             StoreLocked: another broker, in this process or another, has the directory.
             ForeignFile: something in it is not ours to understand and would be damaged.
             StoreDamaged: records that had been flushed do not pass their checks.
+            DiskFull, FlushFailed: recovery could not be brought to its end; the next start does it again.
 
-        After an error nothing in the directory has been changed and the lock is free again.
+        After the first three nothing in the directory has been changed; after any, the lock is free again.
         """
+        assert not self._is_open
+        started = time.perf_counter()
+        self._make_parts()
+        self._lock.acquire()
+        try:
+            report = open_parts(
+                StoreParts(
+                    self.options, self._log, self._queues, self._checkpoint, self._deleted, self._abort
+                )
+            )
+        except BaseException:
+            self._release()
+            raise
+        self._reput = self._make_reput(report.end_offset)
+        self._dispatched = (report.end_offset, self._checkpoint.logics_msg_timestamp_ms)
+        self._warm_from = report.checked_from
+        self._read_only_reason = self._disk_full_reason = self._dispatch_retry_ms = None
+        self._refusal = None
+        self._is_open = True
+        return report._replace(duration_s=time.perf_counter() - started)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Flush, dispatch and sync everything and release the directory. Blocks. Safe to call twice.
 
-        The directory counts as closed in order only if all of that succeeded; otherwise the next start recovers it.
+        Returns:
+            Whether all of it succeeded. Otherwise `abort` stays, and the next start recovers the directory.
         """
+        if not self._is_open:
+            return self._read_only_reason is None
+        self._refusal = PutStatus.SERVICE_NOT_AVAILABLE
+        self._is_open = False
+        try:
+            in_order = self._finish()
+            if in_order:
+                self._abort.remove()
+        finally:
+            self._release()
+        return in_order
+
+    def _finish(self) -> bool:
+        try:
+            self.flush_commit_log()
+            self._dispatch_retry_ms = None
+            while self._dispatch_behind:
+                if self.reput_step() == 0 and self._dispatch_behind:
+                    return False
+            self.flush_consume_queues()
+            end = self._log.max_offset
+            self._checkpoint.mark = FlushMark(end, end, queues_digest(self._queues))
+            self._checkpoint.flush()
+        except (StoreError, OSError) as error:
+            self._become_read_only(str(error))
+        return self._read_only_reason is None
+
+    def _release(self) -> None:
+        self._log.files.close()
+        self._queues.close()
+        self._checkpoint.close()
+        self._lock.release()
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Whether messages can be read."""
+        return self._is_open
 
     @property
-    def is_writable(self) -> bool: ...
+    def is_writable(self) -> bool:
+        """Whether puts are accepted, as far as the last one and the last step could tell."""
+        return self._refusal is None and self._disk_full_reason is None
 
     @property
     def read_only_reason(self) -> str | None:
-        """Why puts are refused as READ_ONLY: a failed flush or damage, with file and position; None while writable."""
+        """Why puts are refused as READ_ONLY until the broker is restarted; None while they are not."""
+        return self._read_only_reason
 
     @property
     def disk_full_reason(self) -> str | None:
         """What could not be written for want of space; None while there is space. Clears by itself."""
+        return self._disk_full_reason
 
-    # Putting
+    def _become_read_only(self, reason: str) -> None:
+        """Take no more puts; the first reason stands."""
+        if self._read_only_reason is None:
+            self._read_only_reason = reason
+            self.options.on_event("store_read_only", {"reason": reason})
+        if self._refusal is not PutStatus.SERVICE_NOT_AVAILABLE:
+            self._refusal = PutStatus.READ_ONLY
+
+    def _note_disk_full(self, error: DiskFull) -> None:
+        self.stats.disk_full += 1
+        if self._disk_full_reason is None:
+            self.options.on_event(
+                "store_disk_full", {"path": str(error.path), "needed_bytes": error.needed_bytes}
+            )
+        self._disk_full_reason = str(error)
+
+    def _note_space(self) -> None:
+        if self._disk_full_reason is not None and self._dispatch_retry_ms is None:
+            self._disk_full_reason = None
+            self.options.on_event("store_has_space_again", {})
+
+    # -- putting -------------------------------------------------------------------------------------------
 
     def put_block(
         self, block: bytearray, *, topic: str, queue_id: int, count: int, born_host: bytes
     ) -> PutResult:
-        """Store a block of `count` encoded records of one queue as a whole. Never waits for the disk unless a file must be made.
+        """Store a block of `count` encoded records of one queue as a whole.
+
+        Never waits for the disk, unless a file must be made (`needs_new_file`).
 
         Args:
-            block: the records back to back as a producer encodes them; the broker's fields are filled in in place.
+            block: the records back to back, as a producer encodes them; the broker's fields are filled in in place.
+            topic: the topic that every record must name.
+            queue_id: the queue that every record must name.
+            count: how many records the block must hold.
             born_host: the peer as 4 address bytes and a 4-byte port.
 
         Raises:
             RecordMalformed: the block breaks a rule; it names the first bad record. Nothing was stored.
+            InvalidMessage: no record can hold this topic.
         """
+        if self._refusal is not None:
+            return self._refused(self._refusal)
+        check = check_put_block(block, topic=topic, queue_id=queue_id, count=count, limits=self._limits)
+        size = len(block)
+        if not self._log.fits(size):
+            return self._refused(PutStatus.MESSAGE_ILLEGAL)
+        try:
+            result = self._log.append_block(block, check, topic, queue_id, count, born_host)
+        except DiskFull as error:
+            self._note_disk_full(error)
+            return self._refused(PutStatus.DISK_FULL)
+        if self._disk_full_reason is not None:
+            self._note_space()
+        stats = self.stats
+        stats.put_blocks += 1
+        stats.put_messages += count
+        stats.put_bytes += size
+        return result
 
     def put_record(self, record: Record) -> PutResult:
-        """Store one message whose record the broker composed; offsets and store timestamp are set here."""
+        """Store one message whose record the broker composed; its offsets and store timestamp are set here."""
+        return self.put_records((record,))
 
     def put_records(self, records: Sequence[Record]) -> PutResult:
-        """Store the messages of one RocketMQ batch: one topic, one queue, contiguous, in one file, all or none."""
+        """Store messages of one topic and queue contiguously, in one file, all or none (RocketMQ: putMessages).
+
+        Prepared and rolled back transaction records get queue offset 0 and no queue entry.
+        """
+        if self._refusal is not None:
+            return self._refused(self._refusal)
+        options = self.options
+        illegal = illegal_record(records, options.message_bytes_max, with_crc=options.record_crc)
+        if illegal is not None:
+            return self._refused(illegal)
+        encoded = encode_records(records, options.host, with_crc=options.record_crc)
+        if not self._log.fits(sum(map(len, encoded))):
+            return self._refused(PutStatus.MESSAGE_ILLEGAL)
+        try:
+            result = self._log.append_records(encoded, records)
+        except DiskFull as error:
+            self._note_disk_full(error)
+            return self._refused(PutStatus.DISK_FULL)
+        self._note_space()
+        stats = self.stats
+        stats.put_blocks += 1
+        stats.put_messages += len(records)
+        stats.put_bytes += result.end_offset - result.physical_offset
+        return result
+
+    def _refused(self, status: PutStatus) -> PutResult:
+        self.stats.put_refused += 1
+        return PutResult(status)
 
     def needs_new_file(self, size: int) -> bool:
-        """Whether a put of `size` bytes would have to make a log file, which blocks: call `prepare_next_file` first, in a thread."""
+        """Whether a put of `size` bytes would have to make a log file, which blocks.
+
+        Then call `prepare_next_file` in a thread first.
+        """
+        return self._log.needs_new_file(size)
 
     def should_prepare_next_file(self) -> bool:
         """Whether the log file in use is at least half full and the next one has not been made."""
+        return self._is_open and self._log.should_prepare_next_file()
 
     def prepare_next_file(self) -> None:
-        """Make the next log file ahead of need. Blocks; callable from a worker thread. Raises DiskFull."""
+        """Make the next log file ahead of need. Blocks; may run in a worker thread.
 
-    # Getting
+        Raises:
+            DiskFull: there is no room; puts go on while the file in use has room.
+        """
+        if self._log.files.prepare_next():
+            self.stats.files_prepared += 1
+
+    # -- getting -------------------------------------------------------------------------------------------
 
     def get_message(
         self,
@@ -121,68 +336,289 @@ class MessageStore:
         *,
         limits: TransferLimits = ROCKETMQ_LIMITS,
     ) -> GetMessageResult:
-        """Find the messages of a queue from `offset` on (RocketMQ: DefaultMessageStore.getMessage)."""
+        """Find the messages of a queue from a queue offset on (RocketMQ: DefaultMessageStore.getMessage).
+
+        The first matching message is taken whatever its size; then whatever of `max_messages`, `max_bytes` and
+        `limits` is reached first ends the result, and so do the end of a queue file and the number of entries that
+        one call may scan.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        if not self._is_open:
+            raise StoreClosed(f"the store in {self.options.data_dir} is not open")
+        stats = self.stats
+        stats.get_calls += 1
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return GetMessageResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_queue_offset, queue.max_queue_offset
+        if high == 0:
+            return GetMessageResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return GetMessageResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset >= high:
+            if offset == high:
+                return GetMessageResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+            return GetMessageResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+
+        wanted = max(1, max_messages)
+        if tag_filter is None or tag_filter.matches_all:
+            entries = min(wanted, limits.memory_messages)
+        else:
+            entries = max(limits.scan_bytes // QUEUE_UNIT_BYTES, wanted)
+        units = queue.read_units(offset, entries)
+        if not len(units):
+            return GetMessageResult(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), low, high)
+        log_end = self._log.max_offset
+        window = LogWindow(self._log.min_offset, log_end, log_end - self._memory_bytes)
+        max_bytes = clamp_bytes(max_bytes)
+        if len(units) < ARRAY_THRESHOLD:
+            selection = select_few(units.tolist(), window, wanted, max_bytes, tag_filter, limits)
+        else:
+            selection = select_many(units, window, wanted, max_bytes, tag_filter, limits)
+        next_begin = offset + selection.scanned
+        if not selection.taken:
+            status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
+            return GetMessageResult(status, next_begin, low, high)
+        extents = selection.extents
+        cold = extents[0].physical_offset < max(window.memory_from, self._warm_from)
+        stats.get_found += 1
+        stats.get_messages += selection.taken
+        stats.get_bytes += selection.size
+        stats.get_cold += cold
+        return GetMessageResult(
+            GetStatus.FOUND, next_begin, low, high, selection.taken, selection.size, extents, cold
+        )
 
     def read_extents(self, extents: Sequence[Extent], *, cold: bool = False) -> bytes:
-        """The bytes of the extents, joined. With `cold` by positional reads, which other threads do not wait for."""
+        """The bytes of the extents, joined: a copy, valid for as long as the caller likes.
 
-    def min_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
+        With `cold` by positional reads, which no other thread waits for; callable from any thread.
 
-    def max_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
+        Raises:
+            FileMissing, StoreClosed: the file has been deleted since, or the store closed.
+        """
+        read = self._log.read_cold if cold else self._log.read
+        if len(extents) == 1:
+            return read(*extents[0])
+        return b"".join([read(physical_offset, size) for physical_offset, size in extents])
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The queue offset of the first message that is still there, 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.min_queue_offset
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next readable message gets, 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_queue_offset
 
     def offset_by_timestamp(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
-    ) -> int: ...
+    ) -> int:
+        """The queue offset that a store time leads to (RocketMQ: getOffsetInQueueByTime).
 
-    def earliest_message_time(self, topic: str, queue_id: int) -> int: ...
+        LOWER: the first message stored at or after the time, the end of the queue if there is none. UPPER: the last
+        one stored at or before it. 0 for an unknown queue.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        return queue.offset_by_timestamp(
+            timestamp_ms,
+            "lower" if boundary is BoundaryType.LOWER else "upper",
+            self._store_time_of,
+            self._log.min_offset,
+        )
 
-    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int: ...
+    def _store_time_of(self, physical_offset: int, size: int) -> int:
+        del size
+        return self._log.store_timestamp_at(physical_offset)
 
-    def message_at(self, physical_offset: int) -> bytes | None: ...
+    def earliest_message_time(self, topic: str, queue_id: int) -> int:
+        """The store time of the first message that is still there, in milliseconds; -1 if there is none."""
+        return self.store_timestamp(topic, queue_id, self.min_offset_in_queue(topic, queue_id))
 
-    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool: ...
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """The store time of one message in milliseconds, -1 if there is no such message."""
+        physical_offset = self._physical_offset_of(topic, queue_id, offset)
+        return -1 if physical_offset is None else self._log.store_timestamp_at(physical_offset)
 
-    # Steps driven by services
+    def message_at(self, physical_offset: int) -> bytes | None:
+        """The whole record that starts at a log offset, checked; None if no readable record starts there."""
+        return self._log.message_at(physical_offset, self._readable_end())
 
-    def reput_step(self, max_bytes: int = 1 << 20) -> int:
-        """Dispatch what the log holds beyond the last step, up to `max_bytes`; return how many records that were."""
+    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message lies within 40 % of the machine's memory of the end of the log (RocketMQ's estimate)."""
+        physical_offset = self._physical_offset_of(topic, queue_id, offset)
+        return physical_offset is not None and self._log.max_offset - physical_offset <= self._memory_bytes
+
+    def _physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        queue = self._queues.get(topic, queue_id)
+        unit = None if queue is None else queue.get_unit(offset)
+        return None if unit is None else unit.physical_offset
+
+    def _readable_end(self) -> int:
+        """Under SYNC_FLUSH nobody sees what a power cut could take back."""
+        return self._log.flushed_offset if self.options.flush_sync else self._log.max_offset
+
+    # -- steps driven by services --------------------------------------------------------------------------
+
+    def reput_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
+        """Dispatch what the log holds beyond the last step, about `max_bytes` of it; return how many records.
+
+        0 means that there is nothing to do now: everything is dispatched, the disk is full (dispatch tries again by
+        itself, a moment later), or what comes next cannot be read. The last makes the store read-only: what was put
+        behind the damage could not be consumed.
+        """
+        if self._read_only_reason is not None and self.stats.dispatch_damage:
+            return 0
+        if self._dispatch_retry_ms is not None and self._clock_ms() < self._dispatch_retry_ms:
+            return 0
+        reput = self._reput
+        try:
+            count = reput.step(max_bytes)
+        except DiskFull as error:
+            self._dispatch_retry_ms = self._clock_ms() + DISPATCH_RETRY_MS
+            self._note_disk_full(error)
+            if self._refusal is None:
+                self._refusal = PutStatus.DISK_FULL
+            return 0
+        except (StoreDamaged, QueueGap) as error:
+            self.stats.dispatch_damage += 1
+            self._become_read_only(str(error))
+            return 0
+        if count:
+            self._dispatched = (reput.position, reput.store_timestamp_ms)
+        if self._dispatch_retry_ms is not None:
+            self._dispatch_retry_ms = None
+            if self._refusal is PutStatus.DISK_FULL:
+                self._refusal = None
+            self._note_space()
+        return count
 
     @property
-    def dispatch_behind_bytes(self) -> int: ...
+    def _dispatch_behind(self) -> bool:
+        return self._reput.position < self._readable_end()
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log that could be dispatched and have not been."""
+        return self._reput.behind_bytes
 
     @property
     def dispatch_idle(self) -> bool:
-        """Whether a reput step now would find nothing to do."""
+        """Whether a reput step now would find nothing to do; true too when dispatch stands still for good."""
+        return not self._dispatch_behind or self.stats.dispatch_damage > 0
 
     def flush_commit_log(self) -> int:
         """Sync the log and return the offset up to which it is durable. Blocks; one thread at a time.
 
         Raises:
-            StoreReadOnly: the sync failed, now or earlier. What was not durable may be lost; the store takes no more puts.
+            StoreReadOnly: the sync failed, now or earlier. What had been flushed is safe; what had not may be lost,
+                and the store takes no more puts.
         """
+        if self._read_only_reason is not None and self.stats.flush_failures:
+            raise StoreReadOnly(self._read_only_reason)
+        log = self._log
+        before = log.flushed_offset
+        stored_ms = log.last_store_timestamp_ms
+        if log.max_offset == before:
+            return before
+        started = time.perf_counter_ns()
+        stats = self.stats
+        try:
+            flushed = log.files.flush()
+            if stored_ms:
+                self._checkpoint.physic_msg_timestamp_ms = stored_ms
+            mark = self._checkpoint.mark
+            self._checkpoint.mark = FlushMark(flushed, mark.queues_offset if mark is not None else 0)
+            self._checkpoint.write()
+        except DiskFull as error:  # the checkpoint exists and is only overwritten, so this is a broken disk
+            stats.flush_failures += 1
+            self._become_read_only(str(error))
+            raise StoreReadOnly(str(error)) from error
+        except (StoreError, OSError) as error:
+            stats.flush_failures += 1
+            self._become_read_only(str(error))
+            raise StoreReadOnly(str(error)) from error
+        stats.flushes += 1
+        stats.flushed_bytes += flushed - before
+        stats.flush_duration_us += (time.perf_counter_ns() - started) // 1000
+        return flushed
 
     @property
-    def flushed_offset(self) -> int: ...
+    def flushed_offset(self) -> int:
+        """The log is durable up to here."""
+        return self._log.flushed_offset
 
     @property
-    def max_physical_offset(self) -> int: ...
+    def max_physical_offset(self) -> int:
+        """Where the log ends."""
+        return self._log.max_offset
 
     @property
-    def min_physical_offset(self) -> int: ...
+    def min_physical_offset(self) -> int:
+        """Where the log begins."""
+        return self._log.min_offset
 
     @property
-    def flush_behind_bytes(self) -> int: ...
+    def flush_behind_bytes(self) -> int:
+        """Bytes of the log that are not durable yet."""
+        return max(0, self._log.max_offset - self._log.flushed_offset)
 
-    def flush_consume_queues(self) -> None: ...
+    def flush_consume_queues(self) -> None:
+        """Sync what was dispatched before the call. Blocks; one thread at a time.
 
-    def write_checkpoint(self) -> None: ...
+        Raises:
+            StoreReadOnly: the sync failed. The queues can be rebuilt, but this process must not go on.
+        """
+        position, stored_ms = self._dispatched
+        try:
+            self._queues.flush()
+        except (StoreError, OSError) as error:
+            self._become_read_only(str(error))
+            raise StoreReadOnly(str(error)) from error
+        self.stats.consume_queue_flushes += 1
+        checkpoint = self._checkpoint
+        checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, stored_ms)
+        flushed = checkpoint.mark.flushed_offset if checkpoint.mark is not None else 0
+        checkpoint.mark = FlushMark(flushed, position)
 
-    # Topics
+    def write_checkpoint(self) -> None:
+        """Bring the checkpoint to the disk. Blocks; one thread at a time.
 
-    def delete_topic(self, topic: str) -> None: ...
+        Raises:
+            StoreReadOnly: the sync failed.
+        """
+        try:
+            self._checkpoint.flush()
+        except (StoreError, OSError) as error:
+            self._become_read_only(str(error))
+            raise StoreReadOnly(str(error)) from error
+        self.stats.checkpoints += 1
+
+    # -- topics --------------------------------------------------------------------------------------------
+
+    def delete_topic(self, topic: str) -> int:
+        """Delete the queues of a topic; return how many there were. Durable on return.
+
+        Its records stay in the log until their file expires, but no recovery brings them back. A topic of that name
+        begins again at queue offset 0.
+
+        Raises:
+            StoreReadOnly, StoreClosed: the store does not write.
+        """
+        if not self._is_open:
+            raise StoreClosed(f"the store in {self.options.data_dir} is not open")
+        if self._read_only_reason is not None:
+            raise StoreReadOnly(self._read_only_reason)
+        self._deleted.add(topic, self._log.max_offset)
+        for key in [key for key in self._log.next_queue_offsets if key[0] == topic]:
+            del self._log.next_queue_offsets[key]
+        return self._queues.delete_topic(topic)
 
     def queues(self) -> list[tuple[str, int]]:
         """Every (topic, queue id) that has a queue."""
-
-    @property
-    def data_dir(self) -> Path: ...
+        return [(queue.topic, queue.queue_id) for queue in self._queues]

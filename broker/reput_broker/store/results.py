@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from reput_broker.store.status import GetStatus, PutStatus
 
 
-class PutResult(NamedTuple):
+@dataclass(slots=True)
+class PutResult:
     """The outcome of one put (RocketMQ: AppendMessageResult). Offsets are -1 unless the status is PUT_OK.
 
     The messages are durable once `MessageStore.flush_commit_log` has returned an offset of at least `end_offset`.
@@ -31,7 +33,8 @@ class Extent(NamedTuple):
     size: int
 
 
-class GetMessageResult(NamedTuple):
+@dataclass(slots=True)
+class GetMessageResult:
     """The outcome of one get (RocketMQ: GetMessageResult). Holds places, not bytes; `read_extents` fetches those."""
 
     status: GetStatus
@@ -49,7 +52,7 @@ class GetMessageResult(NamedTuple):
 
 
 class TransferLimits(NamedTuple):
-    """How much one get may return, apart from what its caller asks for (RocketMQ: maxTransferBytesOnMessageInMemory...).
+    """How much one get may return, apart from what its caller asks for (RocketMQ: maxTransfer...OnMessageIn...).
 
     "Memory" holds for records within 40 % of the machine's memory of the end of the log, "disk" for older ones. The
     first message is returned whatever its size.

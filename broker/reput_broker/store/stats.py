@@ -42,6 +42,7 @@ class StoreStats:
     consume_queue_flushes: int = 0
     checkpoints: int = 0
 
-    files_created: int = 0
+    files_prepared: int = 0
+    """Log files that were made ahead of need."""
     disk_full: int = 0
     """Times a file or a queue entry could not be written for want of space."""

@@ -1,0 +1,277 @@
+"""The log of all messages: append at the end, read anywhere (RocketMQ: CommitLog).
+
+Records never span files. When the next block of L bytes does not satisfy `L + 8 <= remaining`, the file is closed with
+a blank record, 8 bytes that name what is left, and the block goes to the start of the next file. So every finished
+file ends with a blank record, and a batch always lies in one file.
+
+Commit point of an append: the first 8 bytes of the block, copied last. A process killed before that leaves zeros where
+the block's size and magic belong, and recovery ends the log there; killed after it, the whole block is there. A block
+of many records is published as one, since every later record lies behind the first one's head.
+
+Store timestamps are the broker's clock at the append. They do not decrease as long as that clock does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from reput_broker.store.errors import DiskFull, FileMissing
+from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.mapped_file_queue import MappedFileQueue
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.put_checks import has_queue_entry
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_protocol.record import Record
+from reput_protocol.record_batch import BlockCheck, patch_block
+from reput_protocol.record_layout import (
+    BLANK_BYTES,
+    BORN_HOST_AT,
+    BORN_HOST_IPV6,
+    FRONT,
+    I32,
+    I64,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_FLAG_AT,
+    encode_blank,
+)
+from reput_protocol.record_scan import ScanStatus, patch_record, scan_record
+
+_HEAD_BYTES = 76
+"""A record's fields up to the store timestamp, whatever kind of address its producer has; no record is shorter."""
+CREATE_RETRY_MS = 1000
+"""How long a full disk is left alone before a put tries again to make a file."""
+
+
+class CommitLog:
+    """The files under `commitlog/` and the table of next queue offsets.
+
+    Invariant: `min_offset <= flushed_offset <= max_offset`; bytes in `[min_offset, max_offset)` are whole records and
+    blanks, and never change. One thread appends; reads and `flush` need no lock, since bytes below `max_offset` stay.
+    """
+
+    def __init__(self, options: StoreOptions, clock_ms: Callable[[], int]) -> None:
+        self.files = MappedFileQueue(options.data_dir / "commitlog", options.commit_log_file_size)
+        self.next_queue_offsets: dict[tuple[str, int], int] = {}
+        """The queue offset that the next message of a queue gets (RocketMQ: topicQueueTable)."""
+        self._file_size = options.commit_log_file_size
+        self._store_host = options.host.packed()
+        self._clock_ms = clock_ms
+        self.last_store_timestamp_ms = 0
+        """Store time of the last append, 0 before the first."""
+        self._file: MappedFile | None = None
+        self._full: DiskFull | None = None
+        self._full_at_ms = 0
+
+    # -- where the log begins and ends -----------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Where the first kept file starts, in bytes; 0 in an empty log."""
+        return max(self.files.min_offset, 0)
+
+    @property
+    def max_offset(self) -> int:
+        """Where the next record goes, unless it needs a new file."""
+        file = self._file
+        return self.files.max_offset if file is None else file.base_offset + file.wrote_position
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk."""
+        return self.files.flushed_where
+
+    def next_file_offset(self, offset: int) -> int:
+        """Where the file after the one that contains `offset` starts."""
+        return offset - offset % self._file_size + self._file_size
+
+    def adopt_last_file(self) -> None:
+        """Go on appending to the last file; called once recovery has set where it ends."""
+        self._file = self.files.last_file
+
+    # -- append ----------------------------------------------------------------------------------------------
+
+    def fits(self, size: int) -> bool:
+        """Whether a block of `size` bytes fits into an empty file at all."""
+        return size + BLANK_BYTES <= self._file_size
+
+    def needs_new_file(self, size: int) -> bool:
+        """Whether appending `size` bytes would have to create a file, because the next one is not ready yet."""
+        file = self._file
+        if file is not None and file.wrote_position + size + BLANK_BYTES <= self._file_size:
+            return False
+        return not self.files.has_prepared
+
+    def should_prepare_next_file(self) -> bool:
+        """Whether the file in use is at least half full and the next one does not exist yet."""
+        file = self._file
+        return file is not None and 2 * file.wrote_position >= self._file_size and not self.files.has_prepared
+
+    def append_block(
+        self, block: bytearray, check: BlockCheck, topic: str, queue_id: int, count: int, born_host: bytes
+    ) -> PutResult:
+        """Fill in the broker's fields of a checked block, in place, and append it.
+
+        The block must fit into a file (`fits`). Readable at once, durable once `flush` has passed its end.
+
+        Raises:
+            DiskFull: a new file was needed and could not be made; nothing has changed but the block.
+        """
+        size = len(block)
+        file = self._file
+        if file is None or file.wrote_position + size + BLANK_BYTES > self._file_size:
+            file = self._roll()
+        physical_offset = file.base_offset + file.wrote_position
+        key = (topic, queue_id)
+        queue_offset = self.next_queue_offsets.get(key, 0)
+        now = self._clock_ms()
+        patch_block(
+            block,
+            check,
+            first_queue_offset=queue_offset,
+            first_physical_offset=physical_offset,
+            store_timestamp_ms=now,
+            born_host=born_host,
+            store_host=self._store_host,
+        )
+        file.write_published(block)
+        self.next_queue_offsets[key] = queue_offset + count
+        self.last_store_timestamp_ms = now
+        return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, physical_offset + size, now, count)
+
+    def append_records(self, encoded: Sequence[bytes], records: Sequence[Record]) -> PutResult:
+        """Append records that the broker encoded itself, contiguously and as one.
+
+        Args:
+            encoded: whole records of one queue, whose offsets and store timestamp are still to be filled in.
+            records: what they were encoded from. Prepared and rolled back transaction records carry queue offset 0
+                and take no place in a queue.
+
+        Raises:
+            DiskFull: as for `append_block`.
+        """
+        block = bytearray().join(encoded)
+        file = self._file
+        if file is None or file.wrote_position + len(block) + BLANK_BYTES > self._file_size:
+            file = self._roll()
+        physical_offset = file.base_offset + file.wrote_position
+        key = (records[0].topic, records[0].queue_id)
+        next_queue_offset = first_queue_offset = self.next_queue_offsets.get(key, 0)
+        now = self._clock_ms()
+        position = 0
+        for data, record in zip(encoded, records, strict=True):
+            takes_place = has_queue_entry(record)
+            patch_record(
+                block,
+                position,
+                queue_offset=next_queue_offset if takes_place else 0,
+                physical_offset=physical_offset + position,
+                store_timestamp_ms=now,
+                born_host=None,
+                store_host=None,
+            )
+            next_queue_offset += takes_place
+            position += len(data)
+        file.write_published(block)
+        if next_queue_offset != first_queue_offset:
+            self.next_queue_offsets[key] = next_queue_offset
+        self.last_store_timestamp_ms = now
+        return PutResult(
+            PutStatus.PUT_OK,
+            first_queue_offset if has_queue_entry(records[0]) else 0,
+            physical_offset,
+            physical_offset + position,
+            now,
+            len(encoded),
+        )
+
+    def _roll(self) -> MappedFile:
+        """Close the file in use with a blank record and go on in the next one, which is made first if it has to be."""
+        if not self.files.has_prepared:
+            self._make_file()
+        file = self._file
+        if file is not None and not file.is_full:
+            file.write_published(encode_blank(self._file_size - file.wrote_position))
+            file.wrote_position = self._file_size
+        fresh = self.files.last_file_for(create=True)
+        assert fresh is not None, "it was made before"
+        self._file = fresh
+        return fresh
+
+    def _make_file(self) -> None:
+        """Make the next file, unless the disk was full a moment ago: trying costs time that every put would pay."""
+        now = self._clock_ms()
+        if self._full is not None and 0 <= now - self._full_at_ms < CREATE_RETRY_MS:
+            raise DiskFull(self._full.path, self._full.needed_bytes)
+        try:
+            if self._file is None:
+                self.files.last_file_for(create=True)
+            else:
+                self.files.prepare_next()
+        except DiskFull as error:
+            self._full = error
+            self._full_at_ms = now
+            raise
+        self._full = None
+
+    # -- read ------------------------------------------------------------------------------------------------
+
+    def read(self, physical_offset: int, size: int) -> bytes:
+        """Copy `size` bytes out of the map. They must lie in one file and below `max_offset`."""
+        file = self._file_at(physical_offset)
+        return bytes(file.slice(physical_offset - file.base_offset, size))
+
+    def read_cold(self, physical_offset: int, size: int) -> bytes:
+        """The same by a positional read, which does not stop other threads while the disk turns."""
+        file = self._file_at(physical_offset)
+        return file.read_at(physical_offset - file.base_offset, size)
+
+    def message_at(self, physical_offset: int, limit: int) -> bytes | None:
+        """The whole record that starts at `physical_offset` and ends at or before `limit`; None if none does.
+
+        The offset may come from anywhere: nothing but a sound record that names this very place is returned.
+        """
+        head = self._head_at(physical_offset, limit)
+        if head is None:
+            return None
+        size, magic, _, _, _, _, named_offset, _, _ = FRONT.unpack_from(head)
+        file_end = physical_offset - physical_offset % self._file_size + self._file_size
+        if (
+            magic not in (MAGIC_V1, MAGIC_V2)
+            or named_offset != physical_offset
+            or not _HEAD_BYTES < size <= min(limit, file_end) - physical_offset
+        ):
+            return None
+        record = self.read(physical_offset, size)
+        if scan_record(record, 0, size, check_crc=True).status is not ScanStatus.RECORD:
+            return None
+        return record
+
+    def store_timestamp_at(self, physical_offset: int) -> int:
+        """The store time of the record that starts there, -1 if the place is not in the log."""
+        head = self._head_at(physical_offset, self.max_offset)
+        if head is None:
+            return -1
+        (sys_flag,) = I32.unpack_from(head, SYS_FLAG_AT)
+        (timestamp_ms,) = I64.unpack_from(head, BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8))
+        return int(timestamp_ms)
+
+    def _head_at(self, physical_offset: int, limit: int) -> bytes | None:
+        if physical_offset + _HEAD_BYTES > limit:
+            return None
+        file = self.files.find_by_offset(physical_offset)
+        if file is None or physical_offset + _HEAD_BYTES > file.base_offset + file.wrote_position:
+            return None
+        return bytes(file.slice(physical_offset - file.base_offset, _HEAD_BYTES))
+
+    def _file_at(self, physical_offset: int) -> MappedFile:
+        file = self._file
+        if file is not None and physical_offset >= file.base_offset:
+            return file
+        file = self.files.find_by_offset(physical_offset)
+        if file is None:
+            raise FileMissing(
+                self.files.directory, f"no file holds log offset {physical_offset}; it has been deleted since"
+            )
+        return file

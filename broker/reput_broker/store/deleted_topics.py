@@ -1,0 +1,78 @@
+"""Which records of the log belong to topics that have been deleted since.
+
+Deleting a topic removes its queues, but its records stay in the log until their file expires. A recovery that reads
+them again would bring the queues back, and a topic created anew under the same name would find its first offsets
+taken. So the deletion leaves a mark: records of the topic below an offset do not count any more. The marks live in
+`deletedTopics` beside the log, a JSON object from topic to log offset, which RocketMQ neither knows nor disturbs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from reput_broker.store.errors import ForeignFile
+
+
+class DeletedTopics:
+    """The marks of one directory, in memory and on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._deleted_below: dict[str, int] = {}
+
+    def load(self) -> None:
+        """Read the marks; no file means that there are none.
+
+        Raises:
+            ForeignFile: the file is not what this class writes.
+        """
+        try:
+            text = self._path.read_bytes()
+        except FileNotFoundError:
+            return
+        try:
+            marks = json.loads(text)
+        except ValueError:
+            marks = None
+        if not isinstance(marks, dict) or not all(type(offset) is int for offset in marks.values()):
+            raise ForeignFile(self._path, "it is not a JSON object from topic names to log offsets")
+        self._deleted_below = marks
+
+    def __len__(self) -> int:
+        return len(self._deleted_below)
+
+    def items(self) -> list[tuple[str, int]]:
+        """Every deleted topic with the log offset below which its records do not count."""
+        return list(self._deleted_below.items())
+
+    def hides(self, topic: str, physical_offset: int) -> bool:
+        """Whether a record of `topic` at this place belongs to a deleted topic."""
+        return physical_offset < self._deleted_below.get(topic, 0)
+
+    def add(self, topic: str, end_offset: int) -> None:
+        """Mark every record of the topic below `end_offset` as deleted. Durable on return."""
+        self._deleted_below[topic] = end_offset
+        self._save()
+
+    def forget_below(self, min_offset: int) -> None:
+        """Drop marks whose records have all left the log, which starts at `min_offset` now."""
+        kept = {topic: end for topic, end in self._deleted_below.items() if end > min_offset}
+        if len(kept) != len(self._deleted_below):
+            self._deleted_below = kept
+            self._save()
+
+    def _save(self) -> None:
+        """Replace the file as a whole: temporary name, sync, rename, sync of the directory."""
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        with temporary.open("wb") as file:
+            file.write(json.dumps(self._deleted_below, sort_keys=True).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

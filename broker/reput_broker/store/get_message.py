@@ -1,0 +1,143 @@
+"""Which entries of a queue one get takes (RocketMQ: DefaultMessageStore.getMessage, isTheBatchFull).
+
+The rules look at the entries one after the other and stop at the first that does not fit any more. Both forms below
+apply the same rules in the same order: a plain loop for a few entries, array code for many. Nothing is read but the
+queue's entries; the records themselves are fetched later, as extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reput_broker.store.results import Extent, TransferLimits
+from reput_protocol.filters import TagFilter
+
+ARRAY_THRESHOLD = 96
+"""Entries from which array code wins over the loop."""
+
+GET_BYTES_MIN = 100
+GET_BYTES_MAX = 134_217_728
+
+
+class LogWindow(NamedTuple):
+    """The part of the log that can be read, and where "recently written" begins in it."""
+
+    min_offset: int
+    max_offset: int
+    memory_from: int
+    """Records from here on count as being in memory: within 40 % of the machine's memory of the log's end."""
+
+
+class Selection(NamedTuple):
+    """What a scan of queue entries took."""
+
+    scanned: int
+    """Entries that are done with, counted from the first; the next get begins after them."""
+    taken: int
+    size: int
+    extents: tuple[Extent, ...]
+    missing: int
+    """Entries whose records are not in the log any more."""
+
+
+def clamp_bytes(max_bytes: int) -> int:
+    """The byte limit that a get may ask for, brought into RocketMQ's bounds."""
+    return min(max(max_bytes, GET_BYTES_MIN), GET_BYTES_MAX)
+
+
+def select_few(
+    units: Sequence[tuple[int, int, int]],
+    window: LogWindow,
+    max_messages: int,
+    max_bytes: int,
+    tag_filter: TagFilter | None,
+    limits: TransferLimits,
+) -> Selection:
+    """Apply the rules entry by entry: each of `units` is (physical offset, size, tags code)."""
+    log_start, log_end, memory_from = window
+    matches = None if tag_filter is None or tag_filter.matches_all else tag_filter.matches_code
+    memory_bytes = min(max_bytes, limits.memory_bytes)
+    memory_messages = min(max_messages, limits.memory_messages)
+    disk_bytes = min(max_bytes, limits.disk_bytes)
+    disk_messages = min(max_messages, limits.disk_messages)
+    extents: list[Extent] = []
+    count = total = scanned = missing = 0
+    start = end = -1
+    for physical_offset, size, tags_code in units:
+        if count:
+            in_memory = physical_offset >= memory_from
+            if (
+                total + size > (memory_bytes if in_memory else disk_bytes)
+                or count >= (memory_messages if in_memory else disk_messages)
+                or total >= max_bytes
+            ):
+                break
+        scanned += 1
+        if matches is not None and not matches(tags_code):
+            continue
+        if physical_offset < log_start or physical_offset + size > log_end:
+            missing += 1
+            continue
+        count += 1
+        total += size
+        if physical_offset == end:
+            end += size
+            continue
+        if end >= 0:
+            extents.append(Extent(start, end - start))
+        start = physical_offset
+        end = physical_offset + size
+    if end >= 0:
+        extents.append(Extent(start, end - start))
+    return Selection(scanned, count, total, tuple(extents), missing)
+
+
+def select_many(
+    units: NDArray[np.void],
+    window: LogWindow,
+    max_messages: int,
+    max_bytes: int,
+    tag_filter: TagFilter | None,
+    limits: TransferLimits,
+) -> Selection:
+    """Apply the same rules to an array of entries with a handful of array operations."""
+    offsets = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    present = (offsets >= window.min_offset) & (offsets + sizes <= window.max_offset)
+    if tag_filter is None or tag_filter.matches_all:
+        matched = np.ones(len(units), dtype=np.bool_)
+    else:
+        matched = tag_filter.mask(units["tags_code"].astype(np.int64))
+    taken = matched & present
+
+    # What had been collected when the scan came to each entry.
+    taken_counts = taken.astype(np.int64)
+    count_before = np.cumsum(taken_counts) - taken_counts
+    taken_sizes = np.where(taken, sizes, 0)
+    bytes_before = np.cumsum(taken_sizes) - taken_sizes
+
+    in_memory = offsets >= window.memory_from
+    bytes_limit = np.where(in_memory, min(max_bytes, limits.memory_bytes), min(max_bytes, limits.disk_bytes))
+    count_limit = np.where(
+        in_memory, min(max_messages, limits.memory_messages), min(max_messages, limits.disk_messages)
+    )
+    full = (count_before > 0) & (
+        (bytes_before + sizes > bytes_limit) | (count_before >= count_limit) | (bytes_before >= max_bytes)
+    )
+    scanned = int(full.argmax()) if full.any() else len(units)
+
+    chosen = np.flatnonzero(taken[:scanned])
+    missing = int(np.count_nonzero(matched[:scanned] & ~present[:scanned]))
+    if not len(chosen):
+        return Selection(scanned, 0, 0, (), missing)
+    starts = offsets[chosen]
+    ends = starts + sizes[chosen]
+    breaks = np.flatnonzero(starts[1:] != ends[:-1])
+    extent_starts = starts[np.concatenate(([0], breaks + 1))].tolist()
+    extent_ends = ends[np.concatenate((breaks, [len(chosen) - 1]))].tolist()
+    extents = tuple(Extent(start, end - start) for start, end in zip(extent_starts, extent_ends, strict=True))
+    return Selection(scanned, len(chosen), int(taken_sizes[:scanned].sum()), extents, missing)

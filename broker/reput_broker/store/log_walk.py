@@ -1,0 +1,164 @@
+"""Walk the records of the log and find out where sound ones end: the reading half of recovery.
+
+A record is sound if its own checks hold (RocketMQ: CommitLog.checkMessageAndReturnSize) and the log offset it names is
+the place where it lies. RocketMQ does not compare the latter, so that bytes left over from before a cut can come back
+to life there.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple
+from zlib import crc32
+
+from reput_broker.store.mapped_file import MappedFile
+from reput_protocol.record_layout import (
+    BORN_HOST_AT,
+    BORN_HOST_IPV6,
+    FRONT,
+    HEAD_BYTES,
+    HOST_BITS,
+    I16,
+    I32,
+    I64,
+    MAGIC_V1,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_AT,
+)
+from reput_protocol.record_scan import ScanStatus, scan_record
+
+_FRONT_TO_SYS_FLAG = struct.Struct(">iiiiiqqi")
+_BODY_SIZE_AT = HEAD_BYTES - 4
+_UNDERSCORE = 0x5F
+_MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+
+
+class FileWalk(NamedTuple):
+    """The sound records at the start of one file."""
+
+    records: int
+    end_position: int
+    """Where in the file they end."""
+    last_record_position: int
+    """Where the last of them starts, -1 if there is none."""
+    ends_with_blank: bool
+    """Whether a blank record at `end_position` says that the log goes on in the next file."""
+    reason: str
+    """What is wrong at `end_position`; empty if a blank record or the end of the file is there."""
+
+
+def walk_file(file: MappedFile, *, check_crc: bool) -> FileWalk:
+    """Check record after record from the start of a file; `wrote_position` must cover the whole file."""
+    held = file.hold()
+    assert held, "recovery owns the files"
+    try:
+        with file.slice(0, file.size) as view:
+            return _walk(view, file.base_offset, check_crc)
+    finally:
+        file.release()
+
+
+def _walk(view: memoryview, base_offset: int, check_crc: bool) -> FileWalk:
+    """The loop of `walk_file`; the common kind of record is checked in place, any other by `scan_record`."""
+    size = len(view)
+    position = 0
+    last = -1
+    records = 0
+    head_of = _FRONT_TO_SYS_FLAG.unpack_from
+    length_of = I16.unpack_from
+    body_size_of = I32.unpack_from
+    while size - position >= RECORD_BYTES_MIN:
+        total, magic, crc, queue_id, _, _, named_offset, sys_flag = head_of(view, position)
+        end = position + total
+        if (
+            magic == MAGIC_V1
+            and named_offset == base_offset + position
+            and not sys_flag & HOST_BITS
+            and queue_id >= 0
+            and total >= RECORD_BYTES_MIN
+            and end <= size
+            and view[end - 20] != _UNDERSCORE
+        ):
+            body = position + HEAD_BYTES
+            body_end = body + body_size_of(view, position + _BODY_SIZE_AT)[0]
+            if body <= body_end < end - 3:
+                topic_size = view[body_end]
+                properties = body_end + 3 + topic_size
+                if (
+                    0 < topic_size < 128
+                    and properties <= end
+                    and length_of(view, properties - 2)[0] == end - properties
+                    and (not check_crc or crc32(view[body:body_end]) & 0x7FFF_FFFF == crc)
+                ):
+                    last = position
+                    position = end
+                    records += 1
+                    continue
+        scan = scan_record(view, position, size, check_crc=check_crc)
+        if scan.status is not ScanStatus.RECORD:
+            break
+        if named_offset != base_offset + position:
+            reason = f"the record there says that it belongs at log offset {named_offset}"
+            return FileWalk(records, position, last, False, reason)
+        last = position
+        position += scan.size
+        records += 1
+    if position == size:
+        return FileWalk(records, position, last, False, "")
+    scan = scan_record(view, position, size, check_crc=check_crc)
+    if scan.status is ScanStatus.BLANK:
+        if scan.size == size - position:
+            return FileWalk(records, position, last, True, "")
+        reason = (
+            f"a blank record there speaks of {scan.size} bytes, but {size - position} are left in the file"
+        )
+        return FileWalk(records, position, last, False, reason)
+    return FileWalk(records, position, last, False, scan.reason or "no record is there")
+
+
+def find_sound_record_after(file: MappedFile, position: int, *, stored_by_ms: int | None = None) -> int:
+    """Find a sound record behind an unsound place of a file: where in the file the first one starts, -1 if none does.
+
+    Looks for the magic numbers and checks what they belong to, body checksum and place included, so that it does not
+    matter what lies between. With `stored_by_ms` only records stored by that time count.
+    """
+    held = file.hold()
+    assert held, "recovery owns the files"
+    try:
+        view = file.slice(0, file.size)
+        for match in _MAGIC_PATTERN.finditer(view, max(position, 0)):
+            start = match.start() - 4
+            if start <= position or len(view) - start < RECORD_BYTES_MIN:
+                continue
+            if FRONT.unpack_from(view, start)[6] != file.base_offset + start:
+                continue
+            if scan_record(view, start, len(view), check_crc=True).status is not ScanStatus.RECORD:
+                continue
+            if stored_by_ms is None or store_timestamp_in(view, start) <= stored_by_ms:
+                return start
+        return -1
+    finally:
+        file.release()
+
+
+def first_record_timestamp(file: MappedFile, *, check_crc: bool) -> int:
+    """The store time of the sound record at the start of a file, 0 if there is none."""
+    held = file.hold()
+    assert held, "recovery owns the files"
+    try:
+        with file.slice(0, file.size) as view:
+            if scan_record(view, 0, file.size, check_crc=check_crc).status is not ScanStatus.RECORD:
+                return 0
+            if FRONT.unpack_from(view, 0)[6] != file.base_offset:
+                return 0
+            return store_timestamp_in(view, 0)
+    finally:
+        file.release()
+
+
+def store_timestamp_in(view: memoryview, position: int) -> int:
+    """The store time of the record at `position`."""
+    (sys_flag,) = I32.unpack_from(view, position + SYS_FLAG_AT)
+    at = position + BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8)
+    return int(I64.unpack_from(view, at)[0])

@@ -1,0 +1,251 @@
+"""Open a store directory: load what is there, find the end of the log, complete the queues.
+
+    1  load files, queues, checkpoint and marks; refuse what is not ours
+    2  find where the sound records of the log end (recovery.py); refuse damage
+       -- up to here nothing has been changed --
+    3  leave `abort`, cut the torn tail off, sync what is not known to be synced
+    4  dispatch the records whose queue entries are missing or not certain
+    5  write the checkpoint
+
+Being killed in 3 to 5 leaves `abort` and a checkpoint that claims no more than before, so that the next start does the
+same again.
+
+An orderly stop of this broker left a digest of where every queue ends. If it still holds, only the last file is
+checked and step 4 has nothing to do. If it does not, or if RocketMQ made the stop, the whole log is checked and the
+queues are compared with all of it, once. (RocketMQ dispatches after an orderly stop only what lies beyond the furthest
+entry of any queue, and so loses messages of a queue that lagged behind.)
+
+After a disorderly stop the entries of everything that is read again are dropped first: they may be left over from
+records that are gone. A queue that turns out to lack even older entries is completed from the oldest file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from reput_broker.store.abort_marker import AbortMarker
+from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.consume_queue_builder import QueueGap, RecoveringQueueBuilder
+from reput_broker.store.consume_queue_table import ConsumeQueueTable
+from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.recovery import (
+    FlushEvidence,
+    LogEnd,
+    find_log_end,
+    start_by_offset,
+    start_by_timestamp,
+)
+from reput_broker.store.reput import Reput
+from reput_broker.store.results import RecoveryReport
+from reput_broker.store.stats import StoreStats
+
+
+class StoreParts(NamedTuple):
+    """Everything that opening works on."""
+
+    options: StoreOptions
+    log: CommitLog
+    queues: ConsumeQueueTable
+    checkpoint: StoreCheckpoint
+    deleted: DeletedTopics
+    abort: AbortMarker
+
+
+def queues_digest(queues: ConsumeQueueTable) -> int:
+    """A checksum of where every queue ends."""
+    ends = sorted(
+        (queue.topic, queue.queue_id, queue.max_queue_offset, queue.max_physical_offset)
+        for queue in queues
+        if queue.has_files
+    )
+    return crc32(repr(ends).encode())
+
+
+def open_parts(parts: StoreParts) -> RecoveryReport:
+    """Load and recover a directory that is locked already.
+
+    Raises:
+        ForeignFile, StoreDamaged: nothing has been changed.
+        DiskFull, FlushFailed: recovery could not be finished; the next start does it again.
+    """
+    options, log, queues, checkpoint, deleted, abort = parts
+    refuse_foreign_queues(options.data_dir)
+    abnormal = abort.exists
+    log.files.load()
+    queues.load()
+    checkpoint.load()
+    deleted.load()
+    if log.files.files:
+        report = _recover(parts, abnormal)
+    else:
+        _refuse_lost_log(parts)
+        abort.create()
+        checkpoint.mark = FlushMark(0, 0)
+        report = RecoveryReport("empty", 0, 0, 0, 0, 0, 0.0)
+    deleted.forget_below(log.min_offset)
+    queues.correct_min_offsets(log.min_offset)
+    for queue in queues:
+        if queue.max_queue_offset:
+            log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_queue_offset
+    checkpoint.flush()
+    return report
+
+
+def refuse_foreign_queues(data_dir: Path) -> None:
+    """Refuse a directory whose queues are kept in a form that this broker would not keep up.
+
+    Raises:
+        ForeignFile: naming the file and what to do.
+    """
+    for name, kind in (
+        ("batchconsumequeue", "batch queues (topic attribute queue.type=BatchCQ)"),
+        ("consumequeue_ext", "extended queue entries (enableConsumeQueueExt)"),
+    ):
+        directory = data_dir / name
+        for path in sorted(directory.rglob("*")) if directory.is_dir() else ():
+            if path.is_file():
+                raise ForeignFile(
+                    path,
+                    f"this broker does not keep {kind}; drain those topics with RocketMQ and remove {directory}",
+                )
+
+
+def _refuse_lost_log(parts: StoreParts) -> None:
+    mark = parts.checkpoint.mark
+    filled = next((queue for queue in parts.queues if queue.has_files), None)
+    if filled is None and (mark is None or mark.flushed_offset == 0):
+        return
+    proof = (
+        f"{filled.directory} holds entries"
+        if filled is not None
+        else f"the checkpoint says that it had been flushed up to offset {mark.flushed_offset if mark else 0}"
+    )
+    raise StoreDamaged(
+        parts.log.files.directory,
+        0,
+        f"there is no log, but {proof}",
+        "restore the files of the log, or move consumequeue/ and checkpoint away to begin an empty store",
+    )
+
+
+def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
+    options, log, queues, checkpoint, _, abort = parts
+    files = log.files.files
+    mark = checkpoint.mark
+    check_crc = options.check_crc
+    is_complete = False
+    first = 0
+    if not abnormal:
+        queues.recover()
+        indexed = max(queues.max_physical_offset(), 0)
+        evidence = FlushEvidence(max(indexed, mark.flushed_offset if mark is not None else 0), 0)
+        is_complete = (
+            mark is not None
+            and mark.queues_offset >= mark.flushed_offset
+            and mark.queues_digest == queues_digest(queues)
+        )
+        if is_complete:
+            first = start_by_offset(files, evidence.flushed_offset or 0, check_crc=check_crc)
+    elif mark is not None:
+        evidence = FlushEvidence(mark.flushed_offset, 0)
+        first = start_by_offset(files, min(mark.flushed_offset, mark.queues_offset), check_crc=check_crc)
+    else:
+        evidence = FlushEvidence(None, checkpoint.physic_msg_timestamp_ms)
+        first = start_by_timestamp(files, checkpoint.min_timestamp_ms, check_crc=check_crc)
+    end = find_log_end(files, first, evidence, check_crc=check_crc)
+
+    abort.create()
+    truncated = _cut(log, end)
+    log.adopt_last_file()
+    if is_complete and not truncated:
+        log.files.set_marks(end.end_offset)
+    else:
+        # What a killed process wrote is there, but only in the page cache.
+        for file in files[first:]:
+            file.flushed_position = 0
+        log.files.set_marks(end.checked_from)
+        log.files.flush()
+
+    if abnormal:
+        queues.recover()
+    _drop_deleted_topics(parts)
+    entries = sum(queue.max_queue_offset for queue in queues)
+    if not is_complete:
+        _complete_queues(parts, end, drop_first=abnormal)
+        queues.flush()
+    made = sum(queue.max_queue_offset for queue in queues) - entries
+
+    if end.last_record_offset >= 0:
+        last_ms = log.store_timestamp_at(end.last_record_offset)
+        checkpoint.physic_msg_timestamp_ms = max(checkpoint.physic_msg_timestamp_ms, last_ms)
+        checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, last_ms)
+        checkpoint.confirm_physical_offset = end.last_record_offset
+    checkpoint.mark = FlushMark(end.end_offset, end.end_offset)
+    return RecoveryReport(
+        kind="abnormal" if abnormal else "clean",
+        records=end.records,
+        checked_from=end.checked_from,
+        end_offset=end.end_offset,
+        truncated_bytes=truncated,
+        dispatched=max(0, made),
+        duration_s=0.0,
+    )
+
+
+def _cut(log: CommitLog, end: LogEnd) -> int:
+    """End the log there, with zeros behind; return how many bytes of unfinished writes that cost."""
+    torn = 0
+    for file in log.files.files:
+        if end.end_offset < file.end_offset:
+            begin = max(end.tail_from - file.base_offset, 0)
+            if begin < file.size:
+                torn += file.end_of_data(begin) - begin
+    log.files.truncate_dirty_files(end.end_offset)
+    return torn
+
+
+def _drop_deleted_topics(parts: StoreParts) -> None:
+    """Finish deletions that left their mark but not their work done."""
+    for topic, end_offset in parts.deleted.items():
+        queues = parts.queues.of_topic(topic)
+        if queues and all(queue.max_physical_offset <= end_offset for queue in queues):
+            parts.queues.delete_topic(topic)
+
+
+def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool) -> None:
+    """Dispatch the checked part of the log, or all of it if that turns out not to be enough."""
+    queues = parts.queues
+    queues.truncate_dirty(end.checked_from if drop_first else end.end_offset)
+    try:
+        _dispatch(parts, end.checked_from, end.end_offset)
+    except QueueGap as gap:
+        parts.options.on_event(
+            "queues_completed_from_beginning",
+            {"topic": gap.topic, "queue_id": gap.queue_id, "max_queue_offset": gap.max_queue_offset},
+        )
+        queues.truncate_dirty(parts.log.min_offset)
+        _dispatch(parts, parts.log.min_offset, end.end_offset)
+
+
+def _dispatch(parts: StoreParts, from_offset: int, end_offset: int) -> None:
+    builder = RecoveringQueueBuilder(
+        parts.queues,
+        from_beginning=from_offset == parts.log.min_offset,
+        on_event=parts.options.on_event,
+    )
+    reput = Reput(
+        parts.log,
+        [builder],
+        parts.deleted,
+        StoreStats(),
+        limit=lambda: end_offset,
+        position=from_offset,
+        levels_ms=parts.options.delay_levels_ms,
+    )
+    while reput.step():
+        pass
