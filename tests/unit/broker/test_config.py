@@ -1,0 +1,160 @@
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput_broker.config import BrokerConfig
+from reput_broker.config_errors import ConfigError
+from reput_protocol.errors import ReputError
+
+
+def problems(**values: Any) -> dict[str, str]:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig(**values)
+    return {problem.key: problem.problem for problem in refused.value.problems}
+
+
+def test_zero_configuration_is_a_useful_one() -> None:
+    config = BrokerConfig()
+    assert config.host == "127.0.0.1"
+    assert config.port == 10911
+    assert config.store.flush == "sync"
+    assert config.store.commit_log_file_size == 1 << 30
+    assert config.topics.auto_create
+    assert config.topics.default_queues == 4
+    assert config.origins == {}
+
+
+def test_code_gives_nested_dicts_and_plain_bytes(tmp_path: Path) -> None:
+    config = BrokerConfig(
+        data_dir=str(tmp_path),
+        port=0,
+        store={
+            "flush": "async",
+            "commit_log_file_size": 1 << 20,
+            "flush_interval": timedelta(milliseconds=20),
+        },
+        limits={"pull_bytes": "1MiB"},
+    )
+    assert config.data_dir == tmp_path
+    assert config.store.commit_log_file_size == 1 << 20
+    assert config.store.flush_interval == 0.02
+    assert config.limits.pull_bytes == 1 << 20
+    assert config.origins["store.flush"] == "code"
+
+
+def test_the_environment_does_not_reach_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPUT_PORT", "1")
+    assert BrokerConfig().port == 10911
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    found = problems(
+        port=70000,
+        host="0.0.0.0",
+        stoer={"flush": "sync"},
+        store={"flush": "maybe", "sync_timeout": 5, "flush_intervall": "1s"},
+        limits={"connections": 0},
+        log={"level": "loud"},
+        topics=3,
+    )
+    assert set(found) == {
+        "port",
+        "host",
+        "stoer",
+        "store.flush",
+        "store.sync_timeout",
+        "store.flush_intervall",
+        "limits.connections",
+        "log.level",
+        "topics",
+    }
+    assert "at most 65535" in found["port"]
+    assert found["store.flush"] == "'sync' or 'async' is needed, not 'maybe'"
+    assert "the unit is missing" in found["store.sync_timeout"]
+    assert "at least 1" in found["limits.connections"]
+    assert found["topics"].startswith("this is a section")
+
+
+def test_unknown_keys_name_their_nearest_neighbour() -> None:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig(stoer={}, store={"flush_intervall": "1s"}, commit_log_file_size="1MiB", quux=1)
+    nearest = {problem.key: problem.nearest for problem in refused.value.problems}
+    assert nearest == {
+        "stoer": "store",
+        "store.flush_intervall": "store.flush_interval",
+        "commit_log_file_size": "store.commit_log_file_size",
+        "quux": None,
+    }
+    assert 'did you mean "store.flush_interval"? (from code)' in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["10911", 3.5, True, None])
+def test_a_port_is_a_whole_number(value: object) -> None:
+    assert problems(port=value) == {"port": f"a whole number is needed, not {value!r}"}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "broker.example"])
+@pytest.mark.parametrize("key", ["host", "http_host"])
+def test_listening_beyond_loopback_must_be_permitted(host: str, key: str) -> None:
+    found = problems(**{key: host})
+    assert set(found) == {key}
+    assert "allow_insecure = true" in found[key]
+    assert getattr(BrokerConfig(**{key: host, "allow_insecure": True}), key) == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_permission(host: str) -> None:
+    assert BrokerConfig(host=host).host == host
+
+
+@pytest.mark.parametrize(
+    "value", ["broker", "broker:", ":1", "broker:x", "broker:0", "broker:70000", "0.0.0.0:10911"]
+)
+def test_an_advertised_address_that_nobody_can_dial(value: str) -> None:
+    assert set(problems(advertise=value)) == {"advertise"}
+
+
+def test_advertise() -> None:
+    assert BrokerConfig(advertise="broker.example:10911").advertise == "broker.example:10911"
+    assert BrokerConfig(advertise="").advertise is None
+
+
+def test_the_other_ports_are_opened_by_default_only_beside_the_default_port() -> None:
+    default, other = BrokerConfig(), BrokerConfig(port=0)
+    assert default.name_port_to_open() == 9876
+    assert default.http_port_to_open(embedded=False) == 10913
+    assert other.name_port_to_open() is None
+    assert other.http_port_to_open(embedded=False) == 0
+    assert other.http_port_to_open(embedded=True) is None
+    chosen = BrokerConfig(port=0, name_port=1234, http_port=0)
+    assert chosen.name_port_to_open() == 1234
+    assert chosen.http_port_to_open(embedded=True) == 0
+    off = BrokerConfig(name_port="off", http_port="off")
+    assert off.name_port_to_open() is None
+    assert off.http_port_to_open(embedded=False) is None
+    assert BrokerConfig(name_port=None).name_port_to_open() == 9876
+
+
+def test_a_header_must_fit_into_a_frame() -> None:
+    found = problems(limits={"frame_size": "64KiB", "header_size": "64KiB", "pull_bytes": "1MiB"})
+    assert set(found) == {"limits.header_size", "limits.pull_bytes"}
+
+
+def test_names_become_topics_and_obey_their_rules() -> None:
+    found = problems(cluster="my cluster", broker_name="")
+    assert set(found) == {"cluster", "broker_name"}
+
+
+def test_it_cannot_be_changed() -> None:
+    config = BrokerConfig()
+    with pytest.raises(ValueError, match="frozen"):
+        config.port = 1
+    with pytest.raises(ValueError, match="frozen"):
+        config.store.flush = "async"
+
+
+def test_config_errors_are_ours() -> None:
+    with pytest.raises(ReputError):
+        BrokerConfig(port=-1)

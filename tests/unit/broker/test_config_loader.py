@@ -1,0 +1,173 @@
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from reput_broker.config import BrokerConfig
+from reput_broker.config_describe import describe, digest
+from reput_broker.config_errors import ConfigError, ConfigProblem
+from reput_broker.config_fields import flatten
+from reput_broker.config_loader import load_config, variable_of
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "broker.toml"
+
+
+def problems(file: Path | None, environ: Mapping[str, str] | None = None) -> dict[str, ConfigProblem]:
+    with pytest.raises(ConfigError) as refused:
+        load_config(file, environ)
+    return {problem.key: problem for problem in refused.value.problems}
+
+
+def test_flag_beats_environment_beats_file_beats_default(file: Path) -> None:
+    file.write_text('port = 1\n[store]\nflush = "async"\nflush_interval = "1s"\nsync_timeout = "1s"\n')
+    config = load_config(
+        file,
+        {"REPUT_STORE__FLUSH_INTERVAL": "2s", "REPUT_STORE__SYNC_TIMEOUT": "2s", "HOME": "/root"},
+        {"store.sync_timeout": "3s", "data_dir": None, "http_port": "off"},
+    )
+    assert (config.port, config.store.flush) == (1, "async")
+    assert config.store.flush_interval == 2.0
+    assert config.store.sync_timeout == 3.0
+    assert config.http_port == "off"
+    assert config.path == file
+    sources = {row.key: row.source for row in describe(config)}
+    assert sources["port"] == str(file)
+    assert sources["store.flush_interval"] == "REPUT_STORE__FLUSH_INTERVAL"
+    assert sources["store.sync_timeout"] == "--store-sync-timeout"
+    assert sources["data_dir"] == "default"
+
+
+def test_environment_values_are_read_as_their_options_need() -> None:
+    config = load_config(
+        None,
+        {
+            "REPUT_PORT": "0",
+            "REPUT_HTTP_PORT": "0",
+            "REPUT_NAME_PORT": "off",
+            "REPUT_TOPICS__AUTO_CREATE": "false",
+            "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "16MiB",
+            "REPUT_DATA_DIR": "/srv/reput",
+        },
+    )
+    assert (config.port, config.http_port, config.name_port) == (0, 0, "off")
+    assert config.topics.auto_create is False
+    assert config.store.commit_log_file_size == 16 << 20
+    assert config.data_dir == Path("/srv/reput")
+
+
+def test_a_value_can_come_from_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "advertise"
+    secret.write_text("broker.example:10911\n")
+    config = load_config(None, {"REPUT_ADVERTISE_FILE": str(secret)})
+    assert config.advertise == "broker.example:10911"
+    assert config.origins["advertise"] == "REPUT_ADVERTISE_FILE"
+    found = problems(None, {"REPUT_ADVERTISE_FILE": str(tmp_path / "gone")})
+    assert "cannot be read: No such file" in found["advertise"].problem
+    found = problems(None, {"REPUT_ADVERTISE_FILE": str(secret), "REPUT_ADVERTISE": "a:1"})
+    assert "set twice" in found["advertise"].problem
+
+
+def test_every_source_reports_its_mistakes_at_once(file: Path) -> None:
+    file.write_text(
+        'prot = 1\n[store]\nflush_interval = 5\nmessage_size_max = 4096\n[limits]\nconnections = "many"\n'
+    )
+    found = problems(file, {"REPUT_STORE__FLUSSH": "sync", "REPUT_TOPICS__AUTO_CREATE": "perhaps"})
+    assert set(found) == {
+        "prot",
+        "store.flush_interval",
+        "store.message_size_max",
+        "limits.connections",
+        "REPUT_STORE__FLUSSH",
+        "topics.auto_create",
+    }
+    assert found["prot"].nearest == "port"
+    assert found["prot"].origin == str(file)
+    assert found["store.message_size_max"].problem.startswith("the unit is missing")
+    assert found["REPUT_STORE__FLUSSH"].nearest == "REPUT_STORE__FLUSH"
+    assert found["topics.auto_create"].origin == "REPUT_TOPICS__AUTO_CREATE"
+    assert found["topics.auto_create"].problem == "true or false is needed, not 'perhaps'"
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    config = load_config(
+        None,
+        {
+            "REPUT_SERVER": "other:10911",
+            "REPUT_PORT": "tcp://10.0.0.7:10911",  # Kubernetes, for a service named reput
+            "REPUT_PORT_10911_TCP_ADDR": "10.0.0.7",
+            "REPUT_SERVICE_HOST": "10.0.0.7",
+            "REPUT_SERVICE_PORT_METRICS": "10913",
+            "REPUTATION": "good",
+        },
+    )
+    assert config.port == 10911
+    assert config.origins == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(None, "no such file"), (b"port = = 1", "is not TOML"), (b"\xff", "is not TOML")],
+)
+def test_a_file_that_cannot_be_read(file: Path, content: bytes | None, complaint: str) -> None:
+    if content is not None:
+        file.write_bytes(content)
+    found = problems(file)
+    assert complaint in found[""].problem
+    assert found[""].origin == str(file)
+
+
+def test_the_shipped_file_shows_every_option_with_its_default() -> None:
+    shipped = CONF / "broker.toml"
+    assert load_config(shipped).model_dump() == BrokerConfig().model_dump()
+    written = flatten(tomllib.loads(shipped.read_text()))
+    rows = describe(BrokerConfig())
+    assert list(written) == [row.key for row in rows]
+    lines = shipped.read_text().splitlines()
+    for row in rows:
+        name = row.key.rpartition(".")[2]
+        assert f"{name} = {row.default}" in lines, row.key
+    comments = [
+        "\n".join(block)
+        for block in _comment_blocks(lines)
+        if block and not block[0].startswith("# The configuration")
+    ]
+    marked = [comment for comment in comments if comment.startswith("# [live]")]
+    assert len(marked) == sum(row.live for row in rows)
+
+
+def _comment_blocks(lines: list[str]) -> list[list[str]]:
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        if line.startswith("#"):
+            blocks[-1].append(line)
+        elif blocks[-1]:
+            blocks.append([])
+    return blocks
+
+
+def test_the_image_s_file_is_valid() -> None:
+    config = load_config(CONF / "container.toml")
+    assert (config.host, config.http_host, config.allow_insecure) == ("0.0.0.0", "0.0.0.0", True)
+
+
+def test_every_option_is_described() -> None:
+    rows = {row.key: row for row in describe(BrokerConfig())}
+    assert all(row.description for row in rows.values())
+    assert rows["store.flush_interval"].value == '"500ms"'
+    assert rows["store.flush_interval"].unit == "duration"
+    assert rows["limits.frame_size"].value == '"16MiB"'
+    assert rows["topics.auto_create"].live
+    assert not rows["data_dir"].live
+    assert variable_of("store.flush_interval") == "REPUT_STORE__FLUSH_INTERVAL"
+
+
+def test_the_digest_tells_configurations_apart(file: Path) -> None:
+    file.write_text("port = 10911\n")
+    assert digest(load_config(file)) == digest(BrokerConfig())
+    assert digest(BrokerConfig(port=1)) != digest(BrokerConfig())
