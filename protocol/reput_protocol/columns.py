@@ -270,8 +270,8 @@ def gather(buffer: Buffer, positions: Sequence[int]) -> tuple[RecordColumns, Boo
         )
     total = len(buffer)
     head = np.ndarray((total - HEAD_BYTES + 1,), _HEAD_VOID, buffer, 0, (1,))[position].view(HEAD_DTYPE)
-    bytes_ = np.ndarray((total,), np.int8, buffer)
-    shorts = np.ndarray((total - 1,), ">i2", buffer, 0, (1,))
+    bytes_: NDArray[np.int8] = np.ndarray((total,), np.int8, buffer)
+    shorts: NDArray[np.int16] = np.ndarray((total - 1,), ">i2", buffer, 0, (1,))
 
     stop = position + head["size"]
     magic = head["magic"]
@@ -290,8 +290,8 @@ def gather(buffer: Buffer, positions: Sequence[int]) -> tuple[RecordColumns, Boo
     sound &= (body_size >= 0) & (body_size <= spare)
     sound &= head["queue_id"] >= 0
     # Where a length is already known to be wrong, read from the record's own start instead: never outside the buffer.
-    length_at = np.where(sound, body + body_size, position)
-    topic = length_at + length_size
+    length_at: IntArray = np.where(sound, body + body_size, position)
+    topic: IntArray = length_at + length_size
     topic_size: IntArray = bytes_[length_at].astype(np.int64)
     if not isinstance(length_size, int):
         topic_size = np.where(length_size == 2, shorts[length_at].astype(np.int64), topic_size)

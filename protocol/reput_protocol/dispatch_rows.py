@@ -203,8 +203,20 @@ def _scan_structs(data: bytes, base_physical_offset: int | None, levels_ms: Sequ
         table = np.array(rows, dtype=np.int64).T.copy()
     else:
         table = np.empty((9, 0), dtype=np.int64)
-    columns: list[IntArray] = list(table)
-    return DispatchRows(*columns, runs=runs, consumed=position, stopped_by=stopped_by)
+    return DispatchRows(
+        position=table[0],
+        physical_offset=table[1],
+        size=table[2],
+        queue_offset=table[3],
+        tags_code=table[4],
+        store_timestamp_ms=table[5],
+        sys_flag=table[6],
+        properties_position=table[7],
+        properties_size=table[8],
+        runs=runs,
+        consumed=position,
+        stopped_by=stopped_by,
+    )
 
 
 def _parts(data: bytes, position: int, size: int, extent: Extent) -> tuple[int, bytes, int, int]:
