@@ -66,15 +66,15 @@ class FlushCommitLogService:
         if self._sync_always:
             self._wanted.set()
 
-    def answer_when_flushed(self, end_offset: int, request: Request, response: Response, messages: int) -> None:
+    def answer_when_flushed(
+        self, end_offset: int, request: Request, response: Response, messages: int
+    ) -> None:
         """Send `response` once the log is durable up to `end_offset`, or say that this was not reached in time."""
         if self._failure is not None:
             request.reply(_not_flushed(response, self._failure))
             return
         deadline = request.received_at + self._config.sync_timeout
-        self._waiters.append(
-            _Waiter(end_offset, deadline, request, response, messages, request.received_at)
-        )
+        self._waiters.append(_Waiter(end_offset, deadline, request, response, messages, request.received_at))
         self._wanted.set()
         self._waiting.set()
 
@@ -144,7 +144,9 @@ class FlushCommitLogService:
     def _fail(self, reason: str) -> None:
         self._failure = reason
         log.error(
-            "flush_failed", detail=reason, hint="check the disk, then restart the broker; puts are refused until then"
+            "flush_failed",
+            detail=reason,
+            hint="check the disk, then restart the broker; puts are refused until then",
         )
         waiters, self._waiters = self._waiters, deque()
         reply_all([(w.request, _not_flushed(w.response, reason)) for w in waiters])
@@ -156,4 +158,8 @@ def _not_flushed(response: Response, reason: str) -> Response:
     error = ErrorCode.FLUSH_TIMEOUT
     text = f"stored, but not known to be on disk: {reason}; do not send again unless a duplicate is harmless"
     ext = {**response.ext, "ack": "page_cache"} if "ack" in response.ext else response.ext
-    return Refusal(error, text, ext=ext).response() if ext else Response(int(error.response_code), {}, remark=refusal_remark(error, text))
+    return (
+        Refusal(error, text, ext=ext).response()
+        if ext
+        else Response(int(error.response_code), {}, remark=refusal_remark(error, text))
+    )

@@ -1,8 +1,8 @@
 """The one lock that every append to the log holds.
 
-One trio task runs at a time, so an append that does not wait needs no lock at all; it matters when an append has to wait
-for a new log file: the puts behind it must neither overtake it nor append meanwhile. One lock stands for both
-of RocketMQ's (the spin lock and the reentrant one): see docs/decisions/0001-one-put-lock.md.
+One trio task runs at a time, so an append that does not wait needs no lock at all; it matters when an append has to
+wait for a new log file: the puts behind it must neither overtake it nor append meanwhile. One lock stands for both of
+RocketMQ's (the spin lock and the reentrant one): see docs/decisions/0001-one-put-lock.md.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ class ReputMessageService:
             try:
                 dispatched = store.reput_step()
             except ReputError as error:
-                log.error("dispatch_stopped", detail=str(error), hint="free disk space, or restart after repair")
+                log.error(
+                    "dispatch_stopped", detail=str(error), hint="free disk space, or restart after repair"
+                )
                 await trio.sleep(_STUCK_INTERVAL_S)
                 continue
             if dispatched:
@@ -117,7 +119,11 @@ class StoreUpkeep:
             await trio.to_thread.run_sync(self._store.flush_consume_queues)
         except (ReputError, OSError) as error:
             self._counters.flush_errors["consumequeue"] += 1
-            log.error("queue_flush_failed", detail=str(error), hint="check the disk; queues are rebuilt from the log")
+            log.error(
+                "queue_flush_failed",
+                detail=str(error),
+                hint="check the disk; queues are rebuilt from the log",
+            )
         else:
             self._counters.flush_seconds["consumequeue"].observe(time.monotonic() - started_at)
 
@@ -125,7 +131,9 @@ class StoreUpkeep:
         try:
             await trio.to_thread.run_sync(self._store.write_checkpoint)
         except (ReputError, OSError) as error:
-            log.error("checkpoint_failed", detail=str(error), hint="check the disk; the next recovery reads more")
+            log.error(
+                "checkpoint_failed", detail=str(error), hint="check the disk; the next recovery reads more"
+            )
 
 
 class OffsetSaveService:
@@ -153,5 +161,9 @@ class OffsetSaveService:
             try:
                 await self._saver.save()
             except OSError as error:
-                log.error("offsets_not_saved", detail=str(error), hint="free disk space; commits stay in the journal")
+                log.error(
+                    "offsets_not_saved",
+                    detail=str(error),
+                    hint="free disk space; commits stay in the journal",
+                )
                 await trio.sleep(_RETRY_INTERVAL_S)

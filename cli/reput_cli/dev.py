@@ -16,7 +16,7 @@ import click
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 def command(port: int, http_port: int | None) -> int:
     """Run a broker with small files in a temporary directory; everything it stored is removed at exit."""
-    from reput_broker.config import load_config
+    from reput_broker.config_loader import load_config
     from reput_broker.serve import run_broker
 
     with tempfile.TemporaryDirectory(prefix="reput-dev-") as directory:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
+
+if TYPE_CHECKING:
+    from reput_broker.config import BrokerConfig
 
 
 @click.command()
@@ -23,22 +27,28 @@ from reput_cli.failures import CommandFailed
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 @click.option("--address-file", help="Write the broker's address to this file once it is ready.")
 @click.option("--check", is_flag=True, help="Validate the configuration and exit.")
-def command(config_path: Path | None, check: bool, **flags: Any) -> int:
+def command(config_path: Path | None, check: bool, address_file: str | None, **flags: Any) -> int:
     """Run the broker until SIGTERM or Ctrl-C; a second signal ends it at once.
 
     Options come from the flags, the environment (REPUT_STORE__FLUSH=async), the file, and the built-in defaults, in
     this order.
     """
-    from reput_broker.config import ConfigError, load_config
+    from reput_broker.config_errors import ConfigError
+    from reput_broker.config_loader import load_config
 
     overrides = {name: value for name, value in flags.items() if value is not None}
+
+    def load() -> BrokerConfig:
+        return load_config(config_path, os.environ, overrides)
+
     try:
-        config = load_config(config_path, os.environ, overrides)
+        config = load()
     except ConfigError as error:
         raise CommandFailed(str(error), code=ExitCode.USAGE) from error
     if check:
         click.echo("the configuration is valid")
         return ExitCode.DONE
-    from reput_broker.serve import run_broker
+    from reput_broker.serve import run_broker, write_address
 
-    return run_broker(config)
+    on_ready = None if address_file is None else partial(write_address, Path(address_file))
+    return run_broker(config, reload=load, on_ready=on_ready)

@@ -55,7 +55,7 @@ class AdminProcessor:
         """Answer the runtime figures, all as text, under RocketMQ's names."""
         request.client.note_role("admin")
         store, stats = self._store, self._store.stats
-        usage = await trio.to_thread.run_sync(shutil.disk_usage, store.data_dir)
+        usage = await trio.to_thread.run_sync(shutil.disk_usage, store.options.data_dir)
         ratio = usage.used / (usage.used + usage.free) if usage.used + usage.free else 0.0
         figures: dict[str, object] = {
             "brokerVersionDesc": f"Reput {self._version}",
@@ -69,7 +69,9 @@ class AdminProcessor:
             "putMessageTimesTotal": stats.put_blocks,
             "putMessageSizeTotal": stats.put_bytes,
             "putMessageFailedTimes": stats.put_refused,
-            "putMessageAverageSize": round(stats.put_bytes / stats.put_messages, 1) if stats.put_messages else 0.0,
+            "putMessageAverageSize": round(stats.put_bytes / stats.put_messages, 1)
+            if stats.put_messages
+            else 0.0,
             "commitLogMinOffset": store.min_physical_offset,
             "commitLogMaxOffset": store.max_physical_offset,
             "commitLogDiskRatio": f"{ratio:.4f}",

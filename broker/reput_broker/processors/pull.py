@@ -38,7 +38,6 @@ _COMMIT = int(PullSysFlag.COMMIT_OFFSET)
 _COLD_READS_AT_ONCE = 4
 
 
-
 class PullProcessor:
     """Hands out messages."""
 
@@ -111,7 +110,9 @@ class PullProcessor:
             return None
         return Response(0, ext, self._store.read_extents(result.extents), "FOUND")
 
-    def _get(self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None) -> GetMessageResult:
+    def _get(
+        self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None
+    ) -> GetMessageResult:
         limits = self._limits
         count = min(max(1, header.max_msg_nums), limits.pull_messages)
         size = limits.pull_bytes
@@ -156,5 +157,7 @@ class PullProcessor:
             body = await trio.to_thread.run_sync(read, limiter=self._cold_reads)
             response = Response(0, ext, body, "FOUND")  # type: ignore[arg-type]
         except Exception as error:
-            response = Refusal(ErrorCode.INTERNAL, f"reading old messages failed: {error}; pull again").response()
+            response = Refusal(
+                ErrorCode.INTERNAL, f"reading old messages failed: {error}; pull again"
+            ).response()
         request.reply(response)

@@ -103,7 +103,7 @@ class Request:
         self.client.flush()
 
 
-Result: TypeAlias = "Response | None | Awaitable[Response | None]"
+Result: TypeAlias = "Response | Awaitable[Response | None] | None"
 Handler: TypeAlias = Callable[[Request], Result]
 
 

@@ -33,7 +33,9 @@ _REFUSED = (
     names.TIMER_OUT_MS,
 )
 _TRANSACTION_BITS = 0xC
-_BROKER_BITS = 0xF0  # host kinds and inner batches: set by whoever writes the record, never taken from a client
+_BROKER_BITS = (
+    0xF0  # host kinds and inner batches: set by whoever writes the record, never taken from a client
+)
 
 _ids = UniqueIdGenerator(
     socket.inet_aton("127.0.0.1"), os.getpid() & 0xFFFF, 0x52455055, lambda: time.time_ns() // 1_000_000
@@ -96,7 +98,8 @@ def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchPar
 def _record(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born_host: Host) -> Record:
     if len(text) > PROPERTIES_BYTES_MAX:
         raise Refusal(
-            ErrorCode.TOO_LARGE, f"properties of {len(text)} bytes, but at most {PROPERTIES_BYTES_MAX} fit; shorten them"
+            ErrorCode.TOO_LARGE,
+            f"properties of {len(text)} bytes, but at most {PROPERTIES_BYTES_MAX} fit; shorten them",
         )
     return Record(
         header.topic,
@@ -120,6 +123,4 @@ def _check_served(found: dict[str, str]) -> None:
 
 
 def _not_served(what: str) -> Refusal:
-    return Refusal(
-        ErrorCode.MALFORMED, f"this broker does not serve {what} yet; send the message without it"
-    )
+    return Refusal(ErrorCode.MALFORMED, f"this broker does not serve {what} yet; send the message without it")

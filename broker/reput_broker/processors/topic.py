@@ -8,7 +8,7 @@ from reput_broker.counters import Counters
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.request import Handler, Refusal, Request, Response
-from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.store.message_store import MessageStore
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
@@ -84,7 +84,7 @@ class TopicProcessor:
         config = self._topics.get(topic)
         if config is None:
             if request.is_native:
-                return self._access.existing(topic) and Response()
+                raise no_topic(topic)
             # RocketMQ's own words: its clients and tools show them as they are.
             text = f"No topic route info in name server for the topic: {topic}"
             return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark=text)
@@ -104,14 +104,19 @@ class TopicProcessor:
         request.client.note_role("admin")
         check_topic(header.topic)
         if self._topics.is_system(header.topic):
-            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{header.topic!r} belongs to the system; choose another name")
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT, f"{header.topic!r} belongs to the system; choose another name"
+            )
         for what, number in (("read", header.read_queue_nums), ("write", header.write_queue_nums)):
             if not 1 <= number <= QUEUES_MAX:
                 raise Refusal(
-                    ErrorCode.INVALID_ARGUMENT, f"{number} {what} queues; a topic has 1 to {QUEUES_MAX} of them"
+                    ErrorCode.INVALID_ARGUMENT,
+                    f"{number} {what} queues; a topic has 1 to {QUEUES_MAX} of them",
                 )
         if not 0 <= header.perm <= 15:
-            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"permission {header.perm}; it is a sum of 1, 2, 4 and 8")
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT, f"permission {header.perm}; it is a sum of 1, 2, 4 and 8"
+            )
         before = self._topics.get(header.topic)
         config = TopicConfig(
             header.topic,
@@ -133,7 +138,9 @@ class TopicProcessor:
         topic = DeleteTopicHeader.from_ext(request.ext).topic
         request.client.note_role("admin")
         if not topic.strip() or self._topics.is_system(topic):
-            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{topic!r} cannot be deleted: it belongs to the system")
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT, f"{topic!r} cannot be deleted: it belongs to the system"
+            )
         if self._topics.delete(topic):
             await self._saver.save()
             self._offsets.remove_topic(topic)

@@ -32,7 +32,9 @@ class TopicAccess:
         if not config.perm & Perm.WRITE or topic in FORBIDDEN_SEND_TOPICS:
             self._counters.rejected["no_permission"] += 1
             why = "belongs to the system" if topic in FORBIDDEN_SEND_TOPICS else "is not writable"
-            raise Refusal(ErrorCode.NO_PERMISSION, f"topic {topic!r} {why}; send to another topic or alter it")
+            raise Refusal(
+                ErrorCode.NO_PERMISSION, f"topic {topic!r} {why}; send to another topic or alter it"
+            )
         if queue_id >= max(config.write_queue_nums, config.read_queue_nums) or queue_id < 0:
             raise _no_queue(topic, queue_id, max(config.write_queue_nums, config.read_queue_nums))
         return config
@@ -77,5 +79,6 @@ def no_topic(topic: str) -> Refusal:
 
 def _no_queue(topic: str, queue_id: int, queues: int) -> Refusal:
     return Refusal(
-        ErrorCode.INVALID_ARGUMENT, f"topic {topic!r} has no queue {queue_id}; its queues are 0 to {queues - 1}"
+        ErrorCode.INVALID_ARGUMENT,
+        f"topic {topic!r} has no queue {queue_id}; its queues are 0 to {queues - 1}",
     )

@@ -77,6 +77,7 @@ class Connection:
         self._close_reason: str | None = None
         self._open_requests: dict[int, Request] = {}
         self._error_header_type = HeaderType.JSON.value
+        self._memory_noted = 0
         self._scope = trio.CancelScope()
         self._reader = FrameReader(limits.frame_size, limits.header_size)
         self.outbox = Outbox(
@@ -169,8 +170,6 @@ class Connection:
         self._transport.close()
         self._scope.cancel()
 
-    _memory_noted = 0
-
     async def _serve(self) -> None:
         receive, reader = self._transport.receive, self._reader
         while not self.is_closed:
@@ -193,10 +192,10 @@ class Connection:
                 self._memory.change("read", buffered - self._memory_noted)
                 self._memory_noted = buffered
             if self.outbox.is_crowded:
-                with self._counters_backpressure("write_queue"):
+                with self._held_back("write_queue"):
                     await self.outbox.drained()
             if self._memory.is_over:
-                with self._counters_backpressure("memory"):
+                with self._held_back("memory"):
                     await self._memory.wait()
 
     async def _handle(self, frames: list[Frame]) -> None:
@@ -224,7 +223,8 @@ class Connection:
     async def _finish_answers(self) -> None:
         """After the peer has closed its sending side: let what is under way be answered, if it still reads."""
         with trio.move_on_after(1.0):
-            while self._open_requests and not self.is_closed:
+            # Rare and short; an event would cost every answer.
+            while self._open_requests and not self.is_closed:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             await self.outbox.drained()
 
@@ -251,15 +251,11 @@ class Connection:
 
     async def _drain(self) -> None:
         try:
-            with self._scope_for_drain():
-                await self.outbox.drain()
+            await self.outbox.drain()
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             self.close("peer")
 
-    def _scope_for_drain(self) -> trio.CancelScope:
-        return trio.CancelScope(shield=False)
-
-    def _counters_backpressure(self, cause: str) -> _HeldBack:
+    def _held_back(self, cause: str) -> _HeldBack:
         return _HeldBack(self._counters, cause)
 
 

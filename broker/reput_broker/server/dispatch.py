@@ -88,7 +88,7 @@ class Dispatcher:
 def _as_refusal(error: Exception) -> Refusal | None:
     """Return the refusal that a bad request amounts to; None if the error is not the sender's."""
     if isinstance(error, HeaderFieldError | BodyMalformed):
-        return Refusal(ErrorCode.INVALID_ARGUMENT, str(error), response_code=1)
+        return Refusal(ErrorCode.INVALID_ARGUMENT, str(error))
     if isinstance(error, InvalidName):
         return Refusal(ErrorCode.INVALID_ARGUMENT, str(error))
     if isinstance(error, FilterSyntaxError):

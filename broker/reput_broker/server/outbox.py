@@ -71,7 +71,9 @@ class Outbox:
         """Send what is queued, as far as it goes without waiting. Raises OSError if the peer is gone."""
         if not self._queued or self._draining or self._closed:
             return
-        buffers = self._queued if len(self._queued) <= _BUFFERS_MAX else [b"".join(self._queued)]
+        buffers: list[bytes | memoryview] = (
+            self._queued if len(self._queued) <= _BUFFERS_MAX else [b"".join(self._queued)]
+        )
         size = self._queued_bytes
         self._queued, self._queued_bytes = [], 0
         sent = self._transport.try_send(buffers)

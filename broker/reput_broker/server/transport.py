@@ -99,6 +99,4 @@ class StreamTransport:
 
     def close(self) -> None:
         """See `Transport`."""
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            trio.lowlevel.spawn_system_task(trio.aclose_forcefully, self._stream)
+        trio.lowlevel.spawn_system_task(trio.aclose_forcefully, self._stream)

@@ -1,0 +1,414 @@
+"""The composition root: what a broker consists of, in which order it starts, and in which order it stops.
+
+Start: sockets bound, HTTP open (alive, not ready), store locked and recovered, tables read, services, listeners, ready.
+Stop: not ready, no new connections, held pulls answered, running requests finished, connections closed, everything
+flushed, tables saved, store closed.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any
+
+import structlog
+import trio
+
+from reput_broker.config import BrokerConfig
+from reput_broker.counters import Counters
+from reput_broker.disk_figures import refresh_disk_figures
+from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.health import BrokerState, Health
+from reput_broker.http import make_app, serve_http
+from reput_broker.long_polling import PullRequestHoldService
+from reput_broker.loop_delay import measure_loop_delay
+from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.processors.admin import AdminProcessor
+from reput_broker.processors.appender import Appender
+from reput_broker.processors.offset import OffsetProcessor
+from reput_broker.processors.pull import PullProcessor
+from reput_broker.processors.queue import QueueProcessor
+from reput_broker.processors.request import Handler, Request
+from reput_broker.processors.send import SendProcessor
+from reput_broker.processors.topic import TopicProcessor
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.put_lock import PutLock
+from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.listener import Server, address_of, bind
+from reput_broker.services import AllocateService, OffsetSaveService, ReputMessageService, StoreUpkeep
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.results import RecoveryReport
+from reput_broker.table_saver import TableSaver
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.codes import AckLevel
+from reput_protocol.errors import ReputError
+from reput_protocol.host import Host
+
+log = structlog.get_logger(__name__)
+
+_BUSY_LOOK_S = 0.02
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """A broker in this process: an async context manager that is ready inside its block and drained after it.
+
+    Args:
+        config: what it does; the object is kept, and options marked live are read from it while it runs.
+        embedded: inside a program or a test. HTTP and the name port are then off unless the configuration names them.
+
+    Raises (on entering):
+        ListenFailed, HttpListenFailed: a port is taken.
+        StoreError: the directory is in use, foreign or damaged. Nothing in it was changed.
+    """
+
+    def __init__(self, config: BrokerConfig, *, embedded: bool = True) -> None:
+        self.config = config
+        self.counters = Counters()
+        self.health = Health()
+        self.sources = MetricsSources(config, self.counters, self.health)
+        self._embedded = embedded
+        self._running: AbstractAsyncContextManager[None] | None = None
+        self._sockets: dict[str, socket.socket] = {}
+        self._http_address: tuple[str, int] | None = None
+        self._address = ("", 0)
+        self._stop_wanted = trio.Event()
+
+    # What a user of the broker sees
+
+    @property
+    def address(self) -> str:
+        """What clients dial: `ip:port`, with the real port where the configuration says 0."""
+        return f"{self._address[0]}:{self._address[1]}"
+
+    @property
+    def http_address(self) -> str | None:
+        """Where metrics and health are, `ip:port`; None if there is no HTTP listener."""
+        return None if self._http_address is None else f"{self._http_address[0]}:{self._http_address[1]}"
+
+    @property
+    def store(self) -> MessageStore:
+        """The message store."""
+        return self._store
+
+    def stop(self) -> None:
+        """Ask the broker to stop; whoever waits in `stopped` goes on."""
+        self._stop_wanted.set()
+
+    async def stopped(self) -> None:
+        """Wait until somebody has called `stop`."""
+        await self._stop_wanted.wait()
+
+    async def __aenter__(self) -> Broker:
+        self._running = self._run()
+        await self._running.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._running is not None
+        running, self._running = self._running, None
+        return await running.__aexit__(kind, error, trace)
+
+    # Start and stop
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        """Run everything; the caller's block is the time between ready and draining."""
+        _raise_descriptor_limit()
+        self._bind()
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._start_http(nursery)
+                report = await self._open_store()
+                self._compose()
+                for service in self._services():
+                    nursery.start_soon(service)
+                nursery.start_soon(self._server.run, self._sockets)
+                await trio.lowlevel.checkpoint()
+                self._say_ready(report)
+                try:
+                    yield
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await self._drain()
+                    nursery.cancel_scope.cancel()
+        finally:
+            for bound in self._sockets.values():
+                bound.close()
+            with trio.CancelScope(shield=True):
+                await self._close()
+
+    def _bind(self) -> None:
+        config = self.config
+        self._sockets["main"] = bind(config.host, config.port)
+        self._address = address_of(self._sockets["main"])
+        if self._address[0] in ("0.0.0.0", "::"):
+            self._address = ("127.0.0.1", self._address[1])
+        name_port = config.name_port_to_open()
+        if name_port is not None:
+            try:
+                self._sockets["name"] = bind(config.host, name_port)
+            except ReputError:
+                self._sockets["main"].close()
+                raise
+
+    async def _start_http(self, nursery: trio.Nursery) -> None:
+        port = self.config.http_port_to_open(embedded=self._embedded)
+        if port is None:
+            return
+        app = make_app(MetricsCollector(self.sources), self._status)
+        self._http_address = await nursery.start(serve_http, app, self.config.http_host, port)
+
+    async def _open_store(self) -> RecoveryReport:
+        """Lock and recover the directory and read the tables, in a worker thread: the health page answers meanwhile."""
+        config = self.config
+        self._hold = PullRequestHoldService(config.long_polling)
+        self._store = MessageStore(self._store_options(), clock_ms=_clock_ms, listener=self._hold)
+        report = await trio.to_thread.run_sync(self._store.open)
+        tables = config.data_dir / "config"
+        self._topics = TopicConfigManager(
+            tables / "topics.json",
+            clock_ms=_clock_ms,
+            cluster=config.cluster,
+            broker_name=config.broker_name,
+            options=config.topics,
+        )
+        self._offsets = ConsumerOffsetManager(
+            tables / "consumerOffset.json",
+            clock_ms=_clock_ms,
+            journal_size_max=config.offsets.journal_size_max,
+        )
+        await trio.to_thread.run_sync(self._topics.load)
+        await trio.to_thread.run_sync(self._offsets.load)
+        self._adopt_queues_without_topic()
+        self.sources.store, self.sources.topics, self.sources.offsets = (
+            self._store,
+            self._topics,
+            self._offsets,
+        )
+        self.sources.recovery_duration_s = report.duration_s
+        self.sources.recovery_truncated_bytes = report.truncated_bytes
+        return report
+
+    def _store_options(self) -> StoreOptions:
+        store = self.config.store
+        return StoreOptions(
+            self.config.data_dir,
+            commit_log_file_size=store.commit_log_file_size,
+            consume_queue_entries=store.consume_queue_entries,
+            flush_sync=store.flush == "sync",
+            message_bytes_max=store.message_size_max,
+            record_crc=store.record_crc,
+            host=self._store_host(),
+            on_event=_log_store_event,
+        )
+
+    def _store_host(self) -> Host:
+        """Return the IPv4 address that records name as their store: the advertised one if it is one."""
+        for text in (self.config.advertise, self.address):
+            try:
+                host = Host.parse(text or "")
+            except ValueError:
+                continue
+            if not host.is_ipv6:
+                return host
+        return Host("127.0.0.1", self._address[1])
+
+    def _adopt_queues_without_topic(self) -> None:
+        """Give topics that have queues but no entry in the table one again, so that nothing stored is out of reach.
+
+        That happens when a directory is handed over without its tables.
+        """
+        queues: dict[str, int] = {}
+        for topic, queue_id in self._store.queues():
+            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+        for topic, count in queues.items():
+            if self._topics.get(topic) is None and not self._topics.is_system(topic):
+                try:
+                    self._topics.adopt(topic, count)
+                except ReputError as error:
+                    log.warning("queue_without_topic", topic=topic, detail=str(error))
+                else:
+                    log.warning("topic_recreated", topic=topic, queues=count)
+
+    def _compose(self) -> None:
+        config, counters, store = self.config, self.counters, self._store
+        sync = config.store.flush == "sync"
+        self._reput = ReputMessageService(store, self._hold.answer_ready)
+        self._allocate = AllocateService(store)
+        self._flush = FlushCommitLogService(
+            store, config.store, counters, on_flushed=self._reput.wake, on_failure=self._turn_read_only
+        )
+        self._upkeep = StoreUpkeep(store, config.store, counters)
+        self._topic_saver = TableSaver(self._topics)
+        self._offset_saver = TableSaver(self._offsets)
+        self._offset_saves = OffsetSaveService(
+            self._offsets, self._offset_saver, lambda: config.offsets.flush_interval
+        )
+        access = TopicAccess(self._topics, self._topic_saver, counters)
+        appender = Appender(
+            store,
+            PutLock(),
+            self._flush,
+            self._reput,
+            self._allocate,
+            counters,
+            readers_see_unflushed=not sync,
+        )
+        names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
+        processors = (
+            SendProcessor(
+                store,
+                access,
+                appender,
+                counters,
+                cluster=config.cluster,
+                default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
+            ),
+            PullProcessor(store, access, self._offsets, self._hold, config.limits, counters),
+            OffsetProcessor(store, access, self._offsets, self._offset_saves.committed),
+            QueueProcessor(store, access),
+            TopicProcessor(
+                store,
+                self._topics,
+                self._topic_saver,
+                access,
+                self._offsets,
+                self._hold,
+                counters,
+                advertise=self._advertised_to,
+                **names,
+            ),
+            AdminProcessor(
+                store,
+                self.health,
+                counters,
+                version=MetricsCollector(self.sources).version,
+                advertise=self._advertised_to,
+                **names,
+            ),
+        )
+        handlers: dict[int, Handler] = {}
+        for processor in processors:
+            handlers |= processor.handlers()
+        self._server = Server(
+            config, Dispatcher(handlers, counters), counters, on_gone=self._hold.drop_closed
+        )
+
+    def _advertised_to(self, request: Request) -> str:
+        """Return the address that routes name: the configured one, or the one that the asking client dialled."""
+        return self.config.advertise or request.client.dialled_address
+
+    def _services(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        return (
+            self._reput.run,
+            self._flush.run,
+            self._flush.expire,
+            self._allocate.run,
+            self._upkeep.flush_queues,
+            self._upkeep.write_checkpoints,
+            self._offset_saves.run,
+            self._hold.run,
+            self._measure_loop,
+            self._refresh_disk,
+        )
+
+    async def _measure_loop(self) -> None:
+        await measure_loop_delay(self.counters.loop_delay_seconds)
+
+    async def _refresh_disk(self) -> None:
+        await refresh_disk_figures(self.sources.disk, self.config)
+
+    def _say_ready(self, report: RecoveryReport) -> None:
+        self.health.state = BrokerState.RUNNING if self._store.is_writable else BrokerState.READONLY
+        log.info(
+            "broker_ready",
+            data_dir=str(self.config.data_dir),
+            address=self.address,
+            listeners={name: address_of(bound)[1] for name, bound in self._sockets.items()},
+            http=self.http_address,
+            flush=self.config.store.flush,
+            authentication="off",
+            recovery=report.kind,
+            records_checked=report.records,
+            truncated_b=report.truncated_bytes,
+            duration_s=round(report.duration_s, 3),
+        )
+        if not self.config.allow_insecure:
+            return
+        log.warning(
+            "listening_without_authentication", hint="anyone who can connect may read and write everything"
+        )
+
+    def _turn_read_only(self, reason: str) -> None:
+        self.health.state = BrokerState.READONLY
+        self.health.set("writable", False, reason)
+
+    async def _drain(self) -> None:
+        self.health.state = BrokerState.DRAINING
+        self._server.stop_accepting()
+        self._hold.release_all()
+        with trio.move_on_after(self.config.shutdown_grace):
+            while self._server.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
+                await trio.sleep(_BUSY_LOOK_S)
+        self._server.close_all("shutdown")
+
+    async def _close(self) -> None:
+        """Flush and save everything that was opened; what fails is logged, and the rest is done all the same."""
+        for name in ("_topics", "_offsets"):
+            table = getattr(self, name, None)
+            if table is not None:
+                try:
+                    await trio.to_thread.run_sync(table.persist)
+                except (OSError, ReputError) as error:
+                    log.error("table_not_saved", table=name[1:], detail=str(error), hint="free disk space")
+        if hasattr(self, "_offsets"):
+            self._offsets.close()
+        if hasattr(self, "_store"):
+            started_at = time.monotonic()
+            clean = False
+            try:
+                await trio.to_thread.run_sync(self._store.close)
+                clean = True
+            except (OSError, ReputError) as error:
+                log.error(
+                    "store_not_closed_in_order", detail=str(error), hint="the next start recovers the store"
+                )
+            log.info(
+                "broker_stopped", everything_flushed=clean, duration_s=round(time.monotonic() - started_at, 3)
+            )
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "address": self.address,
+            "http": self.http_address,
+            "listeners": {name: address_of(s)[1] for name, s in self._sockets.items() if s.fileno() >= 0},
+            "data_dir": str(self.config.data_dir),
+            "flush": self.config.store.flush,
+            "held_pulls": self._hold.count if hasattr(self, "_hold") else 0,
+        }
+
+
+def _log_store_event(event: str, facts: Any) -> None:
+    log.warning(event, **facts)
+
+
+def _raise_descriptor_limit() -> None:
+    """Use as many open files as the system lets this process have: connections, log files and queues need them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            log.warning("open_files_limit_kept", limit=soft, detail=str(error))

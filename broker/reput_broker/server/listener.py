@@ -1,0 +1,177 @@
+"""Listening sockets and the connections they accept.
+
+Sockets are bound before the store recovers, so that a port in use is known at once, and listen only afterwards: until
+then a client is refused instead of being kept waiting.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+import trio
+
+from reput_broker.config import BrokerConfig
+from reput_broker.counters import Counters
+from reput_broker.server.connection import Connection
+from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.memory import BufferedBytes
+from reput_broker.server.transport import SocketTransport
+from reput_protocol.errors import ReputError
+from reput_protocol.host import born_host_bytes
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG = 1024
+_HOUSEKEEPING_S = 1.0
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class ListenFailed(ReputError):
+    """A port cannot be opened. Nothing listens on it."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"cannot listen on {host}:{port}: {reason}; stop what uses it or choose another port"
+        )
+        self.host = host
+        self.port = port
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a bound socket that does not listen yet. Raises ListenFailed."""
+    try:
+        places = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, number, _, address = places[0]
+        bound = socket.socket(family, kind, number)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.setblocking(False)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise ListenFailed(host, port, error.strerror or str(error)) from error
+    return bound
+
+
+def address_of(end: socket.socket, *, peer: bool = False) -> tuple[str, int]:
+    """Return one end of a socket as address and port; IPv4 clients of an IPv6 socket appear as IPv4."""
+    host, port = (end.getpeername() if peer else end.getsockname())[:2]
+    return host.removeprefix("::ffff:"), port
+
+
+class Server:
+    """Accepts connections and keeps house among them.
+
+    Args:
+        on_gone: called after connections have ended, so that what hangs on them can be let go.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        dispatcher: Dispatcher,
+        counters: Counters,
+        *,
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._dispatcher = dispatcher
+        self._counters = counters
+        self._on_gone = on_gone
+        self._memory = BufferedBytes(counters, lambda: config.limits.buffer_total)
+        self._connections: set[Connection] = set()
+        self._accepting = trio.CancelScope()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any connection has requests that are not answered yet, or answers that are not sent."""
+        return any(connection.is_busy for connection in self._connections)
+
+    async def run(self, listeners: dict[str, socket.socket]) -> None:
+        """Listen on bound sockets, by listener name, and serve what they accept, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_house)
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    for name, bound in listeners.items():
+                        bound.listen(_BACKLOG)
+                        accepting.start_soon(self._accept, name, bound, nursery)
+            for bound in listeners.values():
+                bound.close()
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets; open connections go on."""
+        self._accepting.cancel()
+
+    def close_all(self, reason: str) -> None:
+        """Close every connection."""
+        for connection in list(self._connections):
+            connection.close(reason)
+
+    async def _accept(self, name: str, bound: socket.socket, nursery: trio.Nursery) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(bound)
+            try:
+                accepted, _ = bound.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if error.errno not in _OUT_OF_DESCRIPTORS:
+                    raise
+                log.error(
+                    "accept_failed", detail=str(error), hint="raise the limit of open files (ulimit -n)"
+                )
+                await trio.sleep(0.1)
+                continue
+            with suppress(OSError):  # the peer may be gone already
+                self._start(name, accepted, nursery)
+
+    def _start(self, name: str, accepted: socket.socket, nursery: trio.Nursery) -> None:
+        traffic = self._counters.listeners[name]
+        peer_host, peer_port = address_of(accepted, peer=True)
+        traffic.connection_opened()
+        if len(self._connections) >= self._config.limits.connections:
+            traffic.connection_closed("limit")
+            log.warning("connection_refused", peer=f"{peer_host}:{peer_port}", reason="limit")
+            accepted.close()
+            return
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        local_host, local_port = address_of(accepted)
+        connection = Connection(
+            SocketTransport(accepted),
+            peer=f"{peer_host}:{peer_port}",
+            born_host=born_host_bytes(peer_host, peer_port),
+            dialled_address=f"{local_host}:{local_port}",
+            dispatcher=self._dispatcher,
+            limits=self._config.limits,
+            counters=self._counters,
+            traffic=traffic,
+            memory=self._memory,
+            nursery=nursery,
+            on_close=self._ended,
+        )
+        self._connections.add(connection)
+        nursery.start_soon(connection.run)
+
+    def _ended(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._on_gone()
+
+    async def _keep_house(self) -> None:
+        """Close the silent and the stuck. One look a second over all of them costs less than a timer each."""
+        while True:
+            await trio.sleep(_HOUSEKEEPING_S)
+            limits, now = self._config.limits, trio.current_time()
+            for connection in list(self._connections):
+                if connection.outbox.is_draining:
+                    if now - connection.outbox.progress_at > limits.slow_reader_timeout:
+                        log.warning("connection_refused", peer=connection.peer, reason="slow_reader")
+                        connection.close("slow_reader")
+                elif now - connection.last_read_at > limits.idle_timeout and not connection.is_busy:
+                    connection.close("idle")
