@@ -1,0 +1,90 @@
+import json
+from pathlib import Path
+
+import pytest
+import structlog
+
+from reput_broker.config_file import ConfigFile, ConfigFileDamaged, decode, encode
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> ConfigFile:
+    return ConfigFile(tmp_path / "config" / "table.json")
+
+
+def test_nothing_there_is_an_empty_table(file: ConfigFile) -> None:
+    loaded = file.load()
+    assert (loaded.members, loaded.data, loaded.path) == ({}, b"", None)
+
+
+def test_saving_keeps_the_text_before_as_backup(file: ConfigFile) -> None:
+    file.save(b'{"a":1}')
+    assert not file.backup.exists()
+    file.save(b'{"a":2}')
+    assert file.backup.read_bytes() == b'{"a":1}'
+    assert file.load().members == {"a": 2}
+    assert not file.temporary.exists()
+
+
+def test_a_missing_or_empty_file_falls_back_on_its_backup(file: ConfigFile) -> None:
+    file.save(b'{"a":1}')
+    file.save(b'{"a":2}')
+    file.path.write_bytes(b"")
+    assert file.load().members == {"a": 1}
+    file.path.unlink()
+    assert file.load().path == file.backup
+
+
+def test_an_empty_file_does_not_push_out_a_good_backup(file: ConfigFile) -> None:
+    file.save(b'{"a":1}')
+    file.save(b'{"a":2}')
+    file.path.write_bytes(b"")
+    file.save(b'{"a":3}')
+    assert file.backup.read_bytes() == b'{"a":1}'
+
+
+def test_a_damaged_file_is_kept_and_the_backup_used(file: ConfigFile) -> None:
+    file.save(b'{"a":1}')
+    file.save(b'{"a":2}')
+    file.path.write_bytes(b'{"a":')
+    with structlog.testing.capture_logs() as logs:
+        assert file.load().members == {"a": 1}
+    assert logs[0]["event"] == "config_file_damaged"
+    assert file.path.with_name("table.json.damaged-1").read_bytes() == b'{"a":'
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"null", b"\xff\xfe"])
+def test_damage_without_a_backup_refuses(file: ConfigFile, text: bytes) -> None:
+    file.path.parent.mkdir()
+    file.path.write_bytes(text)
+    with pytest.raises(
+        ConfigFileDamaged, match=r"table\.json cannot be read.*put a good copy there"
+    ) as refused:
+        file.load()
+    assert refused.value.path == file.path
+    assert file.path.read_bytes() == text
+
+
+def test_a_damaged_backup_refuses(file: ConfigFile) -> None:
+    file.path.parent.mkdir()
+    file.backup.write_bytes(b"{")
+    with pytest.raises(ConfigFileDamaged, match=r"table\.json\.bak"):
+        file.load()
+
+
+def test_integer_keys_without_quotes_are_read() -> None:
+    text = '{"t@g":{0:100,1:7\n\t}, "x{1:":{ -2 : {3:4}}, "list":[1,2], "s":"{5:6, \\"7:"}'
+    assert decode(text.encode()) == {
+        "t@g": {"0": 100, "1": 7},
+        "x{1:": {"-2": {"3": 4}},
+        "list": [1, 2],
+        "s": '{5:6, "7:',
+    }
+
+
+def test_what_is_written_is_strict_json_with_tabs() -> None:
+    text = encode({"dataVersion": {"counter": 0}, "topicConfigTable": {"T": {"attributes": {}}}})
+    assert text == (
+        b'{\n\t"dataVersion":{\n\t\t"counter":0\n\t},\n\t"topicConfigTable":{\n\t\t"T":{\n\t\t\t"attributes":{}\n\t\t}\n\t}\n}'
+    )
+    assert json.loads(text) == decode(text)

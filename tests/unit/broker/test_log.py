@@ -1,0 +1,85 @@
+import io
+import json
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+import structlog
+
+from reput_broker.log import RateLimitWarnings, configure_logging, set_level
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_one_json_object_a_line_with_fixed_keys_first() -> None:
+    stream = io.StringIO()
+    configure_logging(format="auto", stream=stream)  # not a terminal
+    structlog.get_logger("x").info("commit_log_recovered", physical_offset=10, duration_s=0.002)
+    (entry,) = lines(stream)
+    assert list(entry) == ["ts", "level", "event", "physical_offset", "duration_s"]
+    assert (entry["level"], entry["event"]) == ("info", "commit_log_recovered")
+    timestamp = entry["ts"]
+    assert isinstance(timestamp, str)
+    assert len(timestamp) == len("2026-01-02T03:04:05.678Z")
+    assert timestamp.endswith("Z")
+
+
+def test_text_holds_the_same_facts() -> None:
+    stream = io.StringIO()
+    configure_logging(format="text", stream=stream)
+    structlog.get_logger("x").info("broker_ready", port=10911)
+    assert "broker_ready" in stream.getvalue()
+    assert "port=10911" in stream.getvalue()
+
+
+def test_the_level_can_change_while_the_broker_runs() -> None:
+    stream = io.StringIO()
+    configure_logging(format="json", stream=stream, level="warning")
+    log = structlog.get_logger("x")
+    log.info("a")
+    set_level("debug")
+    log.debug("b")
+    set_level("error")
+    log.warning("c")
+    assert [entry["event"] for entry in lines(stream)] == ["b"]
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_traceback_does_not_show_local_variables(form: Literal["json", "text"]) -> None:
+    stream = io.StringIO()
+    configure_logging(format=form, stream=stream)
+    body = "secret" + " payload"
+    try:
+        raise ValueError(len(body))
+    except ValueError:
+        structlog.get_logger("x").exception("handler_failed")
+    assert "ValueError: 14" in stream.getvalue()
+    assert "secret payload" not in stream.getvalue()
+
+
+def test_a_flood_of_one_warning_is_held_back_and_counted() -> None:
+    now = 100.0
+    limit = RateLimitWarnings(10.0, clock=lambda: now)
+
+    def passes(event: str, method: str = "warning") -> dict[str, object] | None:
+        try:
+            return dict(limit(None, method, {"event": event}))
+        except structlog.DropEvent:
+            return None
+
+    assert passes("slow") == {"event": "slow"}
+    assert [passes("slow") for _ in range(4)] == [None] * 4
+    assert passes("other") == {"event": "other"}
+    assert passes("slow", "error") == {"event": "slow"}
+    now += 10.0
+    assert passes("slow") == {"event": "slow", "suppressed": 4}
+    now += 10.0
+    assert passes("slow") == {"event": "slow"}

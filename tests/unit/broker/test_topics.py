@@ -1,0 +1,155 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from reput_broker.config import TopicsConfig
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies import TopicConfig
+from reput_protocol.errors import InvalidName
+
+
+def opened(path: Path, **options: object) -> TopicConfigManager:
+    manager = TopicConfigManager(
+        path / "config" / "topics.json", clock_ms=lambda: 1_700_000_000_000, options=TopicsConfig(**options)
+    )
+    manager.load()
+    return manager
+
+
+def queues(config: TopicConfig | None) -> tuple[int, int, int] | None:
+    return None if config is None else (config.read_queue_nums, config.write_queue_nums, config.perm)
+
+
+def test_a_fresh_broker_has_the_system_s_topics(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    shapes = {name: queues(config) for name, config in manager.all().items()}
+    assert shapes == {
+        "SELF_TEST_TOPIC": (1, 1, 6),
+        "TBW102": (8, 8, 7),
+        "BenchmarkTest": (1024, 1024, 6),
+        "DefaultCluster": (16, 16, 7),
+        "broker-a": (1, 1, 7),
+        "OFFSET_MOVED_EVENT": (1, 1, 6),
+        "SCHEDULE_TOPIC_XXXX": (18, 18, 6),
+        "DefaultCluster_REPLY_TOPIC": (1, 1, 6),
+        "rmq_sys_REVIVE_LOG_DefaultCluster": (8, 8, 6),
+        "rmq_sys_SYNC_BROKER_MEMBER_broker-a": (1, 1, 1),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, 1, 6),
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 1, 6),
+        "rmq_sys_wheel_timer": (1, 1, 6),
+    }
+    assert all(manager.is_system(name) for name in shapes)
+    assert manager.user_topic_count() == 0
+    assert not (tmp_path / "config").exists()  # nothing changed, nothing written
+
+
+def test_a_send_creates_its_topic(tmp_path: Path) -> None:
+    manager = opened(tmp_path, default_queues=4)
+    assert queues(manager.create_on_send("mine")) == (4, 4, 6)
+    assert queues(manager.create_on_send("few", 2)) == (2, 2, 6)
+    assert queues(manager.create_on_send("many", 100)) == (8, 8, 6)  # the template has the last word
+    assert queues(manager.create_on_send("none", 0)) == (1, 1, 6)
+    assert queues(manager.create_on_send("mine", 7)) == (4, 4, 6)
+    assert manager.user_topic_count() == 4
+    with pytest.raises(InvalidName):
+        manager.create_on_send("no spaces")
+    assert manager.get("no spaces") is None
+
+
+def test_more_default_queues_than_the_template_has(tmp_path: Path) -> None:
+    assert queues(opened(tmp_path, default_queues=32).create_on_send("wide")) == (32, 32, 6)
+
+
+def test_without_automatic_creation_only_retry_topics_appear(tmp_path: Path) -> None:
+    manager = opened(tmp_path, auto_create=False)
+    assert manager.get("TBW102") is None
+    assert "TBW102" not in manager.all()
+    assert manager.create_on_send("mine") is None
+    assert queues(manager.create_on_send("%RETRY%group")) == (1, 1, 6)
+    assert queues(manager.create_internal("%DLQ%group")) == (1, 1, 6)
+
+
+def test_automatic_creation_can_be_switched_while_we_live(tmp_path: Path) -> None:
+    options = TopicsConfig()
+    manager = TopicConfigManager(tmp_path / "topics.json", clock_ms=lambda: 0, options=options)
+    manager.load()
+    vars(options)["auto_create"] = False  # as a reload does
+    assert manager.create_on_send("mine") is None
+    vars(options)["auto_create"] = True
+    assert manager.create_on_send("mine") is not None
+
+
+def test_topics_survive(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.put(TopicConfig(topic_name="a", read_queue_nums=3, write_queue_nums=2, perm=4, order=True))
+    manager.create_on_send("b")
+    manager.persist()
+    manager.delete("b")
+    assert not manager.delete("b")
+    manager.persist()
+    again = opened(tmp_path)
+    config = again.get("a")
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm, config.order) == (3, 2, 4, True)
+    assert again.get("b") is None
+    assert again.version == manager.version
+    assert again.version.counter == 3
+
+
+def test_the_file_is_one_that_rocketmq_reads(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.put(
+        TopicConfig(
+            topic_name="BatchT",
+            read_queue_nums=4,
+            write_queue_nums=4,
+            perm=6,
+            attributes={"queue.type": "BatchCQ", "message.type": "NORMAL"},
+        )
+    )
+    manager.persist()
+    text = (tmp_path / "config" / "topics.json").read_text()
+    assert text.startswith(
+        '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n'
+        '\t"topicConfigTable":{\n\t\t"BatchT":{\n\t\t\t"attributes":{\n\t\t\t\t"message.type":"NORMAL",\n'
+        '\t\t\t\t"queue.type":"BatchCQ"\n\t\t\t},\n\t\t\t"order":false,\n\t\t\t"perm":6,\n'
+        '\t\t\t"readQueueNums":4,\n\t\t\t"topicFilterType":"SINGLE_TAG",\n\t\t\t"topicName":"BatchT",\n'
+        '\t\t\t"topicSysFlag":0,\n\t\t\t"writeQueueNums":4\n\t\t},\n'
+    )
+    assert "TBW102" in json.loads(text)["topicConfigTable"]
+
+
+def test_what_we_do_not_know_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "config" / "topics.json"
+    file.parent.mkdir()
+    file.write_text(
+        json.dumps(
+            {
+                "future": {"x": 1},
+                "topicConfigTable": {
+                    "T": {"topicName": "T", "newMember": [1], "attributes": {"reserve.time": "7"}},
+                    "TBW102": {"topicName": "TBW102", "readQueueNums": 2, "writeQueueNums": 2, "perm": 7},
+                },
+            }
+        )
+    )
+    manager = opened(tmp_path)
+    assert queues(manager.get("T")) == (16, 16, 6)  # RocketMQ's defaults for what is missing
+    assert queues(manager.create_on_send("new", 4)) == (2, 2, 6)  # the file's template counts
+    manager.persist()
+    members = json.loads(file.read_text())
+    assert members["future"] == {"x": 1}
+    assert members["topicConfigTable"]["T"]["newMember"] == [1]
+    assert members["topicConfigTable"]["T"]["attributes"] == {"reserve.time": "7"}
+
+
+def test_a_failed_save_is_tried_again(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.create_on_send("mine")
+    (tmp_path / "config").write_text("in the way")
+    with pytest.raises(OSError, match=r"exists|directory"):
+        manager.persist()
+    (tmp_path / "config").unlink()
+    manager.persist()
+    assert opened(tmp_path).get("mine") is not None
