@@ -236,7 +236,7 @@ class Broker:
         for topic, count in queues.items():
             if self._topics.get(topic) is None and not self._topics.is_system(topic):
                 try:
-                    self._topics.adopt(topic, count)
+                    self._topics.adopt_queues(topic, count)
                 except ReputError as error:
                     log.warning("queue_without_topic", topic=topic, detail=str(error))
                 else:

@@ -152,6 +152,10 @@ class TopicConfigManager:
         self.put(config)
         return config
 
+    def adopt_queues(self, topic: str, queues: int) -> None:
+        """Make a topic for queues that exist without one; see `create_on_send`. Raises InvalidName."""
+        self.put(_topic(check_topic(topic), queues))
+
     def put(self, config: TopicConfig) -> None:
         """Create a topic, or change it to `config`. Not in the file before the next save."""
         self._topics[config.topic_name] = config

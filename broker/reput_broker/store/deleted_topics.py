@@ -51,6 +51,10 @@ class DeletedTopics:
         """Whether a record of `topic` at this place belongs to a deleted topic."""
         return physical_offset < self._deleted_below.get(topic, 0)
 
+    def end_offset(self, topic: str) -> int:
+        """Records of the topic before this log offset are deleted; 0 for a topic that never was."""
+        return self._deleted_below.get(topic, 0)
+
     def add(self, topic: str, end_offset: int) -> None:
         """Mark every record of the topic below `end_offset` as deleted. Durable on return."""
         self._deleted_below[topic] = end_offset

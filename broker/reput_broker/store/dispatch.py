@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reput_broker.store.deleted_topics import DeletedTopics
 from reput_protocol.record_batch import DispatchRows
+from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT
 
-IntArray = NDArray[np.int64]
+Column = Sequence[int] | NDArray[Any]
+"""Integers of one field, one per record: a list where there are few, an array of 64-bit integers where many."""
+
+FEW_ROWS = 24
+"""Up to so many records lists are faster than arrays."""
 
 
 class QueueRows(NamedTuple):
@@ -27,11 +34,11 @@ class QueueRows(NamedTuple):
     topic: str
     queue_id: int
     first_queue_offset: int
-    physical_offsets: IntArray
+    physical_offsets: Column
     """Where each record starts in the log, in bytes."""
-    sizes: IntArray
+    sizes: Column
     """Whole record sizes in bytes."""
-    tags_codes: IntArray
+    tags_codes: Column
     """Signed 64-bit tags codes as a queue entry keeps them (RocketMQ: MessageExtBrokerInner)."""
     store_timestamp_ms: int
     """Store time of the last record."""
@@ -53,6 +60,84 @@ class DispatchBatch:
     """Every record in log order; positions count from the start of `data`."""
     queues: list[QueueRows]
     """The records that get queue entries, by queue."""
+
+
+def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
+    """Put the rows of each queue together, without records of deleted topics and those that get no queue entry.
+
+    A queue whose offsets do not follow each other, which a healthy log never has, comes in several parts.
+    """
+    return _few_by_queue(rows, deleted) if len(rows) <= FEW_ROWS else _many_by_queue(rows, deleted)
+
+
+def _few_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
+    parts: list[tuple[str, int, int, list[int], list[int], list[int], list[int]]] = []
+    latest: dict[tuple[str, int], tuple[str, int, int, list[int], list[int], list[int], list[int]]] = {}
+    queue_offsets = rows.queue_offset.tolist()
+    physical_offsets = rows.physical_offset.tolist()
+    sizes = rows.size.tolist()
+    codes = rows.tags_code.tolist()
+    timestamps = rows.store_timestamp_ms.tolist()
+    sys_flags = rows.sys_flag.tolist()
+    for topic, queue_id, start, stop in rows.runs:
+        for row in range(start, stop):
+            transaction = sys_flags[row] & TRANSACTION_BITS
+            if transaction and transaction != TRANSACTION_COMMIT:
+                continue
+            if deleted is not None and deleted.hides(topic, physical_offsets[row]):
+                continue
+            part = latest.get((topic, queue_id))
+            if part is None or queue_offsets[row] != part[2] + len(part[3]):
+                part = (topic, queue_id, queue_offsets[row], [], [], [], [])
+                latest[topic, queue_id] = part
+                parts.append(part)
+            part[3].append(physical_offsets[row])
+            part[4].append(sizes[row])
+            part[5].append(codes[row])
+            part[6].append(timestamps[row])
+    return [QueueRows(*part[:6], part[6][-1]) for part in parts]
+
+
+def _many_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
+    indexed = None if rows.all_indexed else rows.indexed
+    found: list[QueueRows] = []
+    for topic, queue_id, group in rows.groups():
+        physical_offsets = rows.physical_offset[group]
+        hides = deleted is not None and deleted.hides(topic, int(physical_offsets[0]))
+        if indexed is None and not hides:
+            _add_parts(found, topic, queue_id, rows, group)
+            continue
+        selected = np.arange(len(rows))[group]
+        if indexed is not None:
+            selected = selected[indexed[selected]]
+        if deleted is not None and hides:
+            selected = selected[rows.physical_offset[selected] >= deleted.end_offset(topic)]
+        if len(selected):
+            _add_parts(found, topic, queue_id, rows, selected)
+    return found
+
+
+def _add_parts(
+    found: list[QueueRows], topic: str, queue_id: int, rows: DispatchRows, group: slice | NDArray[Any]
+) -> None:
+    queue_offsets = rows.queue_offset[group]
+    physical_offsets = rows.physical_offset[group]
+    sizes = rows.size[group]
+    tags_codes = rows.tags_code[group]
+    timestamps = rows.store_timestamp_ms[group]
+    breaks = (np.flatnonzero(queue_offsets[1:] - queue_offsets[:-1] != 1) + 1).tolist()
+    for start, stop in pairwise([0, *breaks, len(queue_offsets)]):
+        found.append(
+            QueueRows(
+                topic,
+                queue_id,
+                int(queue_offsets[start]),
+                physical_offsets[start:stop],
+                sizes[start:stop],
+                tags_codes[start:stop],
+                int(timestamps[stop - 1]),
+            )
+        )
 
 
 class Dispatcher(Protocol):
@@ -78,7 +163,7 @@ class MessageArrivingListener(Protocol):
         topic: str,
         queue_id: int,
         max_queue_offset: int,
-        tags_codes: Sequence[int] | NDArray[Any],
+        tags_codes: Column,
         store_timestamp_ms: int,
     ) -> None:
         """Note that a queue now ends at `max_queue_offset`; called once per queue and step, after all dispatchers."""

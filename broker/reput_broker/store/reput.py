@@ -15,11 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-import numpy as np
-
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.dispatch import DispatchBatch, Dispatcher, MessageArrivingListener, QueueRows
+from reput_broker.store.dispatch import DispatchBatch, Dispatcher, MessageArrivingListener, rows_by_queue
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.recovery import REPAIR_REMEDY
 from reput_broker.store.stats import StoreStats
@@ -102,7 +100,7 @@ class Reput:
             size = min(available, max(stop.size, 2 * size))
 
     def _dispatch(self, position: int, data: bytes, rows: DispatchRows) -> None:
-        queues = self._rows_by_queue(position, rows)
+        queues = rows_by_queue(rows, self._deleted if len(self._deleted) else None)
         batch = DispatchBatch(position, position + rows.consumed, data, rows, queues)
         for dispatcher in self._dispatchers:
             dispatcher.dispatch(batch)
@@ -120,53 +118,6 @@ class Reput:
                     queue.tags_codes,
                     queue.store_timestamp_ms,
                 )
-
-    def _rows_by_queue(self, position: int, rows: DispatchRows) -> list[QueueRows]:
-        """Put the rows of each queue together, without what gets no entry."""
-        indexed = None if rows.all_indexed else rows.indexed
-        found: list[QueueRows] = []
-        for topic, queue_id, group in rows.groups():
-            if self._deleted and self._deleted.hides(topic, position):
-                hidden = np.array([self._deleted.hides(topic, int(at)) for at in rows.physical_offset[group]])
-                selected = np.arange(len(rows))[group][~hidden]
-            elif indexed is None:
-                self._add_runs(found, topic, queue_id, rows, group)
-                continue
-            else:
-                selected = np.arange(len(rows))[group]
-            if indexed is not None:
-                selected = selected[indexed[selected]]
-            if len(selected):
-                self._add_runs(found, topic, queue_id, rows, selected)
-        return found
-
-    @staticmethod
-    def _add_runs(
-        found: list[QueueRows], topic: str, queue_id: int, rows: DispatchRows, group: slice | np.ndarray
-    ) -> None:
-        """Add a queue's rows, cut where its queue offsets do not follow each other."""
-        queue_offsets = rows.queue_offset[group]
-        physical_offsets = rows.physical_offset[group]
-        sizes = rows.size[group]
-        tags_codes = rows.tags_code[group]
-        timestamps = rows.store_timestamp_ms[group]
-        count = len(queue_offsets)
-        starts = [0]
-        if count > 1 and not (queue_offsets[1:] - queue_offsets[:-1] == 1).all():
-            starts += (np.flatnonzero(queue_offsets[1:] - queue_offsets[:-1] != 1) + 1).tolist()
-        for index, start in enumerate(starts):
-            stop = starts[index + 1] if index + 1 < len(starts) else count
-            found.append(
-                QueueRows(
-                    topic,
-                    queue_id,
-                    int(queue_offsets[start]),
-                    physical_offsets[start:stop],
-                    sizes[start:stop],
-                    tags_codes[start:stop],
-                    int(timestamps[stop - 1]),
-                )
-            )
 
     def _fail(self, offset: int, reason: str) -> NoReturn:
         file = self._log.files.find_by_offset(offset)
