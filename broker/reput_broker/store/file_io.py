@@ -135,9 +135,8 @@ def end_of_data(fd: int, start: int, end: int) -> int:
             chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
             if not chunk:
                 return found
-            used = len(chunk.rstrip(b"\0"))
-            if used:
-                found = position + used
+            if chunk != _ZEROS[: len(chunk)]:
+                found = position + len(chunk.rstrip(b"\0"))
             position += len(chunk)
     return found
 
