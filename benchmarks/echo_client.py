@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from reput_cli.bench_payload import Payloads
-from reput_client.blocking import Message
+from reput_protocol.message import Message
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.frames import encode_frame
