@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
 
 import trio
-from prometheus_client import CollectorRegistry, Metric
+from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from reput_broker.metrics import MetricsCollector
 
 _EOF = b"# EOF\n"
 
 
-class _OnePiece:
+class _OnePiece(Collector):
     """What an encoder takes for a registry: one family, or a piece of one."""
 
     def __init__(self, family: Metric) -> None:
@@ -30,7 +30,7 @@ async def render_page(collector: MetricsCollector, accept: str) -> tuple[bytes, 
     page: list[bytes] = []
     name = None
     for family in collector.families():
-        text: bytes = encode(cast("CollectorRegistry", _OnePiece(family))).removesuffix(_EOF)
+        text: bytes = encode(_OnePiece(family)).removesuffix(_EOF)
         if family.name == name:
             # A further piece of the family before: its head has been written.
             text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"# "))

@@ -128,7 +128,12 @@ def test_many_commits_are_one_write(opened: Open, monkeypatch: pytest.MonkeyPatc
     manager = opened()
     writes: list[int] = []
     real_write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: writes.append(len(data)) or real_write(fd, data))
+
+    def write(fd: int, data: bytes) -> int:
+        writes.append(len(data))
+        return real_write(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
     manager.commit_many("g", [Commit("t", queue_id, 5) for queue_id in range(16)])
     manager.commit("g", "t", 3, 5)  # nothing new
     monkeypatch.undo()

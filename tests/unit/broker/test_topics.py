@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from reput_protocol.bodies import TopicConfig
 from reput_protocol.errors import InvalidName
 
 
-def opened(path: Path, **options: object) -> TopicConfigManager:
+def opened(path: Path, **options: Any) -> TopicConfigManager:
     manager = TopicConfigManager(
         path / "config" / "topics.json", clock_ms=lambda: 1_700_000_000_000, options=TopicsConfig(**options)
     )

@@ -1,0 +1,177 @@
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from reput_broker.config import BrokerConfig
+from reput_broker.counters import Counters
+from reput_broker.health import BrokerState, Health
+from reput_broker.http import HttpListenFailed, make_app, serve_http
+from reput_broker.metrics import MetricsCollector, MetricsSources
+
+
+def make_sources() -> MetricsSources:
+    return MetricsSources(BrokerConfig(), Counters(), Health())
+
+
+async def ask(address: tuple[str, int], request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send one request and read the answer until the server closes."""
+    stream = await trio.open_tcp_stream(*address)
+    async with stream:
+        await stream.send_all(request)
+        answer = b""
+        with trio.fail_after(10.0):
+            async for data in stream:
+                answer += data
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return int(status.split()[1]), headers, body
+
+
+def request(path: str, method: str = "GET", *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def serving(
+    sources: MetricsSources, scenario: Callable[[tuple[str, int]], Awaitable[None]], **options: Any
+) -> None:
+    async def main() -> None:
+        app = make_app(MetricsCollector(sources), **options)
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(serve_http, app, "127.0.0.1", 0)
+            await scenario(address)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_port_0_gets_a_port_and_tells_it() -> None:
+    async def scenario(address: tuple[str, int]) -> None:
+        assert address[0] == "127.0.0.1"
+        assert address[1] > 0
+        assert (await ask(address, request("/livez")))[0] == 200
+
+    serving(make_sources(), scenario)
+
+
+def test_alive_while_recovering_and_ready_afterwards() -> None:
+    sources = make_sources()
+
+    async def scenario(address: tuple[str, int]) -> None:
+        assert (await ask(address, request("/livez")))[0] == 200
+        status, _, body = await ask(address, request("/readyz"))
+        assert status == 503
+        assert json.loads(body)["failing"] == ["recovered"]
+        sources.health.state = BrokerState.RUNNING
+        assert (await ask(address, request("/readyz")))[0] == 200
+        status, _, body = await ask(address, request("/readyz?verbose"))
+        assert status == 200
+        assert json.loads(body)["checks"]["recovered"]["ok"] is True
+        sources.health.state = BrokerState.DRAINING
+        assert (await ask(address, request("/readyz?verbose")))[0] == 503
+        assert (await ask(address, request("/livez")))[0] == 200
+
+    serving(sources, scenario)
+
+
+def test_metrics_in_the_format_that_was_asked_for() -> None:
+    async def scenario(address: tuple[str, int]) -> None:
+        status, headers, body = await ask(address, request("/metrics"))
+        assert status == 200
+        assert headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert b"reput_ready 0.0\n" in body
+        accept = "Accept: application/openmetrics-text; version=1.0.0"
+        _, headers, body = await ask(address, request("/metrics", "GET", accept))
+        assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert body.endswith(b"# EOF\n")
+
+    serving(make_sources(), scenario)
+
+
+def test_status_tells_state_and_what_the_broker_adds() -> None:
+    async def scenario(address: tuple[str, int]) -> None:
+        _, headers, body = await ask(address, request("/status"))
+        members = json.loads(body)
+        assert headers["content-type"] == "application/json"
+        assert members["state"] == "recovering"
+        assert members["store"] is None
+        assert members["listeners"] == {"main": "127.0.0.1:1"}
+        assert len(members["config_digest"]) == 12
+
+    serving(make_sources(), scenario, status=lambda: {"listeners": {"main": "127.0.0.1:1"}})
+
+
+def test_only_get_and_head() -> None:
+    async def scenario(address: tuple[str, int]) -> None:
+        status, headers, body = await ask(address, request("/livez", "HEAD"))
+        assert (status, headers["content-length"], body) == (200, "3", b"")
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+            status, headers, _ = await ask(address, request("/livez", method, "Content-Length: 0"))
+            assert status == 405
+            assert set(headers["allow"].split(", ")) == {"get", "head"}
+        assert (await ask(address, request("/admin")))[0] == 404
+
+    serving(make_sources(), scenario)
+
+
+def test_a_head_that_does_not_end_is_refused() -> None:
+    async def scenario(address: tuple[str, int]) -> None:
+        status, _, _ = await ask(address, b"GET /livez HTTP/1.1\r\nX: " + b"a" * 40_000)
+        assert status in (400, 431)
+
+    serving(make_sources(), scenario)
+
+
+def test_a_failing_page_answers_500_and_the_others_go_on() -> None:
+    def broken() -> dict[str, object]:
+        raise RuntimeError("a defect of ours")
+
+    async def scenario(address: tuple[str, int]) -> None:
+        status, _, body = await ask(address, request("/status"))
+        assert status == 500
+        assert b"defect" not in body
+        assert (await ask(address, request("/livez")))[0] == 200
+
+    serving(make_sources(), scenario, status=broken)
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(serve_http, make_app(MetricsCollector(make_sources())), "127.0.0.1", port)
+
+        with pytest.raises(BaseExceptionGroup) as failed:
+            trio.run(main)
+    error = failed.value.exceptions[0]
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, HttpListenFailed)
+    assert str(error).startswith(
+        f"cannot listen on 127.0.0.1:{port} for HTTP: Address already in use; choose another"
+    )
+
+
+def test_a_client_that_says_nothing_does_not_hold_up_the_end() -> None:
+    async def main() -> None:
+        with trio.fail_after(10.0):
+            async with trio.open_nursery() as nursery:
+                app = make_app(MetricsCollector(make_sources()))
+                address = await nursery.start(serve_http, app, "127.0.0.1", 0)
+                silent = await trio.open_tcp_stream(*address)
+                halfway = await trio.open_tcp_stream(*address)
+                await halfway.send_all(b"GET /metrics HT")
+                assert (await ask(address, request("/livez")))[0] == 200
+                nursery.cancel_scope.cancel()
+        # Over, although both clients are still there.
+        await silent.aclose()
+        await halfway.aclose()
+
+    trio.run(main)

@@ -1,0 +1,230 @@
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from reput_broker.config import BrokerConfig
+from reput_broker.counters import Counters
+from reput_broker.health import BrokerState, Health
+from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.metrics_page import render_page
+from reput_broker.metrics_table import METRICS
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.codes import RequestCode, ResponseCode
+
+
+class FakeStore:
+    """Four queues of one topic, messages 10 to 99 in each."""
+
+    flush_behind_bytes = 5
+    dispatch_behind_bytes = 6
+    min_physical_offset = 1000
+    max_physical_offset = 9000
+
+    def __init__(self, queues: int = 4) -> None:
+        self._queues = [("orders", queue_id) for queue_id in range(queues)]
+
+    def queues(self) -> list[tuple[str, int]]:
+        return self._queues
+
+    def min_offset_in_queue(self, _topic: str, _queue_id: int, /) -> int:
+        return 10
+
+    def max_offset_in_queue(self, _topic: str, _queue_id: int, /) -> int:
+        return 100
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Iterator[MetricsSources]:
+    topics = TopicConfigManager(tmp_path / "topics.json", clock_ms=lambda: 0)
+    topics.load()
+    topics.create_on_send("orders")
+    topics.create_on_send("silent")
+    offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json", clock_ms=lambda: 0)
+    offsets.load()
+    offsets.commit("billing", "orders", 2, 70)
+    yield MetricsSources(
+        BrokerConfig(), Counters(), Health(), topics=topics, offsets=offsets, store=FakeStore()
+    )
+    offsets.close()
+
+
+Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def page_of(sources: MetricsSources) -> Page:
+    text = generate_latest(MetricsCollector(sources)).decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse_text(text)
+        for sample in family.samples
+    }
+
+
+def value(page: Page, name: str, **labels: str) -> float:
+    return page[name, frozenset(labels.items())]
+
+
+def rendered(sources: MetricsSources, accept: str = "") -> tuple[str, str]:
+    page, content_type = trio.run(render_page, MetricsCollector(sources), accept)
+    return page.decode(), content_type
+
+
+def test_every_metric_of_the_table_is_on_the_page_with_its_type_and_help(sources: MetricsSources) -> None:
+    sources.counters.group("orders", "billing").count_out(1, 1)
+    sources.counters.request(0, RequestCode.PULL_MESSAGE).begin()
+    families = {family.name: family for family in MetricsCollector(sources).collect()}
+    for spec in METRICS.values():
+        family = families[spec.name.removesuffix("_total")]
+        assert (family.type, family.documentation) == (spec.type, spec.help)
+        assert family.samples, spec.name
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(spec.labels), spec.name
+    assert all(
+        name in METRICS or f"{name}_total" in METRICS for name in families if name.startswith("reput_")
+    )
+
+
+def test_names_follow_the_rules() -> None:
+    units = ("_seconds", "_bytes", "_messages", "_ratio", "_info", "_series", "_offset")
+    for spec in METRICS.values():
+        assert re.fullmatch(r"reput_[a-z_]+", spec.name)
+        assert spec.name.endswith("_total") == (spec.type == "counter"), spec.name
+        assert not re.search(r"milli|percent|_ms\b", spec.name)
+        assert spec.help.endswith(".")
+        if spec.type == "histogram":
+            assert spec.name.endswith(units), spec.name
+
+
+def test_known_labels_exist_with_zero_before_anything_happens() -> None:
+    page = page_of(MetricsSources(BrokerConfig(), Counters(), Health()))
+    assert value(page, "reput_messages_rejected_total", reason="too_large") == 0
+    assert value(page, "reput_flush_errors_total", part="commitlog") == 0
+    assert value(page, "reput_connections_closed_total", listener="main", reason="slow_reader") == 0
+    assert value(page, "reput_produce_duration_seconds_count", ack="flushed") == 0
+    assert value(page, "reput_requests_total", protocol="msgpack", op="put_message", code="ok") == 0
+    assert value(page, "reput_backpressure_seconds_total", cause="memory") == 0
+
+
+def test_a_topic_without_traffic_is_there_with_zero(sources: MetricsSources) -> None:
+    page = page_of(sources)
+    assert value(page, "reput_messages_in_total", topic="silent", kind="normal") == 0
+    assert not any(dict(labels).get("topic") == "TBW102" for _, labels in page)
+
+
+def test_what_was_counted_is_shown(sources: MetricsSources) -> None:
+    counters = sources.counters
+    counters.topic("orders").count_in(64, 64_000)
+    counters.topic("%RETRY%billing").count_in(1, 10)
+    counters.group("orders", "billing").count_out(32, 32_000)
+    counters.produce_seconds["flushed"].observe(0.002)
+    request = counters.request(0x4D, RequestCode.PUT_MESSAGE)
+    request.begin()
+    request.begin()
+    request.done(ResponseCode.TOPIC_NOT_EXIST, 0.01)
+    sources.health.state = BrokerState.RUNNING
+    page = page_of(sources)
+    assert value(page, "reput_messages_in_total", topic="orders", kind="normal") == 64
+    assert value(page, "reput_messages_in_total", topic="%RETRY%billing", kind="retry") == 1
+    assert value(page, "reput_bytes_in_total", topic="orders") == 64_000
+    assert value(page, "reput_messages_out_total", topic="orders", group="billing", kind="normal") == 32
+    assert value(page, "reput_message_size_bytes_bucket", topic="orders", le="256.0") == 0
+    assert value(page, "reput_message_size_bytes_bucket", topic="orders", le="1024.0") == 64
+    assert value(page, "reput_message_size_bytes_sum", topic="orders") == 64_000
+    assert value(page, "reput_produce_duration_seconds_bucket", ack="flushed", le="0.001") == 0
+    assert value(page, "reput_produce_duration_seconds_bucket", ack="flushed", le="0.0025") == 1
+    assert value(page, "reput_produce_duration_seconds_bucket", ack="flushed", le="+Inf") == 1
+    assert (
+        value(page, "reput_requests_total", protocol="msgpack", op="put_message", code="topic_not_exist") == 1
+    )
+    assert value(page, "reput_requests_inflight", protocol="msgpack", op="put_message") == 1
+    assert value(page, "reput_ready") == 1
+    assert value(page, "reput_state", state="running") == 1
+    assert value(page, "reput_state", state="recovering") == 0
+
+
+def test_lag_is_what_the_group_has_not_committed(sources: MetricsSources) -> None:
+    page = page_of(sources)
+    assert value(page, "reput_consumer_committed_offset", group="billing", topic="orders", queue="2") == 70
+    assert value(page, "reput_consumer_lag_messages", group="billing", topic="orders", queue="2") == 30
+    assert value(page, "reput_queue_start_offset", topic="orders", queue="0") == 10
+    assert value(page, "reput_queue_end_offset", topic="orders", queue="0") == 100
+    assert value(page, "reput_storage_start_offset_bytes") == 1000
+    assert value(page, "reput_dispatch_behind_bytes") == 6
+
+
+def test_queues_are_left_out_first_and_counted(sources: MetricsSources) -> None:
+    sources.config = BrokerConfig(metrics={"max_series": 100})
+    sources.store = FakeStore(queues=1000)
+    page = page_of(sources)
+    queues = [labels for name, labels in page if name == "reput_queue_end_offset"]
+    assert 0 < len(queues) < 50
+    assert value(page, "reput_messages_in_total", topic="orders", kind="normal") == 0
+    assert value(page, "reput_consumer_lag_messages", group="billing", topic="orders", queue="2") == 30
+    assert value(page, "reput_metrics_dropped_series") == 2 * (1000 - len(queues))
+
+
+def test_the_page_in_pieces_is_the_page_in_one(sources: MetricsSources) -> None:
+    sources.store = FakeStore(queues=1000)
+    for number in range(100):
+        sources.counters.topic(f"t{number}").count_in(1, 1)
+    text, content_type = rendered(sources)
+    assert content_type.startswith("text/plain; version=0.0.4")
+    whole = {
+        family.name: sorted(map(str, family.samples))
+        for family in parse_text(generate_latest(MetricsCollector(sources)).decode())
+        if family.name.startswith("reput_")
+    }
+    pieces = {
+        family.name: sorted(map(str, family.samples))
+        for family in parse_text(text)
+        if family.name.startswith("reput_")
+    }
+    assert pieces == whole
+    heads = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(heads) == len(set(heads))
+
+
+def test_openmetrics_for_those_who_ask(sources: MetricsSources) -> None:
+    sources.store = FakeStore(queues=1000)
+    text, content_type = rendered(sources, "application/openmetrics-text; version=1.0.0,text/plain;q=0.5")
+    assert content_type.startswith("application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+    assert text.count("# EOF") == 1
+    names = {family.name for family in parse_openmetrics(text)}  # type: ignore[no-untyped-call]
+    assert {name.removesuffix("_total") for name in METRICS} - names <= {
+        "reput_messages_out",
+        "reput_bytes_out",
+        "reput_request_duration_seconds",
+    }
+
+
+def test_a_large_page_lets_the_loop_go_on(sources: MetricsSources) -> None:
+    sources.store = FakeStore(queues=9000)
+    turns = 0
+    longest_s = 0.0
+
+    async def others() -> None:
+        nonlocal turns, longest_s
+        while True:
+            started_at = time.perf_counter()
+            await trio.lowlevel.checkpoint()
+            turns += 1
+            longest_s = max(longest_s, time.perf_counter() - started_at)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            page, _ = await render_page(MetricsCollector(sources), "")
+            assert page.count(b"\n") > 18_000
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert turns > 70  # 18,000 samples in pieces of 256
