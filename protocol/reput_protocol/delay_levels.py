@@ -20,8 +20,7 @@ def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequen
 
     A level beyond the table counts as its last one. Text that is no number counts as no level.
     """
-    try:
-        level = min(int(delay or b"0"), len(levels_ms))
-    except ValueError:
+    if not delay or not delay.isdigit() or len(delay) > 10:
         return None
+    level = min(int(delay), len(levels_ms))
     return store_timestamp_ms + levels_ms[level - 1] if level > 0 else None

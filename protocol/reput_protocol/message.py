@@ -130,7 +130,7 @@ def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
     try:
         joined = " ".join(keys)
     except TypeError:
-        joined = ""
+        joined = "\x01"  # as good as a key that is not printable: look at each
     # A printable text has no separator in it, and the one printable space is the blank itself.
     if not joined.isprintable() or joined.count(" ") != len(keys) - 1 or "" in keys:
         for key in keys:

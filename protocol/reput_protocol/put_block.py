@@ -16,7 +16,6 @@ from zlib import crc32
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.properties import (
-    CRC_PROPERTY_BYTES,
     PROPERTIES_BYTES_MAX,
     ends_with_crc_property,
     is_plain_text,
@@ -88,14 +87,6 @@ def check_block_size(block: Buffer, limits: BlockLimits) -> None:
         )
 
 
-def check_count(positions: list[int], end: int, count: int) -> None:
-    """Refuse a block that holds another number of records than its header says."""
-    if len(positions) != count:
-        raise RecordMalformed(
-            len(positions), end, f"the block holds {len(positions)} records, but its header says {count}"
-        )
-
-
 def check_records(block: Buffer, topic: str, queue_id: int, count: int, limits: BlockLimits) -> BlockCheck:
     """Check a block record by record; the meaning of `record_batch.check_put_block`."""
     check_block_size(block, limits)
@@ -107,7 +98,10 @@ def check_records(block: Buffer, topic: str, queue_id: int, count: int, limits: 
     positions: list[int] = []
     sealed: list[int] = []
     position = 0
-    while position < end:
+    # Never more records than announced: what a peer makes the broker look at is what the peer said it would.
+    for index in range(count):
+        if position >= end:
+            break
         # The quick look takes what is right in every respect. Whatever it does not take, `_judge` names, or lets pass
         # because it is only unusual (properties that are not ASCII, a checksum property).
         if end - position >= HEAD_BYTES:
@@ -135,17 +129,23 @@ def check_records(block: Buffer, topic: str, queue_id: int, count: int, limits: 
                 positions.append(position)
                 position = stop
                 continue
-        stop = judge(block, len(positions), position, topic, queue_id, limits)
-        if ends_with_crc_property(bytes(view[max(position, stop - CRC_PROPERTY_BYTES - 1) : stop])):
+        stop, is_sealed = judge(block, index, position, topic, queue_id, limits)
+        if is_sealed:
             sealed.append(position)
         positions.append(position)
         position = stop
-    check_count(positions, end, count)
+    if len(positions) != count or position != end:
+        rest = f"{end - position} bytes follow" if position < end else "nothing follows"
+        raise RecordMalformed(
+            len(positions), position, f"the header says {count} records, but after {len(positions)} {rest}"
+        )
     return BlockCheck(positions, sealed)
 
 
-def judge(block: Buffer, index: int, position: int, topic: str, queue_id: int, limits: BlockLimits) -> int:
-    """Return where the record at `position` ends if it may pass.
+def judge(
+    block: Buffer, index: int, position: int, topic: str, queue_id: int, limits: BlockLimits
+) -> tuple[int, bool]:
+    """Return where the record at `position` ends, and whether with a checksum property, if it may pass.
 
     Raises:
         RecordTooLarge: it is sound but larger than allowed.
@@ -223,10 +223,11 @@ def judge(block: Buffer, index: int, position: int, topic: str, queue_id: int, l
     body_crc = crc32(view[body:body_end]) & 0x7FFF_FFFF
     if crc != body_crc:
         raise refuse(f"BODYCRC is {crc & 0xFFFF_FFFF:#010x}, but the body's CRC is {body_crc:#010x}")
-    fault = properties_fault(bytes(view[properties:stop]))
+    text = bytes(view[properties:stop])
+    fault = properties_fault(text)
     if fault is not None:
         raise refuse(fault)
-    return stop
+    return stop, ends_with_crc_property(text)
 
 
 def patch_records(

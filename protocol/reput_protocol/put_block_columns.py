@@ -8,12 +8,11 @@ import numpy as np
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.columns import all_equal, chain, gather
-from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property, is_plain_text
+from reput_protocol.properties import is_plain_text
 from reput_protocol.put_block import (
     BlockCheck,
     BlockLimits,
     check_block_size,
-    check_count,
     check_records,
     judge,
     topic_of_records,
@@ -30,9 +29,8 @@ def check_columns(block: Buffer, topic: str, queue_id: int, count: int, limits: 
     check_block_size(block, limits)
     end = len(block)
     positions, stop = chain(block, 0, end)
-    if stop != end:
+    if stop != end or len(positions) != count:
         return check_records(block, topic, queue_id, count, limits)
-    check_count(positions, end, count)
     columns, sound = gather(block, positions)
     head = columns.head
     magic, topic_bytes = topic_of_records(topic)
@@ -61,7 +59,7 @@ def check_columns(block: Buffer, topic: str, queue_id: int, count: int, limits: 
         if crc32(view[body:body_end]) & 0x7FFF_FFFF != crc:
             return check_records(block, topic, queue_id, count, limits)
         if properties != stop and not is_plain_text(block, properties, stop):
-            judge(block, index, positions[index], topic, queue_id, limits)
-            if ends_with_crc_property(bytes(view[max(properties, stop - CRC_PROPERTY_BYTES - 1) : stop])):
+            _, is_sealed = judge(block, index, positions[index], topic, queue_id, limits)
+            if is_sealed:
                 sealed.append(positions[index])
     return BlockCheck(positions, sealed)

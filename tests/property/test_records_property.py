@@ -1,0 +1,322 @@
+"""Whatever the bytes are: both ways of reading records agree, and damage is an answer, never a crash."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from reput_protocol.columns import decode_columns
+from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
+from reput_protocol.errors import InvalidMessage, RecordMalformed
+from reput_protocol.hashing import tags_code
+from reput_protocol.host import Host
+from reput_protocol.message import Message, encode_properties_text
+from reput_protocol.properties import (
+    decode_properties,
+    encode_properties,
+    find_property,
+    is_plain_text,
+    properties_fault,
+)
+from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_records, patch_records
+from reput_protocol.put_block_columns import check_columns
+from reput_protocol.record import (
+    Record,
+    ScanStatus,
+    decode_record,
+    encode_blank,
+    encode_put_record,
+    encode_record,
+    scan_record,
+)
+from reput_protocol.record_batch import check_put_block, encode_put_block, patch_block
+from reput_protocol.record_view import record_views
+
+i32 = st.integers(-(2**31), 2**31 - 1)
+i64 = st.integers(-(2**63), 2**63 - 1)
+ipv4 = st.ip_addresses(v=4).map(str)
+ipv6 = st.ip_addresses(v=6).map(str)
+hosts = st.builds(Host, ipv4 | ipv6, st.integers(0, 65_535))
+topics = st.sampled_from(["t", "orders", "SCHEDULE_TOPIC_XXXX", "%RETRY%" + "g" * 140, "größe"]) | st.text(
+    st.characters(codec="utf-8"), min_size=1, max_size=40
+)
+# Mostly separators and short names, so that every odd arrangement of them turns up.
+rough_text = st.lists(
+    st.sampled_from(
+        ["\x01", "\x02", "TAGS", "KEYS", "DELAY", "a", "TAGS\x01x\x02", "__CRC32#", "0123456789", "é", "\x00"]
+    )
+).map(lambda parts: "".join(parts).encode())
+property_names = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=8)
+property_maps = st.dictionaries(
+    property_names | st.sampled_from(["TAGS", "KEYS", "DELAY"]), property_names, max_size=4
+)
+properties_texts = rough_text | property_maps.map(encode_properties)
+bodies = st.binary(max_size=40)
+
+records = st.builds(
+    Record,
+    topic=topics,
+    body=bodies,
+    queue_id=st.integers(0, 3),
+    flag=i32,
+    queue_offset=i64,
+    physical_offset=i64,
+    sys_flag=st.sampled_from([0, 4, 8, 12, 0x301]),
+    born_timestamp_ms=i64,
+    born_host=hosts,
+    store_timestamp_ms=i64,
+    store_host=hosts,
+    reconsume_times=i32,
+    prepared_transaction_offset=i64,
+    properties=properties_texts,
+)
+puts = st.tuples(bodies, st.just(b"") | properties_texts, i32, st.sampled_from([0, 1, 0x301]), i64)
+
+
+def put_block_of(items: list[tuple[bytes, bytes, int, int, int]]) -> bytes:
+    return b"".join(encode_put_record(b"orders", 2, *item) for item in items)
+
+
+def with_host_bits(record: Record) -> Record:
+    bits = (0x10 if record.born_host.is_ipv6 else 0) | (0x20 if record.store_host.is_ipv6 else 0)
+    return replace(record, sys_flag=record.sys_flag | bits)
+
+
+@given(records, st.booleans(), st.binary(max_size=9))
+def test_records_round_trip(record: Record, with_crc: bool, before: bytes) -> None:
+    encoded = encode_record(record, with_crc=with_crc)
+    decoded = decode_record(before + encoded, len(before))
+    if with_crc:
+        decoded.properties = record.properties
+    assert decoded == with_host_bits(record)
+    assert scan_record(encoded, 0, len(encoded), check_crc=True) == (ScanStatus.RECORD, len(encoded), "")
+
+
+@given(st.lists(records, max_size=20), st.integers(0, 7))
+def test_columns_read_what_structs_read(items: list[Record], start: int) -> None:
+    buffer = bytes(start) + b"".join(map(encode_record, items))
+    columns = decode_columns(buffer, start)
+    views = record_views(buffer, start)
+    assert columns.position.tolist() == [view.position for view in views]
+    for name in (
+        "size", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_timestamp_ms",
+        "store_timestamp_ms", "reconsume_times", "prepared_transaction_offset",
+    ):  # fmt: skip
+        assert getattr(columns, name).tolist() == [getattr(view, name) for view in views], name
+    for row, view in enumerate(views):
+        record = decode_record(buffer, view.position)
+        assert record == with_host_bits(items[row])
+        assert bytes(columns.body(row)) == view.body == record.body
+        assert str(columns.topic(row), "utf-8") == view.topic == record.topic
+        assert bytes(columns.properties(row)) == view.properties == record.properties
+        assert columns.born_host(row) == view.born_host == record.born_host
+        assert columns.store_host(row) == view.store_host == record.store_host
+        assert (view.tag, view.keys, view.unique_key) == (record.tag, record.keys, record.unique_key)
+        if record.topic != "SCHEDULE_TOPIC_XXXX":
+            assert columns.tags_codes([1])[row] == tags_code(decode_properties(record.properties).get("TAGS"))
+    assert columns.crc_errors().tolist() == []
+
+
+@given(st.lists(records, min_size=1, max_size=8), st.data())
+def test_damage_is_refused_alike_and_never_crashes(items: list[Record], data: st.DataObject) -> None:
+    buffer = bytearray(b"".join(map(encode_record, items)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        buffer[data.draw(st.integers(0, len(buffer) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.integers(0, len(buffer)) | st.just(len(buffer)))
+    outcomes: list[Any] = []
+    for read in (
+        lambda: [view.position for view in record_views(buffer, 0, end, check_crc=False)],
+        lambda: decode_columns(buffer, 0, end).position.tolist(),
+    ):
+        try:
+            outcomes.append(read())
+        except RecordMalformed as refused:
+            outcomes.append((refused.index, refused.position, refused.reason))
+    assert outcomes[0] == outcomes[1]
+    for view in record_views(buffer, 0, end, check_crc=False) if isinstance(outcomes[0], list) else []:
+        # Every attribute of a sound record can be read, whatever it says.
+        assert [getattr(view, name) for name in ("topic", "body", "tag", "keys", "born_host", "store_host")]
+        assert view.offset_message_id
+    assert_same(scan_dispatch(buffer[:end], columns=False), scan_dispatch(buffer[:end], columns=True))
+
+
+@given(records, st.data())
+def test_damage_under_a_checksum_is_found(record: Record, data: st.DataObject) -> None:
+    """The body is covered by BODYCRC; with the checksum property, so is every other byte."""
+    encoded = bytearray(encode_record(record, with_crc=data.draw(st.booleans(), "with_crc")))
+    sealed = find_property(decode_record(bytes(encoded)).properties, b"__CRC32#") is not None
+    covers_all = sealed and encoded[-20:-11] == b"__CRC32#\x01" and len(encoded) > len(encode_record(record))
+    body_at = 88 + 12 * record.born_host.is_ipv6 + 12 * record.store_host.is_ipv6
+    low, high = (0, len(encoded) - 1) if covers_all else (body_at, body_at + len(record.body) - 1)
+    assume(low <= high)
+    position = data.draw(st.integers(low, high), "position")
+    encoded[position] ^= data.draw(st.integers(1, 255), "flip")
+    scan = scan_record(encoded, 0, len(encoded), check_crc=True, check_properties_crc=covers_all)
+    assert scan.status is not ScanStatus.RECORD
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_any_bytes_are_an_answer(noise: bytes, magic: bool) -> None:
+    if magic:
+        noise = noise[:4] + b"\xda\xa3\x20\xa7" + noise[8:]
+    scan_record(noise, 0, len(noise), check_crc=True, check_properties_crc=True)
+    for read in (decode_record, record_views, decode_columns):
+        with suppress(RecordMalformed):
+            read(noise)
+    for check in (check_records, check_columns):
+        with suppress(RecordMalformed):
+            check(noise, "orders", 2, 1, DEFAULT_LIMITS)
+
+
+@given(
+    st.lists(records, max_size=12),
+    st.sampled_from([b"", encode_blank(77), bytes(100), b"\0\0", b"\0\0\1\0\xda\xa3\x20\xa7"]),
+    st.booleans(),
+)
+def test_both_ways_of_following_the_log_agree(items: list[Record], rest: bytes, in_place: bool) -> None:
+    log = b""
+    for item in items:
+        log += encode_record(replace(item, physical_offset=len(log)) if in_place else item)
+    log += rest
+    base = 0 if in_place else None
+    rows = scan_dispatch(log, base_physical_offset=base, columns=True)
+    assert_same(scan_dispatch(log, base_physical_offset=base, columns=False), rows)
+    assert len(rows) == len(items)
+    grouped = [
+        (topic, queue_id, row)
+        for topic, queue_id, group in rows.groups()
+        for row in np.arange(len(rows))[group]
+    ]
+    assert sorted(row for *_, row in grouped) == list(range(len(items)))
+    for topic, queue_id, row in grouped:
+        assert (topic, queue_id) == (items[row].topic, items[row].queue_id)
+
+
+def assert_same(one: DispatchRows, other: DispatchRows) -> None:
+    for name in DispatchRows.__slots__:
+        left, right = getattr(one, name), getattr(other, name)
+        if isinstance(left, np.ndarray):
+            assert left.tolist() == right.tolist(), name
+        else:
+            assert left == right, name
+
+
+def outcome(check: Any, block: bytes | bytearray, count: int, limits: BlockLimits) -> Any:
+    try:
+        result: BlockCheck = check(block, "orders", 2, count, limits)
+    except RecordMalformed as refused:
+        return type(refused), refused.index, refused.position, refused.reason
+    return result
+
+
+@given(
+    st.lists(puts, min_size=1, max_size=10),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
+    st.sampled_from([DEFAULT_LIMITS, BlockLimits(20, 40, 2000)]),
+    st.sampled_from([0, 0, -1, 1]),
+)
+def test_both_doors_take_and_refuse_the_same(
+    items: list[tuple[bytes, bytes, int, int, int]],
+    damage: list[tuple[int, int]],
+    limits: BlockLimits,
+    miscount: int,
+) -> None:
+    block = bytearray(put_block_of(items))
+    for position, value in damage:
+        block[position % len(block)] = value
+    verdict = outcome(check_records, block, len(items) + miscount, limits)
+    assert outcome(check_columns, block, len(items) + miscount, limits) == verdict
+    if not damage and not miscount and limits is DEFAULT_LIMITS:
+        faults = [properties_fault(properties) for _, properties, *_ in items]
+        if isinstance(verdict, BlockCheck):
+            assert not any(faults)
+            assert verdict.count == len(items)
+        else:
+            index = next(index for index, fault in enumerate(faults) if fault)
+            assert verdict[1] == index
+            assert verdict[3] == faults[index]
+
+
+@given(st.lists(st.tuples(bodies, property_maps), min_size=1, max_size=80), i64.filter(lambda n: n >= 0))
+def test_both_ways_of_patching_write_the_same(items: list[tuple[bytes, dict[str, str]]], first: int) -> None:
+    block = b"".join(encode_put_record(b"orders", 2, body, b"a\x01b\x02", 0, 0, 5) for body, _ in items)
+    check = check_put_block(block, topic="orders", queue_id=2, count=len(items))
+    first %= 1 << 60
+    hosts_and_time = bytes(range(8)) + (77).to_bytes(8, "big") + bytes(range(8, 16))
+    one, other = bytearray(block), bytearray(block)
+    patch_records(one, check, first, first + 1, hosts_and_time)
+    patch_block(
+        other,
+        check,
+        first_queue_offset=first,
+        first_physical_offset=first + 1,
+        store_timestamp_ms=77,
+        born_host=bytes(range(8)),
+        store_host=bytes(range(8, 16)),
+    )
+    assert one == other
+    columns = decode_columns(other)
+    assert columns.queue_offset.tolist() == list(range(first, first + len(items)))
+    assert columns.physical_offset.tolist() == [first + 1 + position for position in check.positions]
+
+
+message_texts = st.text(min_size=1, max_size=12)
+
+
+@given(
+    st.lists(
+        st.tuples(bodies, st.none() | message_texts, st.lists(message_texts, max_size=3), property_maps),
+        min_size=1,
+        max_size=70,
+    )
+)
+def test_what_a_producer_may_build_passes_the_door(
+    items: list[tuple[bytes, str | None, list[str], dict[str, str]]],
+) -> None:
+    messages = []
+    for body, tag, keys, properties in items:
+        try:
+            message = Message("orders", body, tag, keys, properties)
+            encode_properties_text(message, "ID")
+        except InvalidMessage:
+            continue
+        messages.append(message)
+    assume(messages)
+    block = encode_put_block(messages, "orders", 1, 7, ["ID"] * len(messages))
+    check = check_put_block(block, topic="orders", queue_id=1, count=len(messages))
+    for message, position in zip(messages, check.positions, strict=True):
+        record = decode_record(block, position)
+        expected = {"UNIQ_KEY": "ID", **message.properties}
+        if message.tag is not None:
+            expected["TAGS"] = message.tag
+        if message.keys:
+            expected["KEYS"] = " ".join(message.keys)
+        assert record.property_map() == expected
+        assert record.body == message.body
+
+
+@given(properties_texts | st.binary(max_size=30))
+@example(b"TAGS\x01\x02")
+@example(b"x\x01TAGS\x01a\x02")
+def test_find_property_finds_what_decoding_finds(text: bytes) -> None:
+    decoded = decode_properties(text)
+    for name in ("TAGS", "KEYS", "DELAY", "a", *list(decoded)):
+        if "\ufffd" not in name:
+            value = find_property(text, name.encode())
+            assert (None if value is None else value.decode("utf-8", "replace")) == decoded.get(name)
+
+
+@given(property_maps)
+def test_properties_round_trip(properties: dict[str, str]) -> None:
+    assert decode_properties(encode_properties(properties)) == properties
+
+
+@given(properties_texts)
+def test_the_quick_look_at_properties_never_takes_what_the_careful_one_refuses(text: bytes) -> None:
+    if is_plain_text(text):
+        assert properties_fault(text) is None
+    elif properties_fault(text) is None:
+        assert not text.isascii() or b"\x00" in text or text.endswith(b"\x02")
