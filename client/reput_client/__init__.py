@@ -1,1 +1,68 @@
-"""Producer, consumers and admin for Python programs."""
+"""Reput's client for trio and asyncio programs; `reput_client.blocking` is the same for programs without a loop.
+
+Names are imported when they are first used, so that importing this package costs nothing and the blocking face
+loads no event loop.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reput_client.admin import Admin
+    from reput_client.consumer import Consumer
+    from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
+    from reput_client.producer import Producer
+    from reput_client.pull_consumer import PullConsumer
+    from reput_client.pull_result import PullResult, PullStatus
+    from reput_client.receipts import SendReceipt
+    from reput_client.received import ReceivedMessage
+    from reput_protocol.message import Message, MessageQueue
+
+__all__ = [
+    "Admin",
+    "Consumer",
+    "LocalFileOffsetStore",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "ReadOffsetType",
+    "ReceivedMessage",
+    "RemoteOffsetStore",
+    "SendReceipt",
+]
+
+_MODULES = {
+    "Admin": "reput_client.admin",
+    "Consumer": "reput_client.consumer",
+    "LocalFileOffsetStore": "reput_client.offset_store",
+    "Message": "reput_protocol.message",
+    "MessageQueue": "reput_protocol.message",
+    "Producer": "reput_client.producer",
+    "PullConsumer": "reput_client.pull_consumer",
+    "PullResult": "reput_client.pull_result",
+    "PullStatus": "reput_client.pull_result",
+    "ReadOffsetType": "reput_client.offset_store",
+    "ReceivedMessage": "reput_client.received",
+    "RemoteOffsetStore": "reput_client.offset_store",
+    "SendReceipt": "reput_client.receipts",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on its first use."""
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted(__all__)

@@ -1,0 +1,55 @@
+"""Broker addresses as people write them: `host`, `host:port`, `[::1]:port`, several with commas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+DEFAULT_PORT = 10911
+
+
+class Address(NamedTuple):
+    """Where a broker listens; `str()` of it is `host:port`."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Return the address that `text` names; without a port it is 10911.
+
+    Raises:
+        ValueError: no host, or a port outside 1 to 65535.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif text.count(":") > 1:
+        host, port = text, ""
+    else:
+        host, _, port = text.partition(":")
+    if not host:
+        raise ValueError(f"address {text!r} has no host; write host:port, such as 127.0.0.1:{DEFAULT_PORT}")
+    if not port:
+        return Address(host, DEFAULT_PORT)
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ValueError(f"address {text!r} has the port {port!r}; a port is a number from 1 to 65535")
+    return Address(host, int(port))
+
+
+def parse_addresses(addresses: str | Iterable[str]) -> tuple[Address, ...]:
+    """Return the addresses of `"a:1,b:2"`, `"a:1;b:2"` or a list of such, without duplicates, in order.
+
+    Raises:
+        ValueError: there is none, or one cannot be parsed.
+    """
+    if isinstance(addresses, str):
+        addresses = [addresses]
+    parts = [part for text in addresses for part in text.replace(";", ",").split(",") if part.strip()]
+    if not parts:
+        raise ValueError("no broker address given; pass host:port")
+    return tuple(dict.fromkeys(parse_address(part) for part in parts))

@@ -1,0 +1,215 @@
+"""Managing a broker: topics, figures, single messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from reput_client.backoff import Backoff
+from reput_client.core import Call
+from reput_client.offsets import OffsetRequests
+from reput_client.received import ReceivedMessage
+from reput_client.runtime import Runtime
+from reput_client.session import (
+    CONNECT_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    Session,
+    raise_refusal,
+    route_ext,
+)
+from reput_protocol.bodies import ClusterInfo, KVTable, TopicConfig, TopicList, TopicRoute, TopicStats
+from reput_protocol.codes import BoundaryType, Perm, RequestCode, ResponseCode
+from reput_protocol.commands import (
+    CreateTopicHeader,
+    DeleteTopicHeader,
+    EarliestTimeResult,
+    GetTopicConfigHeader,
+    QueueHeader,
+    TopicStatsHeader,
+    ViewMessageHeader,
+)
+from reput_protocol.errors import ErrorCode, NotFound, error_from_response
+from reput_protocol.header import HeaderType, Value
+from reput_protocol.message_id import decode_offset_message_id
+from reput_protocol.names import check_topic
+from reput_protocol.record import decode_record
+
+_MSGPACK = HeaderType.MSGPACK
+_QUEUES_MAX = 65_536
+
+
+class Admin:
+    """Asks and tells one broker; an async context manager, under trio or asyncio.
+
+    Every method raises `BrokerError` (its subclass says why) when the broker refuses, and `RequestTimeout`,
+    `ConnectFailed` or `ConnectionLost` when no answer comes in time.
+
+    Args:
+        address: `host:port` of the broker; of several, the first that answers is used.
+        timeout_s: seconds a request may take, connecting included.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        new_backoff: Callable[[], Backoff] = Backoff,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._session = Session(
+            address,
+            runtime,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+        )
+        self._offsets = OffsetRequests(self._session)
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            ConnectFailed: no broker answers at the given address.
+        """
+        await self._session.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. Requests in progress raise `ClientClosed`."""
+        self._session.close()
+
+    # -- topics ------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, topic: str, *, queues: int = 4, perm: int = Perm.READ_WRITE) -> None:
+        """Create a topic, or change the queues and permission of one that exists.
+
+        Args:
+            queues: how many queues to write to and read from.
+            perm: bits of `Perm`: 4 read, 2 write, 6 both.
+        """
+        await self.alter_topic(topic, read_queues=queues, write_queues=queues, perm=perm)
+
+    async def alter_topic(
+        self, topic: str, *, read_queues: int, write_queues: int, perm: int = Perm.READ_WRITE
+    ) -> None:
+        """Set a topic's queues apart for readers and writers, as one does while shrinking it."""
+        if not (1 <= read_queues <= _QUEUES_MAX and 1 <= write_queues <= _QUEUES_MAX):
+            raise ValueError(f"a topic has 1 to {_QUEUES_MAX} queues")
+        header = CreateTopicHeader(check_topic(topic), read_queues, write_queues, perm)
+        await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(_MSGPACK), f"create {topic}")
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic, its queues and every group's offsets in it."""
+        header = DeleteTopicHeader(check_topic(topic))
+        await self._ask(RequestCode.DELETE_TOPIC_IN_BROKER, header.to_ext(_MSGPACK), f"delete {topic}")
+        self._session.routes.forget(topic)
+
+    async def list_topics(self) -> list[str]:
+        """Return the names of all topics, system ones included, sorted."""
+        call = await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, "list of topics")
+        return sorted(TopicList.from_json(call.body).topics)
+
+    async def topic_config(self, topic: str) -> TopicConfig:
+        """Return a topic's settings.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        header = GetTopicConfigHeader(check_topic(topic))
+        call = await self._ask(RequestCode.GET_TOPIC_CONFIG, header.to_ext(_MSGPACK), f"settings of {topic}")
+        return TopicConfig.from_json(call.body)
+
+    async def topic_stats(self, topic: str) -> TopicStats:
+        """Return the bounds and the last change of every queue of a topic."""
+        header = TopicStatsHeader(check_topic(topic))
+        call = await self._ask(
+            RequestCode.GET_TOPIC_STATS_INFO, header.to_ext(_MSGPACK), f"figures of {topic}"
+        )
+        return TopicStats.from_json(call.body)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return which brokers hold a topic, at which addresses and with how many queues, as the broker says it.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        call = await self._ask(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(check_topic(topic)), f"route of {topic}"
+        )
+        if not call.body:
+            raise error_from_response(ResponseCode.TOPIC_NOT_EXIST, f"no route for topic {topic}", {})
+        return TopicRoute.from_json(call.body)
+
+    # -- the broker --------------------------------------------------------------------------------------------
+
+    async def broker_status(self) -> dict[str, str]:
+        """Return the broker's own figures by name (RocketMQ: BrokerRuntimeInfo); all values are text."""
+        call = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}, "status of the broker")
+        return dict(KVTable.from_json(call.body).table)
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the brokers of the cluster and their addresses."""
+        call = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, "brokers of the cluster")
+        return ClusterInfo.from_json(call.body)
+
+    # -- queues and messages -----------------------------------------------------------------------------------
+
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the first message that is still in the queue."""
+        return await self._offsets.min_offset(check_topic(topic), queue_id)
+
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset that the queue's next message will get."""
+        return await self._offsets.max_offset(check_topic(topic), queue_id)
+
+    async def offset_by_time(
+        self, topic: str, queue_id: int, when: datetime | int, boundary: str = BoundaryType.LOWER
+    ) -> int:
+        """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970)."""
+        return await self._offsets.offset_by_time(check_topic(topic), queue_id, when, boundary)
+
+    async def earliest_message_time_ms(self, topic: str, queue_id: int) -> int | None:
+        """Return when the first message of the queue was stored, in ms since 1970, or None if it is empty."""
+        header = QueueHeader(check_topic(topic), queue_id)
+        call = await self._ask(
+            RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(_MSGPACK), f"first message of {topic}"
+        )
+        timestamp = EarliestTimeResult.from_ext(call.answer.ext).timestamp
+        return None if timestamp < 0 else timestamp
+
+    async def view_message(self, offset_message_id: str) -> ReceivedMessage:
+        """Return the message with this offset message id, checked as far as its checksums go.
+
+        Raises:
+            InvalidMessage: not an offset message id.
+            NotFound: the broker has no message there.
+        """
+        _, physical_offset = decode_offset_message_id(offset_message_id)
+        call = await self._ask(
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            ViewMessageHeader(physical_offset).to_ext(_MSGPACK),
+            f"message {offset_message_id}",
+        )
+        if not call.body:
+            raise NotFound(ErrorCode.NOT_FOUND, f"no message {offset_message_id}")
+        record = bytes(call.body)
+        topic = decode_record(record).topic
+        return ReceivedMessage(topic, record, 0, len(record))
+
+    async def _ask(self, code: RequestCode, ext: Mapping[str, Value], what: str) -> Call:
+        call = await self._session.ask(code, ext, what=what)
+        raise_refusal(call)
+        return call
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone."""
+        self._session.after_fork()

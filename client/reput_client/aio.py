@@ -1,0 +1,127 @@
+"""The runtime of trio and asyncio programs, through anyio.
+
+A client owns no task and no task group: whoever waits for an answer does the reading (see `pump.py`). That is
+why two clients may be closed in any order and from any task, and why leaving an `async for` early leaves
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import sniffio
+
+T = TypeVar("T")
+
+
+class AnyioEvent:
+    """An event of the running loop, with a timeout on its wait."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def set(self) -> None:
+        """Wake whoever waits."""
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return once set or after `timeout_s`."""
+        if timeout_s == math.inf:
+            await self._event.wait()
+            return
+        with anyio.move_on_after(timeout_s):
+            await self._event.wait()
+
+
+class AnyioRuntime:
+    """Waits that suspend the calling task; cancelling that task ends them and leaves nothing open."""
+
+    def __init__(self) -> None:
+        self._clock: Callable[[], float] | None = None
+        self._reading: anyio.CancelScope | None = None
+
+    def now(self) -> float:
+        """Return the running loop's time, so that a test's virtual clock governs deadlines too."""
+        if self._clock is None:
+            # Found once: asking which loop is running costs more than all the clock readings of a send.
+            self._clock = _running_clock()
+        return self._clock()
+
+    def event(self) -> AnyioEvent:
+        """Return a new event of the running loop."""
+        return AnyioEvent()
+
+    async def pause(self) -> None:
+        """Let every ready task run once."""
+        await anyio.lowlevel.checkpoint()
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend the task for `seconds`."""
+        await anyio.sleep(seconds)
+
+    async def wait_readable(self, sockets: Sequence[socket.socket], timeout_s: float) -> None:
+        """Suspend until a socket is readable, interrupted, closed, or `timeout_s` is over."""
+        with anyio.CancelScope(deadline=anyio.current_time() + timeout_s) as scope:
+            self._reading = scope
+            try:
+                if len(sockets) == 1:
+                    with suppress(anyio.ClosedResourceError):
+                        await anyio.wait_readable(sockets[0])
+                else:
+                    await _wait_any_readable(sockets)
+            finally:
+                self._reading = None
+
+    def interrupt(self) -> None:
+        """End the wait in progress, if there is one."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
+        """Suspend until the socket takes bytes, is closed, or `timeout_s` is over."""
+        with anyio.move_on_after(timeout_s), suppress(anyio.ClosedResourceError):
+            await anyio.wait_writable(sock)
+
+    def close_socket(self, sock: socket.socket) -> None:
+        """Wake the tasks that wait for the socket and close it."""
+        with suppress(Exception):  # no loop is running any more: then nobody waits either
+            anyio.notify_closing(sock)
+        sock.close()
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Run `function` in a worker thread."""
+        return await anyio.to_thread.run_sync(function)
+
+    async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
+        """Await `work()` behind a shield for at most `timeout_s`."""
+        with anyio.move_on_after(timeout_s, shield=True):
+            await work()
+
+
+def _running_clock() -> Callable[[], float]:
+    if sniffio.current_async_library() == "asyncio":
+        return asyncio.get_running_loop().time
+    return anyio.current_time
+
+
+async def _wait_any_readable(sockets: Sequence[socket.socket]) -> None:
+    """Return when one of several sockets is readable; a task for each, gone when this returns."""
+
+    async def watch(sock: socket.socket) -> None:
+        with suppress(anyio.ClosedResourceError):
+            await anyio.wait_readable(sock)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for sock in sockets:
+            tasks.start_soon(watch, sock)

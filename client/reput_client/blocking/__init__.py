@@ -1,0 +1,34 @@
+"""The client for programs without an event loop: the same classes, whose methods block.
+
+They are the very coroutines of `reput_client`, each run to its end in the calling thread (see `runtime.py`): no event
+loop, no background thread. Threads may share a client, and a forked child may go on using one: it connects anew.
+"""
+
+from __future__ import annotations
+
+from reput_client.blocking.admin import Admin
+from reput_client.blocking.consumer import Consumer
+from reput_client.blocking.offset_store import LocalFileOffsetStore, RemoteOffsetStore
+from reput_client.blocking.producer import Producer
+from reput_client.blocking.pull_consumer import PullConsumer
+from reput_client.offset_store import ReadOffsetType
+from reput_client.pull_result import PullResult, PullStatus
+from reput_client.receipts import SendReceipt
+from reput_client.received import ReceivedMessage
+from reput_protocol.message import Message, MessageQueue
+
+__all__ = [
+    "Admin",
+    "Consumer",
+    "LocalFileOffsetStore",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "ReadOffsetType",
+    "ReceivedMessage",
+    "RemoteOffsetStore",
+    "SendReceipt",
+]

@@ -1,0 +1,69 @@
+"""The blocking offset stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from reput_client import offset_store as asynchronous
+from reput_client.blocking.pull_consumer import PullConsumer
+from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.offset_store import OffsetStore, ReadOffsetType
+from reput_protocol.message import MessageQueue
+
+
+class BlockingOffsetStore:
+    """An offset store whose reads and writes block; see `reput_client.offset_store` for what the methods mean."""
+
+    def __init__(self, store: OffsetStore, runtime: BlockingRuntime) -> None:
+        self.asynchronous = store
+        self._runtime = runtime
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the last `read` answered -2, or None."""
+        return self.asynchronous.failure
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = False) -> None:
+        """Keep `offset` in memory; with `increase_only` a lower one than the known is ignored."""
+        self.asynchronous.update(queue, offset, increase_only=increase_only)
+
+    def read(self, queue: MessageQueue, kind: ReadOffsetType) -> int:
+        """Return the queue's offset; -1 if none is kept, -2 if the store could not tell (see `failure`)."""
+        return self._runtime.run(self.asynchronous.read(queue, kind))
+
+    def persist(self, queue: MessageQueue) -> None:
+        """Write one queue's offset down; nothing if there is none in memory."""
+        self._runtime.run(self.asynchronous.persist(queue))
+
+    def persist_all(self, queues: Iterable[MessageQueue]) -> None:
+        """Write the offsets of `queues` down and forget those of all others in memory."""
+        self._runtime.run(self.asynchronous.persist_all(queues))
+
+    def remove(self, queue: MessageQueue) -> None:
+        """Forget a queue in memory; what is stored stays."""
+        self.asynchronous.remove(queue)
+
+    def clone(self, topic: str | None = None) -> dict[MessageQueue, int]:
+        """Return a copy of the table, of one topic or of all."""
+        return self.asynchronous.clone(topic)
+
+
+class RemoteOffsetStore(BlockingOffsetStore):
+    """Offsets kept by the broker, asked over the connection of a `PullConsumer`."""
+
+    def __init__(self, group: PullConsumer) -> None:
+        client, runtime = group._consumer, group._runtime  # noqa: SLF001
+        super().__init__(asynchronous.RemoteOffsetStore(client), runtime)
+
+
+class LocalFileOffsetStore(BlockingOffsetStore):
+    """Offsets kept in a file of this machine; see `reput_client.LocalFileOffsetStore`."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(asynchronous.LocalFileOffsetStore(path, in_thread=_at_once), BlockingRuntime())
+
+
+async def _at_once(work: Callable[[], Any]) -> Any:
+    return work()

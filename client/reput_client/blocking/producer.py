@@ -1,0 +1,107 @@
+"""The blocking producer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from reput_client import producer as asynchronous
+from reput_client.backoff import Backoff
+from reput_client.blocking.client import BlockingClient
+from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.producer import SEND_TIMEOUT_S
+from reput_client.receipts import SendReceipt
+from reput_client.session import CONNECT_TIMEOUT_S
+from reput_protocol.codes import AckLevel
+from reput_protocol.message import Message
+
+
+class Producer(BlockingClient):
+    """Sends messages; a context manager. Arguments and errors are those of `reput_client.Producer`.
+
+    Threads may share one: their sends travel side by side on one connection.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        group: str = "reput-producer",
+        ack: str = AckLevel.FLUSHED,
+        timeout_s: float = SEND_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        retries: int = 0,
+        linger_s: float = 0.0,
+        batch_bytes: int = 1024 * 1024,
+        max_in_flight: int = 64,
+        unique_ids: bool = True,
+        new_backoff: Callable[[], Backoff] = Backoff,
+    ) -> None:
+        runtime = BlockingRuntime()
+        self._producer = asynchronous.Producer(
+            address,
+            group=group,
+            ack=ack,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            retries=retries,
+            linger_s=linger_s,
+            batch_bytes=batch_bytes,
+            max_in_flight=max_in_flight,
+            unique_ids=unique_ids,
+            new_backoff=new_backoff,
+            runtime=runtime,
+        )
+        super().__init__(self._producer, runtime)
+
+    @property
+    def group(self) -> str:
+        """The producer's group."""
+        return self._producer.group
+
+    def send(
+        self,
+        message: Message,
+        *,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send one message and return its receipt; see `reput_client.Producer.send`."""
+        return self._runtime.run(
+            self._producer.send(message, ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s)
+        )
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic to one queue, in order; see `reput_client.Producer.send_batch`."""
+        return self._runtime.run(
+            self._producer.send_batch(messages, ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s)
+        )
+
+    def send_pipelined(
+        self,
+        messages: Iterable[Message],
+        *,
+        in_flight: int | None = None,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages one a frame, many unanswered at a time; see `reput_client.Producer.send_pipelined`.
+
+        `messages` is read while the client's lock is held: an iterator that waits holds up other threads.
+        """
+        return self._runtime.run(
+            self._producer.send_pipelined(
+                messages, in_flight=in_flight, ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s
+            )
+        )

@@ -1,0 +1,183 @@
+"""The runtime of programs without an event loop: every wait blocks the calling thread.
+
+One lock stands for the event loop: a thread holds it while it runs the client's code and lets go of it while
+it waits, so that several threads may share one client and pipeline over its one connection. After a fork the
+child starts with a lock of its own and connects anew; it never touches the parent's connection.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class BlockingEvent:
+    """An event whose wait lets go of the client's lock."""
+
+    __slots__ = ("_condition", "_flag")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._condition = threading.Condition(lock)
+        self._flag = False
+
+    def set(self) -> None:
+        """Wake whoever waits. The caller holds the client's lock."""
+        self._flag = True
+        self._condition.notify_all()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Block until set or `timeout_s` is over."""
+        if not self._flag:
+            self._condition.wait(None if timeout_s == math.inf else timeout_s)
+
+
+class BlockingRuntime:
+    """Waits that block, and `run`, which drives a coroutine of the client to its end in the calling thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._on_fork: Callable[[], None] | None = None
+        self._polling = False
+        self._interrupted = False
+        self._waker: tuple[socket.socket, socket.socket] | None = None
+        self._poller: select.poll | None = None
+        self._polled: tuple[int, ...] = ()
+
+    def on_fork(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in a forked child before the first use of the client there."""
+        self._on_fork = callback
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns; it runs in this thread and holds the lock except while it waits."""
+        if os.getpid() != self._pid:
+            self._after_fork()
+        with self._lock:
+            try:
+                work.send(None)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            work.close()
+            raise AssertionError("a coroutine of the client awaited something that is not its runtime's")
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Return what `function`, which never waits, returns; no other thread runs the client's code meanwhile."""
+        with self._lock:
+            return function()
+
+    def _after_fork(self) -> None:
+        # Another thread of the parent may have held the lock when it forked; here nobody will ever release it.
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._polling = self._interrupted = False
+        self._close_waker()
+        if self._on_fork is not None:
+            self._on_fork()
+
+    def now(self) -> float:
+        """Return the monotonic clock."""
+        return time.monotonic()
+
+    def event(self) -> BlockingEvent:
+        """Return a new event under this client's lock."""
+        return BlockingEvent(self._lock)
+
+    async def pause(self) -> None:
+        """Let another thread have the lock for a moment."""
+        self._sleep(0.0)
+
+    async def sleep(self, seconds: float) -> None:
+        """Block for `seconds` without the lock."""
+        self._sleep(seconds)
+
+    def _sleep(self, seconds: float) -> None:
+        self._lock.release()
+        try:
+            time.sleep(seconds)
+        finally:
+            self._lock.acquire()
+
+    async def wait_readable(self, sockets: Sequence[socket.socket], timeout_s: float) -> None:
+        """Block until a socket is readable, interrupted, closed, or `timeout_s` is over."""
+        poller = self._poller_of(tuple(sock.fileno() for sock in sockets))
+        self._polling = True
+        try:
+            self._poll(poller, timeout_s)
+        finally:
+            self._polling = False
+            if self._interrupted and self._waker is not None:
+                self._interrupted = False
+                self._waker[0].recv(1)
+
+    def _poller_of(self, descriptors: tuple[int, ...]) -> select.poll:
+        if self._poller is None or self._polled != descriptors:
+            if self._waker is None:
+                self._waker = socket.socketpair()
+            self._poller = select.poll()
+            self._polled = descriptors
+            for descriptor in (*descriptors, self._waker[0].fileno()):
+                self._poller.register(descriptor, select.POLLIN)
+        return self._poller
+
+    def interrupt(self) -> None:
+        """Wake the thread that polls, if one does."""
+        if self._polling and not self._interrupted and self._waker is not None:
+            self._interrupted = True
+            self._waker[1].send(b"\0")
+
+    async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
+        """Block until the socket takes bytes, is closed, or `timeout_s` is over."""
+        poller = select.poll()
+        poller.register(sock, select.POLLOUT)
+        self._poll(poller, timeout_s)
+
+    def _poll(self, poller: select.poll, timeout_s: float) -> None:
+        timeout_ms = None if timeout_s == math.inf else max(0, math.ceil(timeout_s * 1000))
+        lock = self._lock
+        lock.release()
+        try:
+            poller.poll(timeout_ms)
+        finally:
+            lock.acquire()
+
+    def close_socket(self, sock: socket.socket) -> None:
+        """Close the socket; threads that poll it wake up."""
+        with suppress(OSError):  # not connected yet, or the peer has reset it
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
+
+    def close(self) -> None:
+        """Free the descriptors of the runtime itself; they are made again if it is used again."""
+        with self._lock:
+            if not self._polling:
+                self._close_waker()
+
+    def _close_waker(self) -> None:
+        if self._waker is not None:
+            for end in self._waker:
+                end.close()
+            self._waker = None
+            self._poller = None
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Call `function` here, without the lock."""
+        self._lock.release()
+        try:
+            return function()
+        finally:
+            self._lock.acquire()
+
+    async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
+        """Await `work()`; nothing can cancel it here, and its own deadlines bound it."""
+        del timeout_s
+        await work()

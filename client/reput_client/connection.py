@@ -1,0 +1,342 @@
+"""One broker connection: connecting and reconnecting, writing, reading, and what a lost connection means."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import socket
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from reput_client.address import Address
+from reput_client.backoff import Backoff
+from reput_client.core import Call, ChannelCore, RequestTemplate, Waiter
+from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost
+from reput_client.pump import Pump
+from reput_client.runtime import Event, Runtime
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import ProtocolError, ReputError
+from reput_protocol.header import Value
+
+_READ_BYTES: Final = 256 * 1024
+_READ_BYTES_LARGE: Final = 1024 * 1024
+_READS_MAX: Final = 8
+_JOIN_BYTES_MAX: Final = 256 * 1024
+_IOV_MAX: Final = 64
+
+
+class _Outgoing:
+    """A frame that waits to be written; the frame of `call`, in one or two pieces."""
+
+    __slots__ = ("call", "pieces")
+
+    def __init__(self, call: Call, pieces: tuple[Buffer, ...]) -> None:
+        self.call = call
+        self.pieces = pieces
+
+
+class Connection:
+    """A connection to `address` that is made when it is needed and made again when it was lost.
+
+    Invariant: while there is no socket, no call is pending and nothing is unwritten; losing the socket fails
+    every pending call and drops every unwritten frame. A call's `sent` then tells which of the two it was.
+    """
+
+    def __init__(self, runtime: Runtime, pump: Pump, address: Address, backoff: Backoff) -> None:
+        self._runtime = runtime
+        self._pump = pump
+        self.address = address
+        self._backoff = backoff
+        self._core = ChannelCore()
+        self._socket: socket.socket | None = None
+        self._connecting: Event | None = None
+        self._next_attempt_at = -math.inf
+        self._last_failure = "not tried yet"
+        self._out: deque[_Outgoing] = deque()
+        self._out_skip = 0  # bytes of the first frame that are written already
+        self._writing = False
+        self._closed = False
+        self._useful = False  # whether this connection has brought anything yet
+
+    # -- connecting ------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a socket that has not failed yet."""
+        return self._socket is not None
+
+    @property
+    def sock(self) -> socket.socket:
+        """The socket of an open connection."""
+        assert self._socket is not None, "the connection is not open"
+        return self._socket
+
+    async def open(self, deadline: float, *, patient: bool) -> None:
+        """Connect if there is no connection; tasks that come meanwhile wait for the same attempt.
+
+        Args:
+            deadline: when to give up, on the runtime's clock.
+            patient: try again, with back-off, until the deadline; otherwise one failure is enough.
+
+        Raises:
+            ConnectFailed: no connection in time.
+            ClientClosed: the client was closed.
+        """
+        if self._socket is not None:
+            self._notice_end()
+        while self._socket is None:
+            if self._closed:
+                raise ClientClosed
+            if self._connecting is not None:
+                await self._connecting.wait(deadline - self._runtime.now())
+            else:
+                await self._attempt(deadline, patient)
+            if self._socket is None and self._runtime.now() >= deadline:
+                raise ConnectFailed(str(self.address), self._last_failure)
+
+    async def _attempt(self, deadline: float, patient: bool) -> None:
+        self._connecting = event = self._runtime.event()
+        try:
+            pause_s = self._next_attempt_at - self._runtime.now()
+            if pause_s > 0 and patient:
+                await self._runtime.sleep(max(0.0, min(pause_s, deadline - self._runtime.now())))
+            if self._closed:
+                raise ClientClosed
+            if self._runtime.now() >= deadline:
+                return
+            try:
+                sock = await self._connect(deadline)
+            except OSError as error:
+                self._last_failure = error.strerror or str(error)
+                self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
+                if not patient:
+                    raise ConnectFailed(str(self.address), self._last_failure) from error
+                return
+            if self._closed:
+                sock.close()
+                raise ClientClosed
+            self._core = ChannelCore()
+            self._useful = False
+            self._socket = sock
+            self._pump.add(self)
+        finally:
+            self._connecting = None
+            event.set()
+
+    async def _connect(self, deadline: float) -> socket.socket:
+        failure: OSError = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        for family, where in await self._resolve():
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                code = sock.connect_ex(where)
+                if code == errno.EINPROGRESS:
+                    await self._runtime.wait_writable(sock, deadline - self._runtime.now())
+                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    if code == 0 and not _is_connected(sock):
+                        code = errno.ETIMEDOUT
+            except BaseException:
+                sock.close()
+                raise
+            if code == 0:
+                return sock
+            sock.close()
+            failure = OSError(code, os.strerror(code))
+        raise failure
+
+    async def _resolve(self) -> list[tuple[int, Any]]:
+        host, port = self.address
+        try:
+            # Numbers need no name server, so nothing here waits.
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            found = await self._runtime.in_thread(
+                lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            )
+        return [(int(family), where) for family, _, _, _, where in found]
+
+    def _notice_end(self) -> None:
+        """Notice that the broker hung up while the connection was idle, before a frame is risked on it."""
+        if self._core.pending == 0 and not self._pump.reading:
+            self.read_ready()
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether frames wait that nobody is writing."""
+        return bool(self._out) and not self._writing
+
+    def start(self, code: int, ext: Mapping[str, Value], waiter: Waiter, body: Buffer = b"") -> Call:
+        """Queue a request on the open connection; the caller goes on to `Pump.wait`."""
+        return self.start_template(RequestTemplate(code, ext), waiter, body)
+
+    def start_template(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> Call:
+        """As `start`, with a header that was encoded before."""
+        call = self._core.new_call(waiter)
+        head = template.encode(call.opaque, len(body))
+        if not body:
+            self._out.append(_Outgoing(call, (head,)))
+        else:
+            self._out.append(_Outgoing(call, (head, body)))
+        return call
+
+    async def write_out(self, timeout_s: float, *, polite: bool) -> None:
+        """Take the write turn: hand queued frames to the system until none is left or time is up.
+
+        `polite` lets other ready tasks queue theirs first, so that they share the write.
+        """
+        deadline = self._runtime.now() + timeout_s
+        self._writing = True
+        try:
+            if polite:
+                await self._runtime.pause()
+            while self._out and self._socket is not None:
+                if not self._write_some(self._socket):
+                    remaining = deadline - self._runtime.now()
+                    if remaining <= 0:
+                        return
+                    await self._runtime.wait_writable(self._socket, remaining)
+        finally:
+            self._writing = False
+
+    def flush_now(self) -> None:
+        """Write what the system takes at once; the rest is left to whoever waits next."""
+        if self._out and not self._writing and self._socket is not None:
+            self._write_some(self._socket)
+
+    def _write_some(self, sock: socket.socket) -> bool:
+        """Write as much as the system takes at once; False when it takes nothing more."""
+        pieces: list[Buffer] = []
+        size = 0
+        for frame in self._out:
+            for piece in frame.pieces:
+                pieces.append(piece)
+                size += len(piece)
+            if size >= _JOIN_BYTES_MAX or len(pieces) >= _IOV_MAX * 4:
+                break
+        try:
+            if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
+                joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                written = sock.send(memoryview(joined)[self._out_skip :] if self._out_skip else joined)
+            else:
+                written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
+            return True
+        self._mark_written(written)
+        return True
+
+    def _mark_written(self, written: int) -> None:
+        written += self._out_skip
+        out = self._out
+        while out:
+            size = sum(map(len, out[0].pieces))
+            if written < size:
+                break
+            written -= size
+            out.popleft().call.sent = True
+        self._out_skip = written
+
+    def abandon(self, call: Call) -> bool:
+        """Stop waiting for `call`; True when its frame was still unwritten and has been taken back."""
+        self._core.abandon(call)
+        if call.sent:
+            return False
+        for index, frame in enumerate(self._out):
+            if frame.call is call:
+                if index == 0 and self._out_skip:
+                    return False  # its first bytes are gone, so the rest must follow
+                del self._out[index]
+                return True
+        return not call.sent
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read_ready(self) -> None:
+        """Take what the socket has and finish the calls it answers; a failure ends the connection."""
+        for _ in range(_READS_MAX):
+            if self._socket is None:
+                return
+            wanted = _READ_BYTES_LARGE if self._core.expects_more else _READ_BYTES
+            try:
+                data = self._socket.recv(wanted)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
+                return
+            if not data:
+                self.lose(ConnectionLost(str(self.address), "the broker closed it"))
+                return
+            if not self._useful:
+                self._useful = True
+                self._backoff.reset()
+            try:
+                self._core.receive_data(data)
+            except ProtocolError as error:
+                self.lose(ConnectionLost(str(self.address), f"the broker sent nonsense: {error}"))
+                return
+            if len(data) < wanted and not self._core.expects_more:
+                return
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    def lose(self, error: ReputError) -> None:
+        """Close the socket and fail every pending call. The next `open` connects anew."""
+        sock, self._socket = self._socket, None
+        self._out.clear()
+        self._out_skip = 0
+        if sock is not None:
+            self._pump.remove(self)
+            self._runtime.close_socket(sock)
+            if not self._useful:
+                # Accepted and dropped at once: without a pause that would be tried again thousands of times.
+                self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
+        self._core.fail_all(error)
+
+    def close(self) -> None:
+        """End the connection for good; calls in progress raise `ClientClosed`."""
+        self._closed = True
+        self.lose(ClientClosed("the client was closed while it was used"))
+        if self._connecting is not None:
+            self._connecting.set()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: let go of the parent's connection without a word on it."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+        self._connecting = None
+        self._writing = False
+        self._out.clear()
+        self._out_skip = 0
+        self._core.fail_all(ConnectionLost(str(self.address), "it belongs to the parent process"))
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    with suppress(OSError):
+        sock.getpeername()
+        return True
+    return False
+
+
+def _skip(pieces: list[Buffer], count: int) -> list[Buffer]:
+    """Return `pieces` without their first `count` bytes."""
+    left: list[Buffer] = []
+    for piece in pieces:
+        if count >= len(piece):
+            count -= len(piece)
+        elif count:
+            left.append(memoryview(piece)[count:])
+            count = 0
+        else:
+            left.append(piece)
+    return left

@@ -1,0 +1,173 @@
+"""The protocol side of one connection: requests to bytes, bytes to answered calls. No I/O, no clock.
+
+    Call --start--> bytes for the socket          bytes from the socket --receive_data--> finished calls
+
+A call is pending from `start` until its answer comes, it is abandoned, or the connection fails. An answer to a
+call that nobody waits for any more is dropped: that is all it takes to give up on a request, and the connection
+stays usable.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from reput_protocol.buffers import Buffer
+from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
+from reput_protocol.errors import ReputError
+from reput_protocol.frames import FRAME_BYTES_MAX, FrameReader
+from reput_protocol.header import Header, HeaderType, Value, decode_header, encode_header
+
+_HEAD: Final = struct.Struct(">II")
+_OPAQUE: Final = struct.Struct(">I")
+_OPAQUE_MAX: Final = 0x7FFF_FFFF
+# A value whose msgpack form appears nowhere else in a header, so that the opaque can be found and replaced.
+_OPAQUE_MARK: Final = 0x7E5A_A5E7
+_EMPTY: Final = memoryview(b"")
+
+
+class Waiter:
+    """Somebody who waits for calls. `ready` says that at least one of them has finished since it was cleared."""
+
+    __slots__ = ("ready", "wake")
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.wake: Callable[[], None] | None = None
+
+    def notify(self) -> None:
+        """A call has finished: wake the waiter if it sleeps."""
+        self.ready = True
+        if self.wake is not None:
+            self.wake()
+
+
+class Call:
+    """One request and, once `done`, its answer (`header`, `body`) or the transport's `error`.
+
+    `sent` tells whether the whole frame was handed to the system: only then may the broker have acted on it.
+    """
+
+    __slots__ = ("body", "done", "error", "header", "opaque", "sent", "waiter")
+
+    def __init__(self, opaque: int, waiter: Waiter) -> None:
+        self.opaque = opaque
+        self.waiter = waiter
+        self.done = False
+        self.sent = False
+        self.header: Header | None = None
+        self.body: memoryview = _EMPTY
+        self.error: ReputError | None = None
+
+    def finish(self, header: Header, body: memoryview) -> None:
+        """The answer is here."""
+        self.header = header
+        self.body = body
+        self.done = True
+        self.waiter.notify()
+
+    def fail(self, error: ReputError) -> None:
+        """No answer will come."""
+        self.error = error
+        self.done = True
+        self.waiter.notify()
+
+    @property
+    def answer(self) -> Header:
+        """The answer's header.
+
+        Raises:
+            ReputError: the connection failed first.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self.header is not None, "the call is not done"
+        return self.header
+
+
+class RequestTemplate:
+    """A request whose header is the same every time but for its opaque; encoded once, copied per frame."""
+
+    __slots__ = ("_head_bytes", "_prefix", "_suffix")
+
+    def __init__(self, code: int, ext: Mapping[str, Value]) -> None:
+        header = Header(
+            code=int(code),
+            opaque=_OPAQUE_MARK,
+            ext=dict(ext),
+            language=int(LanguageCode.PYTHON),
+            version=PROTOCOL_VERSION,
+        )
+        encoded = encode_header(header, HeaderType.MSGPACK)
+        # msgpack writes the mark as 0xce and four bytes; every opaque fits that form.
+        before, _, after = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
+        self._prefix = before
+        self._suffix = after
+        self._head_bytes = len(encoded)
+
+    def encode(self, opaque: int, body_bytes: int) -> bytes:
+        """Return everything of the frame that comes before its body."""
+        size = self._head_bytes
+        return b"%b%b%b%b" % (
+            _HEAD.pack(4 + size + body_bytes, HeaderType.MSGPACK << 24 | size),
+            self._prefix,
+            _OPAQUE.pack(opaque),
+            self._suffix,
+        )
+
+
+class ChannelCore:
+    """The calls of one connection: numbers them, encodes them, and matches answers to them by opaque."""
+
+    def __init__(self, frame_limit: int = FRAME_BYTES_MAX) -> None:
+        self._reader = FrameReader(frame_limit=frame_limit)
+        self._pending: dict[int, Call] = {}
+        self._next_opaque = 1
+
+    @property
+    def pending(self) -> int:
+        """How many calls wait for an answer."""
+        return len(self._pending)
+
+    @property
+    def expects_more(self) -> bool:
+        """Whether the next bytes continue a frame; a reader may then ask for large pieces."""
+        return self._reader.mid_frame
+
+    def new_call(self, waiter: Waiter) -> Call:
+        """Return a pending call with an opaque of its own."""
+        opaque = self._next_opaque
+        self._next_opaque = opaque + 1 if opaque < _OPAQUE_MAX else 1
+        call = Call(opaque, waiter)
+        self._pending[opaque] = call
+        return call
+
+    def abandon(self, call: Call) -> None:
+        """Stop waiting for a call's answer."""
+        self._pending.pop(call.opaque, None)
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take what the socket brought and finish the calls that it answers.
+
+        Requests from the broker and answers to abandoned calls are dropped.
+
+        Raises:
+            ProtocolError: the broker broke the rules; the connection can carry nothing more.
+        """
+        pending = self._pending
+        for header_type, encoded, body in self._reader.receive_data(data):
+            header = decode_header(header_type, encoded)
+            if header.flag & 1:
+                call = pending.pop(header.opaque, None)
+                if call is not None:
+                    call.finish(header, body)
+        if self._reader.failure is not None:
+            raise self._reader.failure
+
+    def fail_all(self, error: ReputError) -> None:
+        """End every pending call with `error`: the connection is gone."""
+        calls = list(self._pending.values())
+        self._pending.clear()
+        for call in calls:
+            call.fail(error)

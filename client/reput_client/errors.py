@@ -1,0 +1,165 @@
+"""What can go wrong between a client and a broker, apart from the broker saying no (`BrokerError`).
+
+The errors differ in the one question a caller has: may the broker have acted on what I sent?
+`ConnectFailed`, `BrokerNotFound`, `ClientClosed` and `RequestTimeout` of a send: it has not.
+`SendOutcomeUnknown`: nobody knows. `AckNotReached`: it has stored the message, at a lower level than asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from reput_protocol.errors import ReputError
+
+if TYPE_CHECKING:
+    from reput_client.receipts import SendReceipt
+
+
+class ConnectFailed(ReputError):
+    """No connection to `address` could be made; nothing was sent. `reason` is the system's own text."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(
+            f"cannot connect to {address}: {reason}; check the address and that the broker is running"
+        )
+        self.address = address
+        self.reason = reason
+
+
+class ConnectionLost(ReputError):
+    """The connection to `address` ended while an answer was awaited.
+
+    The client reconnects by itself and repeats what is safe to repeat, so a caller sees this only when the
+    deadline left no time for that.
+    """
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"connection to {address} lost: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class RequestTimeout(ReputError):
+    """No answer to `what` within `timeout_s` seconds. A send that raises this was never handed to the network."""
+
+    def __init__(self, what: str, timeout_s: float) -> None:
+        super().__init__(f"{what}: no answer within {timeout_s:g} s")
+        self.what = what
+        self.timeout_s = timeout_s
+
+
+class SendOutcomeUnknown(ReputError):
+    """The broker may or may not have stored the messages: their frame left, and no answer came.
+
+    Sending again may store them twice; `retries=` does it by itself. `message_ids` are the unique ids by
+    which the messages can be looked for (empty when the producer writes none).
+    """
+
+    def __init__(self, topic: str, queue_id: int, message_ids: Sequence[str], reason: str) -> None:
+        super().__init__(
+            f"send to {topic}/{queue_id}: outcome unknown, {reason}; "
+            "the broker may have stored it: sending again can store it twice"
+        )
+        self.topic = topic
+        self.queue_id = queue_id
+        self.message_ids = list(message_ids)
+        self.reason = reason
+
+
+class AckNotReached(ReputError):
+    """The messages are stored, but the asked level was not reached in time; do not send them again.
+
+    `receipts` are theirs (`receipt` is the first one); `response_code` is the broker's own (RocketMQ:
+    FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE).
+    """
+
+    def __init__(
+        self, asked: str, receipts: Sequence[SendReceipt], response_code: int, remark: str | None
+    ) -> None:
+        super().__init__(
+            f"stored, but {asked!r} was not reached (code {response_code}{f', {remark}' if remark else ''}); "
+            "do not send again"
+        )
+        self.asked = asked
+        self.receipts = list(receipts)
+        self.response_code = response_code
+        self.remark = remark
+
+    @property
+    def receipt(self) -> SendReceipt:
+        """The first receipt: the only one, for a single send."""
+        return self.receipts[0]
+
+
+class PartlySent(ReputError):
+    """Some messages of a bulk send are stored and some are not.
+
+    `receipts` has one entry per message of the call, None where there is none; `errors` maps the index of
+    each message that failed to its error. Messages in neither were not sent.
+    """
+
+    def __init__(self, receipts: Sequence[SendReceipt | None], errors: Mapping[int, ReputError]) -> None:
+        stored = sum(receipt is not None for receipt in receipts)
+        first = min(errors, default=0)
+        super().__init__(f"{stored} messages stored, then message {first} failed: {errors.get(first)}")
+        self.receipts = list(receipts)
+        self.errors = dict(errors)
+
+
+class BrokerNotFound(ReputError):
+    """The route of a topic names no address for broker `name`, even after asking again."""
+
+    def __init__(self, name: str, topic: str) -> None:
+        super().__init__(f"broker {name!r} of topic {topic!r} has no address in the route; is it running?")
+        self.name = name
+        self.topic = topic
+
+
+class NoQueue(ReputError):
+    """A topic has no queue that can be used as asked."""
+
+    def __init__(self, topic: str, what: str) -> None:
+        super().__init__(f"topic {topic!r} has no {what}; check its queues and permission")
+        self.topic = topic
+
+
+class ClientClosed(ReputError):
+    """The client was closed, before or while it was used. Nothing more was sent."""
+
+    def __init__(self, reason: str = "the client is closed; make a new one") -> None:
+        super().__init__(reason)
+
+
+class DamagedMessage(ReputError):
+    """A pulled message fails its checksum or cannot be decompressed; its content is not handed out.
+
+    Go on with the next message, or look at the place with `reput store verify` on the broker's machine.
+    """
+
+    def __init__(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:
+        super().__init__(f"message {topic}/{queue_id} at offset {queue_offset}: {reason}")
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.reason = reason
+
+
+class UnsupportedCompression(ReputError):
+    """A body is compressed in a way that this client cannot read; `raw_body` of the message still can be."""
+
+    def __init__(self, method: str, queue_offset: int) -> None:
+        super().__init__(
+            f"body at offset {queue_offset} is compressed with {method}, which is not supported here"
+        )
+        self.method = method
+        self.queue_offset = queue_offset
+
+
+class OffsetStoreDamaged(ReputError):
+    """Neither the offset file nor its backup can be read; nothing was changed."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"offset file {path}: {reason}; restore it or delete it to start over")
+        self.path = path
+        self.reason = reason

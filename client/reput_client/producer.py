@@ -1,0 +1,329 @@
+"""Sending messages: one at a time, in blocks, pipelined, or gathered for a moment (linger)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from reput_client.backoff import Backoff
+from reput_client.batching import Batcher
+from reput_client.errors import AckNotReached, ConnectionLost, PartlySent, SendOutcomeUnknown
+from reput_client.lingering import LingeringSends
+from reput_client.pipelined import PipelinedSend
+from reput_client.puts import Putter, block_receipts, check_ack, result_of, single_receipt
+from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
+from reput_client.receipts import SendReceipt
+from reput_client.routing import Route
+from reput_client.runtime import Runtime
+from reput_client.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
+from reput_client.unique_ids import new_generator
+from reput_protocol.codes import AckLevel
+from reput_protocol.errors import BrokerError, InvalidMessage, ReputError
+from reput_protocol.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.names import check_group
+from reput_protocol.record import encode_put_record
+from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
+
+SEND_TIMEOUT_S: Final = 10.0
+"""Longer than the 5 s a broker waits for its disk by default, so that a slow disk is told and not guessed."""
+
+_RECORD_OVERHEAD: Final = 400
+_RETRY_PAUSE_S: Final = 0.05
+_LINGER_MESSAGES_MAX: Final = 4096
+
+
+class Producer:
+    """Sends messages to the topics of a broker or a cluster.
+
+    Use it as an async context manager, under trio or asyncio; any number of tasks may share one. It owns no task:
+    cancelling a send leaves the producer usable, and closing it from any task ends the sends in progress with
+    `ClientClosed`.
+
+    Args:
+        address: `host:port` of a broker, several with commas, or a list of them.
+        group: the producer's group name, for people who look at the broker.
+        ack: what an acknowledgement means unless a send says otherwise: `page_cache` (survives the broker
+            process), `flushed` (survives the machine) or `replicated`.
+        timeout_s: seconds a send may take, connecting included; each repetition has as many.
+        retries: how often a send is repeated when its outcome is unknown or the broker is busy. 0, because a
+            repeated send can store a message twice.
+        linger_s: seconds a `send` waits for others to share a block with; 0 sends at once.
+        batch_bytes: the size of the blocks of `send_batch` and of lingering sends, at most 8 MiB.
+        max_in_flight: how many messages `send_pipelined` keeps unanswered unless it is told.
+        unique_ids: write a `UNIQ_KEY` into every message; without it a message is known by its offset id only.
+
+    Raises:
+        ValueError: an argument is out of range.
+        InvalidName: the group's name breaks the rules.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        group: str = "reput-producer",
+        ack: str = AckLevel.FLUSHED,
+        timeout_s: float = SEND_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        retries: int = 0,
+        linger_s: float = 0.0,
+        batch_bytes: int = 1024 * 1024,
+        max_in_flight: int = 64,
+        unique_ids: bool = True,
+        new_backoff: Callable[[], Backoff] = Backoff,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.group = check_group(group)
+        self._ack = AckLevel(ack)
+        if retries < 0 or linger_s < 0 or max_in_flight < 1:
+            raise ValueError("retries and linger_s must not be negative, max_in_flight not less than 1")
+        if not 1 <= batch_bytes <= BLOCK_BYTES_MAX:
+            raise ValueError(f"batch_bytes must be 1 to {BLOCK_BYTES_MAX}, not {batch_bytes}")
+        self._session = Session(
+            address,
+            runtime,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+        )
+        self._putter = Putter(self._session)
+        self._selector = RoundRobin()
+        self._retries = retries
+        self._linger_s = linger_s
+        self._batch_bytes = batch_bytes
+        self._max_in_flight = max_in_flight
+        self._ids = new_generator() if unique_ids else None
+        self._lingering = self._new_lingering()
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            ConnectFailed: no broker answers at the given address.
+        """
+        await self._session.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. Sends in progress raise `ClientClosed` or `SendOutcomeUnknown`."""
+        self._session.close()
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send one message and return its receipt once the ack level is reached.
+
+        Args:
+            ack: the level for this message; the producer's own if None.
+            queue_id: the queue; otherwise the one that `key` stands for; otherwise each queue in turn.
+
+        Raises:
+            SendOutcomeUnknown: the frame left and no answer came; the message may be stored.
+            AckNotReached: stored, but the level was not reached in time; carries the receipt.
+            BrokerError: refused, as the subclass that says why; not stored.
+            ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
+        """
+        level = self._ack if ack is None else AckLevel(ack)
+        unique_id = message.unique_id
+        if unique_id is None and self._ids is not None:
+            unique_id = self._ids.next()
+        attempt = 0
+        while True:
+            deadline = self._session.deadline(timeout_s)
+            route = await self._session.publish_route(message.topic, deadline)
+            queue = self._choose(route, queue_id, key)
+            try:
+                if self._linger_s > 0 and attempt == 0:
+                    return await self._lingering.send(queue, message, unique_id, level, deadline)
+                return await self._send_alone(queue, message, unique_id, level, deadline)
+            except (SendOutcomeUnknown, ConnectionLost, BrokerError) as error:
+                attempt += 1
+                if attempt > self._retries or (isinstance(error, BrokerError) and not error.retryable):
+                    raise
+                await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
+            finally:
+                if route.template:
+                    self._session.routes.forget(message.topic)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic to one queue, in order, in blocks; return their receipts in order.
+
+        Each block is stored whole or not at all, and the next one leaves only when it is acknowledged, so
+        whatever happens, what is stored is a beginning of `messages`. `timeout_s` counts for each block.
+
+        Raises:
+            InvalidMessage: the messages are of several topics, or one does not fit; nothing was sent.
+            PartlySent: a later block failed; `receipts` hold what is stored before it.
+            AckNotReached: as for `send`; its receipts include those of the blocks before.
+            Others as `send`: the first block failed.
+        """
+        if not messages:
+            return []
+        level = self._ack if ack is None else AckLevel(ack)
+        topic = messages[0].topic
+        for message in messages:
+            if message.topic != topic:
+                raise InvalidMessage(
+                    f"a batch is of one topic, not of {topic!r} and {message.topic!r}; send one batch for each"
+                )
+        route = await self._session.publish_route(topic, self._session.deadline(timeout_s))
+        queue = self._choose(route, queue_id, key)
+        receipts: list[SendReceipt] = []
+        try:
+            for part in self._parts(messages):
+                receipts += await self._send_block(queue, part, level, timeout_s)
+        except AckNotReached as error:
+            error.receipts[:0] = receipts
+            raise
+        except ReputError as error:
+            if not receipts:
+                raise
+            padding: list[SendReceipt | None] = [None] * (len(messages) - len(receipts))
+            raise PartlySent([*receipts, *padding], {len(receipts): error}) from error
+        finally:
+            if route.template:
+                self._session.routes.forget(topic)
+        return receipts
+
+    async def send_pipelined(
+        self,
+        messages: Iterable[Message],
+        *,
+        in_flight: int | None = None,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages one a frame, up to `in_flight` unanswered at a time; return their receipts in order.
+
+        Messages to one queue are stored in their order. Without `queue_id` or `key` they go to each queue in turn.
+        `timeout_s` is how long the broker may stay silent. `retries` does not count here.
+
+        Raises:
+            PartlySent: a message failed; nothing after it was sent but what was in flight already.
+            ReputError: the first message could not be sent, and nothing was.
+        """
+        if in_flight is not None and in_flight < 1:
+            raise ValueError(f"in_flight must be at least 1, not {in_flight}")
+        work = PipelinedSend(
+            self._session,
+            self._putter,
+            self._selector,
+            self._ids,
+            in_flight=in_flight or self._max_in_flight,
+            ack=self._ack if ack is None else AckLevel(ack),
+            queue_id=queue_id,
+            key=key,
+            timeout_s=self._session.timeout_s if timeout_s is None else timeout_s,
+        )
+        return await work.run(messages)
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone and make ids of the child's own."""
+        self._session.after_fork()
+        self._lingering = self._new_lingering()
+        if self._ids is not None:
+            self._ids = new_generator()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _new_lingering(self) -> LingeringSends:
+        batcher = Batcher(self._linger_s, self._batch_bytes, _LINGER_MESSAGES_MAX)
+        return LingeringSends(self._session, self._putter, batcher)
+
+    def _choose(self, route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
+        if queue_id is not None:
+            return queue_by_id(route, queue_id)
+        if key is not None:
+            return queue_by_key(route, key)
+        return self._selector.choose(route)
+
+    async def _send_alone(
+        self, queue: MessageQueue, message: Message, unique_id: str | None, ack: AckLevel, deadline: float
+    ) -> SendReceipt:
+        record = encode_put_record(
+            queue.topic.encode(),
+            queue.queue_id,
+            message.body,
+            encode_properties_text(message, unique_id),
+            message.flag,
+            0,
+            wall_clock_ms(),
+        )
+        if len(record) > BLOCK_BYTES_MAX:
+            raise _too_large(len(record))
+        call = await self._putter.put(queue, record, 1, ack, deadline, (unique_id,))
+        receipt = single_receipt(queue.topic, result_of(call), unique_id)
+        check_ack(call, ack, [receipt])
+        return receipt
+
+    def _parts(self, messages: Sequence[Message]) -> Iterable[Sequence[Message]]:
+        """Cut `messages` into runs that make blocks of about `batch_bytes`."""
+        start = size = 0
+        for index, message in enumerate(messages):
+            message_size = len(message.body) + _RECORD_OVERHEAD
+            if size + message_size > self._batch_bytes and index > start:
+                yield messages[start:index]
+                start, size = index, 0
+            size += message_size
+        yield messages[start:] if start else messages
+
+    async def _send_block(
+        self, queue: MessageQueue, messages: Sequence[Message], ack: AckLevel, timeout_s: float | None
+    ) -> list[SendReceipt]:
+        if self._ids is not None:
+            next_id = self._ids.next
+            unique_ids: list[str | None] = [message.unique_id or next_id() for message in messages]
+        else:
+            unique_ids = [message.unique_id for message in messages]
+        block = encode_put_block(messages, queue.topic, queue.queue_id, wall_clock_ms(), unique_ids)
+        if len(block) > BLOCK_BYTES_MAX:
+            # Long properties made it larger than it looked.
+            if len(messages) == 1:
+                raise _too_large(len(block))
+            half = len(messages) // 2
+            receipts = await self._send_block(queue, messages[:half], ack, timeout_s)
+            return receipts + await self._send_block(queue, messages[half:], ack, timeout_s)
+        attempt = 0
+        while True:
+            try:
+                call = await self._putter.put(
+                    queue, block, len(messages), ack, self._session.deadline(timeout_s), unique_ids
+                )
+                result = result_of(call)
+            except (SendOutcomeUnknown, ConnectionLost, BrokerError) as error:
+                attempt += 1
+                if attempt > self._retries or (isinstance(error, BrokerError) and not error.retryable):
+                    raise
+                await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
+                continue
+            receipts = block_receipts(queue.topic, block, result, unique_ids)
+            check_ack(call, ack, receipts)
+            return receipts
+
+
+def _too_large(size: int) -> InvalidMessage:
+    return InvalidMessage(
+        f"a message of {size} bytes in all, but at most {BLOCK_BYTES_MAX} travel at once; make the body smaller"
+    )

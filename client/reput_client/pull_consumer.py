@@ -1,0 +1,164 @@
+"""Reading queues by offset: the caller decides what to read, from where, and what to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from reput_client.backoff import Backoff
+from reput_client.offsets import OffsetRequests
+from reput_client.pull_result import PullResult
+from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX, pull_ext, pull_result
+from reput_client.runtime import Runtime
+from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
+from reput_protocol.codes import BoundaryType, RequestCode
+from reput_protocol.filters import TagFilter
+from reput_protocol.message import MessageQueue
+from reput_protocol.names import check_client_group, check_topic
+
+
+class PullConsumer:
+    """Pulls messages and keeps a group's offsets; an async context manager, under trio or asyncio.
+
+    Any number of tasks may share one: their pulls wait side by side on one connection.
+
+    Args:
+        address: `host:port` of a broker, several with commas, or a list of them.
+        group: the consumer group whose offsets `commit` and `committed` mean.
+        timeout_s: seconds a request may take, connecting included; a pull has its `wait_s` on top.
+
+    Raises:
+        InvalidName: the group's name breaks the rules.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        group: str,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        new_backoff: Callable[[], Backoff] = Backoff,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.group = check_client_group(group)
+        self._session = Session(
+            address,
+            runtime,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+        )
+        self._offsets = OffsetRequests(self._session)
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            ConnectFailed: no broker answers at the given address.
+        """
+        await self._session.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. Requests in progress raise `ClientClosed`."""
+        self._session.close()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the readable queues of `topic`.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        route = await self._session.fetch_route(check_topic(topic), self._session.deadline(None))
+        return list(route.readable)
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int = PULL_MESSAGES_MAX,
+        wait_s: float = 15.0,
+        tags: str = "*",
+        max_bytes: int = PULL_BYTES_MAX,
+    ) -> PullResult:
+        """Return messages of one queue from `offset` on, waiting up to `wait_s` seconds if there are none yet.
+
+        Args:
+            offset: the queue offset of the first wanted message.
+            max_messages, max_bytes: at most as much; the first message comes whatever its size.
+            tags: `*`, or tags joined by `||`.
+
+        Returns:
+            A result even where nothing was found: its status says why, its `next_begin_offset` where to go on.
+
+        Raises:
+            TopicNotFound, PermissionDenied, BrokerError: refused.
+            FilterSyntaxError: `tags` cannot be parsed.
+            RecordMalformed: the broker's records do not add up.
+            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+        """
+        if offset < 0 or max_messages < 1 or max_bytes < 1 or wait_s < 0:
+            raise ValueError("offset and wait_s must be 0 or more, max_messages and max_bytes 1 or more")
+        tag_filter = TagFilter.parse(tags)
+        deadline = self._session.deadline(None)
+        queue, address = await self._session.queue(check_topic(topic), queue_id, deadline)
+        call = await self._session.ask(
+            RequestCode.PULL_MESSAGE,
+            pull_ext(
+                self.group,
+                topic,
+                queue_id,
+                offset,
+                tag_filter,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                wait_s=wait_s,
+            ),
+            what=f"pull from {topic}/{queue_id}",
+            address=address,
+            deadline=deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0),
+        )
+        return pull_result(topic, call, tag_filter, queue.broker_name)
+
+    async def commit(self, topic: str, queue_id: int, offset: int) -> None:
+        """Commit that the group goes on at `offset`; it may be lower than before, which rewinds.
+
+        Once this returns, the commit survives a killed broker.
+        """
+        await self._offsets.commit(self.group, check_topic(topic), queue_id, offset)
+
+    async def committed(self, topic: str, queue_id: int) -> int | None:
+        """Return the group's committed offset, or None if it has none."""
+        return await self._offsets.committed(self.group, check_topic(topic), queue_id)
+
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the first message that is still in the queue."""
+        return await self._offsets.min_offset(check_topic(topic), queue_id)
+
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset that the queue's next message will get."""
+        return await self._offsets.max_offset(check_topic(topic), queue_id)
+
+    async def offset_by_time(
+        self, topic: str, queue_id: int, when: datetime | int, boundary: str = BoundaryType.LOWER
+    ) -> int:
+        """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970).
+
+        Beyond the last message it is the queue's end, before the first one its beginning. With `boundary="UPPER"`
+        the last of several messages of that millisecond is meant.
+        """
+        return await self._offsets.offset_by_time(check_topic(topic), queue_id, when, boundary)
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone."""
+        self._session.after_fork()

@@ -1,0 +1,125 @@
+"""What one pull brought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import overload
+
+from reput_client.received import ReceivedMessage, message_positions
+from reput_protocol.buffers import Buffer
+from reput_protocol.filters import TagFilter
+
+
+class PullStatus(Enum):
+    """How a pull went (RocketMQ: PullStatus). In every case `next_begin_offset` says where to go on."""
+
+    FOUND = "FOUND"
+    NO_NEW_MESSAGE = "NO_NEW_MSG"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+class PulledMessages(Sequence[ReceivedMessage]):
+    """The messages of a pull. Each is made when it is asked for, over the bytes that came from the broker.
+
+    A broker filters tags by their hash; what only shares the hash of a wanted tag is left out here.
+    """
+
+    __slots__ = ("_broker_name", "_positions", "_records", "_selected", "_topic")
+
+    def __init__(
+        self, topic: str, records: Buffer, tag_filter: TagFilter | None = None, broker_name: str = ""
+    ) -> None:
+        """Check the sizes of every record in `records`; nothing else is decoded yet.
+
+        Raises:
+            RecordMalformed: the records do not add up.
+        """
+        self._topic = topic
+        self._broker_name = broker_name
+        self._records = records if type(records) is bytes else bytes(records)
+        self._positions = message_positions(self._records)
+        self._selected: list[int] | None = None
+        if tag_filter is not None and not tag_filter.matches_all:
+            self._selected = [
+                index
+                for index in range(len(self._positions) - 1)
+                if tag_filter.matches_tag(self._at(index).unchecked_tag())
+            ]
+
+    @property
+    def record_bytes(self) -> int:
+        """The size of everything the pull brought."""
+        return len(self._records)
+
+    def _at(self, index: int) -> ReceivedMessage:
+        positions = self._positions
+        start, end = positions[index], positions[index + 1]
+        return ReceivedMessage(self._topic, self._records, start, end, self._broker_name)
+
+    def __len__(self) -> int:
+        return len(self._positions) - 1 if self._selected is None else len(self._selected)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        topic = self._topic
+        broker_name = self._broker_name
+        records = self._records
+        positions = self._positions
+        if self._selected is not None:
+            for index in self._selected:
+                yield self._at(index)
+            return
+        start = 0
+        for end in positions[1:]:
+            yield ReceivedMessage(topic, records, start, end, broker_name)
+            start = end
+
+    @overload
+    def __getitem__(self, index: int) -> ReceivedMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ReceivedMessage]: ...
+    def __getitem__(self, index: int | slice) -> ReceivedMessage | list[ReceivedMessage]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"message {index} of {size}")
+        index %= size
+        return self._at(index if self._selected is None else self._selected[index])
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} messages of {self._topic}>"
+
+
+class PullResult:
+    """Status, messages and the offsets to go on with.
+
+    Attributes:
+        status: how the pull went.
+        messages: a sequence of `ReceivedMessage`, empty unless `status` is FOUND.
+        next_begin_offset: the queue offset of the next pull, even when nothing was found.
+        min_offset, max_offset: the bounds of the queue; `max_offset` is the next one to be written.
+    """
+
+    __slots__ = ("max_offset", "messages", "min_offset", "next_begin_offset", "status")
+
+    def __init__(
+        self,
+        status: PullStatus,
+        messages: PulledMessages,
+        next_begin_offset: int,
+        min_offset: int,
+        max_offset: int,
+    ) -> None:
+        self.status = status
+        self.messages = messages
+        self.next_begin_offset = next_begin_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    def __repr__(self) -> str:
+        return (
+            f"<PullResult {self.status.name}, {len(self.messages)} messages, next {self.next_begin_offset}, "
+            f"queue [{self.min_offset}, {self.max_offset})>"
+        )

@@ -1,0 +1,161 @@
+"""PutMessage, the native send: one frame out, what its answer or its silence means, and the receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+from reput_client.connection import Connection
+from reput_client.core import Call, RequestTemplate, Waiter
+from reput_client.errors import AckNotReached, ClientClosed, RequestTimeout, SendOutcomeUnknown
+from reput_client.receipts import SendReceipt
+from reput_client.session import Session
+from reput_protocol.buffers import Buffer
+from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
+from reput_protocol.commands import PutMessageHeader, PutMessageResult
+from reput_protocol.errors import error_from_response
+from reput_protocol.header import HeaderType
+from reput_protocol.message import MessageQueue
+from reput_protocol.record_layout import I32
+
+_TEMPLATES_MAX: Final = 4096
+_STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS.value,
+        ResponseCode.FLUSH_DISK_TIMEOUT.value,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT.value,
+        ResponseCode.SLAVE_NOT_AVAILABLE.value,
+    }
+)
+_SUCCESS: Final = ResponseCode.SUCCESS.value
+_SIZE_AT = I32.unpack_from
+
+
+class Putter:
+    """Sends blocks of records for one producer."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._templates: dict[tuple[MessageQueue, int, AckLevel], RequestTemplate] = {}
+
+    def template(self, queue: MessageQueue, count: int, ack: AckLevel) -> RequestTemplate:
+        """Return the encoded header of such a put; producers use few, so they are kept."""
+        key = (queue, count, ack)
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= _TEMPLATES_MAX:
+                self._templates.clear()
+            header = PutMessageHeader(topic=queue.topic, queue_id=queue.queue_id, count=count, ack=ack)
+            ext = header.to_ext(HeaderType.MSGPACK)
+            template = self._templates[key] = RequestTemplate(RequestCode.PUT_MESSAGE, ext)
+        return template
+
+    async def connection(self, queue: MessageQueue, deadline: float) -> Connection:
+        """Return an open connection to the queue's broker."""
+        address = await self._session.broker_address(queue, deadline)
+        return await self._session.open(address, deadline)
+
+    async def put(
+        self,
+        queue: MessageQueue,
+        block: Buffer,
+        count: int,
+        ack: AckLevel,
+        deadline: float,
+        unique_ids: Sequence[str | None],
+    ) -> Call:
+        """Send one block and return its answered call, whatever the answer is.
+
+        A frame that cannot have left is sent again on the next connection; one that may have left, never.
+
+        Raises:
+            SendOutcomeUnknown: the frame left, and no answer came.
+            RequestTimeout, ConnectFailed, ClientClosed: it did not leave.
+        """
+        started_at = self._session.runtime.now()
+        while True:
+            connection = await self.connection(queue, deadline)
+            call = connection.start_template(self.template(queue, count, ack), Waiter(), block)
+            withdrawn = False
+            try:
+                answered = await self._session.pump.wait(call.waiter, deadline)
+            finally:
+                if not call.done:
+                    withdrawn = connection.abandon(call)
+            if not answered:
+                waited_s = deadline - started_at
+                if withdrawn:
+                    raise RequestTimeout(f"send to {queue.topic}/{queue.queue_id}", waited_s)
+                raise outcome_unknown(queue, unique_ids, f"no answer within {waited_s:g} s")
+            if call.error is None:
+                return call
+            if call.sent:
+                raise outcome_unknown(queue, unique_ids, str(call.error)) from call.error
+            if isinstance(call.error, ClientClosed) or self._session.runtime.now() >= deadline:
+                raise call.error
+
+
+def outcome_unknown(queue: MessageQueue, unique_ids: Sequence[str | None], reason: str) -> SendOutcomeUnknown:
+    """Return the error for messages whose frame left and was not answered."""
+    return SendOutcomeUnknown(queue.topic, queue.queue_id, [i for i in unique_ids if i is not None], reason)
+
+
+def result_of(call: Call) -> PutMessageResult:
+    """Return where an answered put was stored, at whatever ack level.
+
+    Raises:
+        BrokerError: it was refused.
+    """
+    header = call.answer
+    if header.code not in _STORED:
+        raise error_from_response(header.code, header.remark, header.ext)
+    return PutMessageResult.from_ext(header.ext)
+
+
+def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> None:
+    """Raise if a put was stored but the asked ack level was not reached.
+
+    Raises:
+        AckNotReached: with the receipts of what is stored.
+    """
+    header = call.answer
+    if header.code != _SUCCESS:
+        raise AckNotReached(asked, receipts, header.code, header.remark)
+
+
+def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) -> SendReceipt:
+    """Return the receipt of a put of one message."""
+    return SendReceipt(
+        topic,
+        result.queue_id,
+        result.queue_offset,
+        result.physical_offset,
+        result.store_timestamp,
+        result.store_host,
+        result.ack,
+        unique_id,
+    )
+
+
+def block_receipts(
+    topic: str, block: bytes, result: PutMessageResult, unique_ids: Sequence[str | None]
+) -> list[SendReceipt]:
+    """Return the receipts of a put of a block: its records lie back to back from the first one's place on."""
+    position = 0
+    sizes = []
+    for _ in unique_ids:
+        (size,) = _SIZE_AT(block, position)
+        sizes.append(size)
+        position += size
+    queue_id = result.queue_id
+    time_ms = result.store_timestamp
+    host = result.store_host
+    ack = result.ack
+    return [
+        SendReceipt(topic, queue_id, queue_offset, physical_offset, time_ms, host, ack, unique_id)
+        for queue_offset, (physical_offset, unique_id) in enumerate(
+            zip(accumulate(sizes, initial=result.physical_offset), unique_ids, strict=False),
+            result.queue_offset,
+        )
+    ]

@@ -1,0 +1,64 @@
+"""Which queue a message goes to: given, by key, or round robin."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from reput_client.errors import NoQueue
+from reput_client.routing import Route
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.hashing import java_hash
+from reput_protocol.message import MessageQueue
+
+_I32_MIN = -0x8000_0000
+
+
+def queue_by_key(route: Route, key: str) -> MessageQueue:
+    """Return the queue of `key`: one key always goes to one queue, while the number of queues stays the same.
+
+    The choice is RocketMQ's (SelectMessageQueueByHash), so that its producers and ours agree.
+    """
+    queues = route.writable
+    if not queues:
+        raise NoQueue(route.topic, "writable queue")
+    value = java_hash(key)
+    return queues[0 if value == _I32_MIN else abs(value) % len(queues)]
+
+
+def queue_by_id(route: Route, queue_id: int) -> MessageQueue:
+    """Return queue `queue_id`; on the first broker, if several have one of that number.
+
+    Raises:
+        InvalidMessage: the topic has no such writable queue.
+    """
+    for queue in route.writable:
+        if queue.queue_id == queue_id:
+            return queue
+    if not route.writable:
+        raise NoQueue(route.topic, "writable queue")
+    last = max(queue.queue_id for queue in route.writable)
+    raise InvalidMessage(f"topic {route.topic!r} has no writable queue {queue_id}; it has 0 to {last}")
+
+
+class RoundRobin:
+    """Every queue of a topic in turn, from a random first one, so that many producers do not march in step."""
+
+    def __init__(self, first: Callable[[], int] = lambda: random.randrange(1 << 16)) -> None:
+        self._first = first
+        self._next: dict[str, int] = {}
+
+    def choose(self, route: Route) -> MessageQueue:
+        """Return the next writable queue.
+
+        Raises:
+            NoQueue: the topic has none.
+        """
+        queues = route.writable
+        if not queues:
+            raise NoQueue(route.topic, "writable queue")
+        number = self._next.get(route.topic)
+        if number is None:
+            number = self._first()
+        self._next[route.topic] = number + 1
+        return queues[number % len(queues)]

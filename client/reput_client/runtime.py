@@ -1,0 +1,65 @@
+"""What the client asks of the world it runs in: time, waiting, threads. One interface, two worlds.
+
+The whole client is written once, as coroutines that touch the world only through a `Runtime`. Under trio and
+asyncio (`aio.py`) its waits suspend the task. In the blocking face (`blocking/runtime.py`) they block the
+calling thread and never suspend, so a coroutine runs to its end in one step and no event loop exists.
+
+A runtime belongs to one client. Coroutines of one client never run at the same time: tasks of one loop
+do not, and threads of the blocking face hold the runtime's lock except while they wait. State may
+therefore change at an `await` and nowhere else, in both worlds.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Event(Protocol):
+    """A flag that is set once and wakes whoever waits for it."""
+
+    def set(self) -> None:
+        """Set the flag. Never waits."""
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return once the flag is set or `timeout_s` seconds have passed; `math.inf` waits for ever."""
+
+
+class Runtime(Protocol):
+    """Time, waiting and threads, as one client sees them. Timeouts are seconds; `math.inf` waits for ever."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back; only differences mean anything."""
+
+    def event(self) -> Event:
+        """Return a new event."""
+
+    async def pause(self) -> None:
+        """Let everybody else who is ready run once."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait `seconds`."""
+
+    async def wait_readable(self, sockets: Sequence[socket.socket], timeout_s: float) -> None:
+        """Return when one of the sockets has something to read, `interrupt` was called, or time is up.
+
+        May return early for no reason; the caller looks for itself. One caller at a time.
+        """
+
+    def interrupt(self) -> None:
+        """Make the `wait_readable` in progress return. Never waits."""
+
+    async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
+        """Return when the socket takes bytes, was closed, or time is up."""
+
+    def close_socket(self, sock: socket.socket) -> None:
+        """Close the socket and end the waits for it. Never waits."""
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Return what the blocking `function` returns, without holding up others."""
+
+    async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
+        """Do `work` even if the caller is being cancelled, but give it up after `timeout_s` seconds."""

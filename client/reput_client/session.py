@@ -1,0 +1,346 @@
+"""What every client is built on: the addresses it was given, its connections, its routes, one way to ask."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from reput_client.address import Address, parse_addresses
+from reput_client.backoff import Backoff
+from reput_client.connection import Connection
+from reput_client.core import Call, Waiter
+from reput_client.errors import (
+    BrokerNotFound,
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    RequestTimeout,
+)
+from reput_client.pump import Pump
+from reput_client.routing import Route, RouteTable
+from reput_client.runtime import Runtime
+from reput_protocol.bodies import TopicRoute
+from reput_protocol.buffers import Buffer
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands import RouteHeader
+from reput_protocol.errors import BrokerError, ReputError, TopicNotFound, error_from_response
+from reput_protocol.header import HeaderType, Value
+from reput_protocol.message import MessageQueue
+from reput_protocol.names import DEFAULT_TOPIC
+
+CONNECT_TIMEOUT_S: Final = 3.0
+REQUEST_TIMEOUT_S: Final = 3.0
+
+log = logging.getLogger("reput_client")
+
+
+def default_runtime() -> Runtime:
+    """Return a runtime for the running event loop."""
+    from reput_client.aio import AnyioRuntime  # not at the top: the blocking face loads no event loop
+
+    return AnyioRuntime()
+
+
+class Session:
+    """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`)."""
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        runtime: Runtime | None = None,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        new_backoff: Callable[[], Backoff] = Backoff,
+    ) -> None:
+        if timeout_s <= 0 or connect_timeout_s <= 0:
+            raise ValueError("timeouts must be more than 0 seconds")
+        self.seeds = parse_addresses(address)
+        self.runtime = runtime if runtime is not None else default_runtime()
+        self.pump = Pump(self.runtime)
+        self.routes = RouteTable()
+        self.timeout_s = timeout_s
+        self.connect_timeout_s = connect_timeout_s
+        self._new_backoff = new_backoff
+        self._connections: dict[Address, Connection] = {}
+        self.closed = False
+
+    # -- connections -------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise `ClientClosed` if this client is closed."""
+        if self.closed:
+            raise ClientClosed
+
+    def deadline(self, timeout_s: float | None) -> float:
+        """Return the time at which `timeout_s` (None: the client's own) will be over."""
+        return self.runtime.now() + (self.timeout_s if timeout_s is None else timeout_s)
+
+    def connection_to(self, address: Address) -> Connection:
+        """Return the one connection to `address`, open or not."""
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection(
+                self.runtime, self.pump, address, self._new_backoff()
+            )
+        return connection
+
+    async def connect(self) -> None:
+        """Connect to the first address that answers, each tried once: a wrong address shows at once.
+
+        Raises:
+            ConnectFailed: none can be reached.
+        """
+        self.check_open()
+        await self._seed(self.deadline(self.connect_timeout_s), patient=False)
+
+    async def _seed(self, deadline: float, *, patient: bool) -> Connection:
+        connections = [self.connection_to(address) for address in self.seeds]
+        for connection in connections:
+            if connection.is_open:
+                connections = [connection]
+                break
+        if len(connections) == 1:
+            await connections[0].open(deadline, patient=patient)
+            return connections[0]
+        while True:
+            for connection in connections:
+                try:
+                    await connection.open(deadline, patient=False)
+                except ConnectFailed:
+                    if connection is connections[-1] and (not patient or self.runtime.now() >= deadline):
+                        raise
+                else:
+                    return connection
+            await self.runtime.sleep(min(0.1, max(0.0, deadline - self.runtime.now())))
+
+    async def open(self, address: Address | None, deadline: float) -> Connection:
+        """Return an open connection to `address`, or to any of the client's own.
+
+        Raises:
+            ConnectFailed: not before the deadline.
+            ClientClosed: the client was closed.
+        """
+        self.check_open()
+        if address is None:
+            return await self._seed(deadline, patient=True)
+        connection = self.connection_to(address)
+        await connection.open(deadline, patient=True)
+        return connection
+
+    def poll(self) -> None:
+        """Take what has already come on the open connections, without waiting."""
+        if not self.pump.reading:
+            for connection in self._connections.values():
+                if connection.is_open:
+                    connection.read_ready()
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, Value],
+        *,
+        what: str,
+        address: Address | None = None,
+        deadline: float | None = None,
+        body: Buffer = b"",
+    ) -> Call:
+        """Send a request that may safely be repeated and return the answered call, whatever its code.
+
+        A connection that is lost meanwhile is made again and the request repeated, until the deadline.
+
+        Raises:
+            RequestTimeout, ConnectFailed, ConnectionLost: no answer before the deadline.
+            ClientClosed: the client was closed.
+        """
+        started_at = self.runtime.now()
+        if deadline is None:
+            deadline = started_at + self.timeout_s
+        while True:
+            connection = await self.open(address, deadline)
+            call = connection.start(code, ext, Waiter(), body)
+            try:
+                answered = await self.pump.wait(call.waiter, deadline)
+            finally:
+                if not call.done:
+                    connection.abandon(call)
+            if not answered:
+                raise RequestTimeout(what, deadline - started_at)
+            if call.error is None:
+                return call
+            if not isinstance(call.error, ConnectionLost) or self.runtime.now() >= deadline:
+                raise call.error
+
+    async def ask_ok(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, Value],
+        *,
+        what: str,
+        address: Address | None = None,
+        deadline: float | None = None,
+        body: Buffer = b"",
+    ) -> Call:
+        """As `ask`, for requests of which only SUCCESS is an answer.
+
+        Raises:
+            BrokerError: the broker refused.
+        """
+        call = await self.ask(code, ext, what=what, address=address, deadline=deadline, body=body)
+        raise_refusal(call)
+        return call
+
+    # -- routes ------------------------------------------------------------------------------------------------
+
+    async def route(self, topic: str, deadline: float) -> Route:
+        """Return the route of `topic`: from memory, refreshed on the side every 30 s, else from the broker.
+
+        Raises:
+            TopicNotFound: the broker has no such topic.
+        """
+        known = self.routes.get(topic)
+        if known is None:
+            return await self.fetch_route(topic, deadline)
+        self.refresh_soon(topic)
+        return known
+
+    async def fetch_route(self, topic: str, deadline: float) -> Route:
+        """Ask for the route of `topic` now."""
+        call = await self.ask(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), what=f"route of {topic}", deadline=deadline
+        )
+        return self._learn(topic, call)
+
+    async def publish_route(self, topic: str, deadline: float) -> Route:
+        """Return the route to send by; for a topic that does not exist yet, the template's.
+
+        Raises:
+            TopicNotFound: there is no such topic and the broker does not make topics on first use.
+        """
+        known = self.routes.get(topic)
+        if known is not None and not known.template:
+            self.refresh_soon(topic)
+            return known
+        try:
+            return await self.fetch_route(topic, deadline)
+        except TopicNotFound as missing:
+            try:
+                template = await self.fetch_route(DEFAULT_TOPIC, deadline)
+            except BrokerError:
+                raise missing from None
+            route = template.as_template_for(topic)
+            self.routes.put(route, self.runtime.now())
+            return route
+
+    def refresh_soon(self, topic: str) -> None:
+        """If the route is due for a refresh, ask for it without waiting; the answer is taken when it comes."""
+        now = self.runtime.now()
+        if not self.routes.is_stale(topic, now):
+            return
+        for connection in self._connections.values():
+            if connection.is_open and connection.address in self.seeds:
+                self.routes.touch(topic, now)
+                arrival = _RouteArrival(self, topic)
+                arrival.call = connection.start(RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), arrival)
+                return
+
+    def _learn(self, topic: str, call: Call) -> Route:
+        raise_refusal(call)
+        if not call.body:
+            raise error_from_response(ResponseCode.TOPIC_NOT_EXIST, f"no route for topic {topic}", {})
+        route = Route.from_body(topic, TopicRoute.from_json(call.body))
+        self.routes.put(route, self.runtime.now())
+        return route
+
+    def learn_quietly(self, topic: str, call: Call) -> None:
+        """Take the answer of a refresh; one that failed changes nothing but what is known to be gone."""
+        try:
+            self._learn(topic, call)
+        except TopicNotFound:
+            self.routes.forget(topic)
+        except ReputError as error:
+            log.warning("route of %s not refreshed: %s", topic, error)
+
+    async def broker_address(self, queue: MessageQueue, deadline: float) -> Address:
+        """Return the address of the queue's broker, asking again at once when it is not known.
+
+        Raises:
+            BrokerNotFound: the route names no address for it even then.
+        """
+        route = self.routes.get(queue.topic)
+        address = route.brokers.get(queue.broker_name) if route is not None else None
+        if address is None:
+            route = await self.fetch_route(queue.topic, deadline)
+            address = route.brokers.get(queue.broker_name)
+        if address is None:
+            raise BrokerNotFound(queue.broker_name, queue.topic)
+        return address
+
+    async def queue(self, topic: str, queue_id: int, deadline: float) -> tuple[MessageQueue, Address]:
+        """Return queue `queue_id` of `topic` and where it is; readability is left to the broker to judge."""
+        route = await self.route(topic, deadline)
+        for queue in (*route.readable, *route.writable):
+            if queue.queue_id == queue_id:
+                return queue, await self.broker_address(queue, deadline)
+        # Not in the route: the broker names the fault better than we can.
+        name, address = next(iter(route.brokers.items()), ("", None))
+        if address is None:
+            raise BrokerNotFound(name, topic)
+        return MessageQueue(topic, name, queue_id), address
+
+    # -- ending ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close every connection; whoever waits gets `ClientClosed`. Never waits, and may be called twice."""
+        self.closed = True
+        for connection in self._connections.values():
+            connection.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone and start with none."""
+        self.pump.reset()
+        for connection in self._connections.values():
+            connection.leave_to_parent()
+
+
+class _RouteArrival(Waiter):
+    """Takes the answer of a route refresh that nobody waits for."""
+
+    __slots__ = ("_session", "_topic", "call")
+
+    def __init__(self, session: Session, topic: str) -> None:
+        super().__init__()
+        self._session = session
+        self._topic = topic
+        self.call: Call | None = None
+
+    def notify(self) -> None:
+        """The answer is here, or the connection is gone."""
+        super().notify()
+        if self.call is not None and not self._session.closed:
+            self._session.learn_quietly(self._topic, self.call)
+
+
+def raise_refusal(call: Call) -> None:
+    """Raise what an answered call says if it does not say SUCCESS.
+
+    Raises:
+        BrokerError: the refusal, as the class that its code and remark stand for.
+    """
+    header = call.answer
+    if header.code != ResponseCode.SUCCESS:
+        raise error_from_response(header.code, header.remark, header.ext)
+
+
+def route_ext(topic: str) -> dict[str, Value]:
+    """Return the header fields of a route request."""
+    return RouteHeader(topic=topic).to_ext(HeaderType.MSGPACK)
+
+
+def wall_clock_ms() -> int:
+    """Return the time that messages are born at, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

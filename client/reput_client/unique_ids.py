@@ -1,0 +1,30 @@
+"""The ids that this process's producers write into `UNIQ_KEY`."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+
+from reput_protocol.message_id import UniqueIdGenerator
+
+
+def new_generator() -> UniqueIdGenerator:
+    """Return a generator for this process; its random part keeps ids of equal containers apart."""
+    return UniqueIdGenerator(
+        _own_address(),
+        os.getpid(),
+        random.SystemRandom().getrandbits(32),
+        lambda: time.time_ns() // 1_000_000,
+    )
+
+
+def _own_address() -> bytes:
+    """Return the IPv4 address that this machine would use towards the outside; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address reserved for documentation
+            return socket.inet_aton(probe.getsockname()[0])
+        except OSError:
+            return socket.inet_aton("127.0.0.1")
