@@ -33,11 +33,11 @@ from reput_broker.processors.appender import Appender
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.queue import QueueProcessor
-from reput_broker.processors.request import Handler, Request
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put_lock import PutLock
+from reput_broker.request import Handler, Request
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.services import AllocateService, OffsetSaveService, ReputMessageService, StoreUpkeep
@@ -302,9 +302,7 @@ class Broker:
         handlers: dict[int, Handler] = {}
         for processor in processors:
             handlers |= processor.handlers()
-        self._server = Server(
-            config, Dispatcher(handlers, counters), counters, on_gone=self._hold.drop_closed
-        )
+        self._server = Server(config, Dispatcher(handlers), counters, on_gone=self._hold.drop_closed)
 
     def _advertised_to(self, request: Request) -> str:
         """Return the address that routes name: the configured one, or the one that the asking client dialled."""

@@ -16,7 +16,7 @@ import trio
 
 from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
-from reput_broker.processors.request import Refusal, Request, Response, reply_all
+from reput_broker.request import Refusal, Request, Response, reply_all
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 

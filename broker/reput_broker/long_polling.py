@@ -16,7 +16,7 @@ import trio
 from numpy.typing import NDArray
 
 from reput_broker.config import LongPollingConfig
-from reput_broker.processors.request import Request
+from reput_broker.request import Request
 from reput_protocol.filters import TagFilter
 
 QueueKey = tuple[str, int]

@@ -23,7 +23,9 @@ def command(port: int, http_port: int | None) -> int:
         overrides: dict[str, Any] = {
             "data_dir": directory,
             "port": port,
-            "store": {"commit_log_file_size": "16MiB", "index_slots": 10_000, "index_entries": 40_000},
+            "store.commit_log_file_size": "16MiB",
+            "store.index_slots": 10_000,
+            "store.index_entries": 40_000,
         }
         if http_port is not None:
             overrides["http_port"] = http_port

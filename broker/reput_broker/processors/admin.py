@@ -10,7 +10,7 @@ import trio
 
 from reput_broker.counters import Counters
 from reput_broker.health import Health
-from reput_broker.processors.request import Handler, Request, Response
+from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.bodies import BrokerData, ClusterInfo, KVTable
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode

@@ -13,8 +13,8 @@ import trio
 
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
-from reput_broker.processors.request import Refusal, Request, Response
 from reput_broker.put_lock import PutLock
+from reput_broker.request import Refusal, Request, Response
 from reput_broker.services import AllocateService, ReputMessageService
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
@@ -69,8 +69,12 @@ class Appender:
         """
         if self._lock.is_held or self._store.needs_new_file(size):
             return self._append_slowly(request, size, put, answer, topic, ack)
-        with self._lock.held_without_waiting():
+        lock = self._lock
+        lock.acquire_nowait()
+        try:
             result = put()
+        finally:
+            lock.release()
         return self._finish(request, result, size, answer, topic, ack)
 
     async def _append_slowly(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from reput_broker.offset_journal import JournalWriteFailed
 from reput_broker.offsets import ConsumerOffsetManager
-from reput_broker.processors.request import Handler, Refusal, Request, Response
 from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands import OffsetResult, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader

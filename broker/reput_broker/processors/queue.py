@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reput_broker.processors.request import Handler, Refusal, Request, Response
 from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands import (

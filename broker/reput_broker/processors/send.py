@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 
 from reput_broker.counters import Counters
 from reput_broker.processors.appender import Appender, malformed
-from reput_broker.processors.request import Handler, Refusal, Request, Response
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_protocol.codes import AckLevel, RequestCode

@@ -11,7 +11,7 @@ import socket
 import time
 from dataclasses import dataclass
 
-from reput_broker.processors.request import Refusal
+from reput_broker.request import Refusal
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.client_batch import decode_batch

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from reput_broker.counters import Counters
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offsets import ConsumerOffsetManager
-from reput_broker.processors.request import Handler, Refusal, Request, Response
 from reput_broker.processors.topic_access import TopicAccess, no_topic
+from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reput_broker.counters import Counters
-from reput_broker.processors.request import Refusal
+from reput_broker.request import Refusal
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.bodies import TopicConfig

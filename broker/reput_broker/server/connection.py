@@ -15,22 +15,22 @@ import trio
 
 from reput_broker.config import LimitsConfig
 from reput_broker.counters import Counters, ListenerTraffic
-from reput_broker.processors.request import Request, Response
+from reput_broker.request import Request, Response
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import BufferedBytes
 from reput_broker.server.outbox import Outbox
 from reput_broker.server.transport import Transport
-from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION
+from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ErrorCode, FrameTooLarge, ProtocolError, UnknownHeaderType, refusal_remark
 from reput_protocol.frames import Frame, FrameReader, encode_frame, encode_frame_head
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, decode_header
+from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, decode_header
 
 log = structlog.get_logger(__name__)
 
 _READ_BYTES = 1 << 18
 _BODY_SENT_APART = 4096
 _MSGPACK = HeaderType.MSGPACK.value
-_VERSIONS = {HeaderType.MSGPACK.value: PROTOCOL_VERSION}
+_PYTHON = LanguageCode.PYTHON.value
 
 
 class Connection:
@@ -75,7 +75,7 @@ class Connection:
         self._on_close = on_close
         self._role = "unknown"
         self._close_reason: str | None = None
-        self._open_requests: dict[int, Request] = {}
+        self._deferred: set[Request] = set()
         self._error_header_type = HeaderType.JSON.value
         self._memory_noted = 0
         self._scope = trio.CancelScope()
@@ -97,22 +97,21 @@ class Connection:
     @property
     def is_busy(self) -> bool:
         """Whether requests have been read that are not answered yet, or answers that are not sent."""
-        return bool(self._open_requests) or self.outbox.is_draining
+        return bool(self._deferred) or self.outbox.is_draining
 
     def answer(self, request: Request, response: Response) -> None:
         """Queue an answer; it leaves with the next `flush`. A oneway request is only counted."""
-        if self._open_requests.pop(id(request), None) is None:
+        if request.is_answered:
             return
-        self._dispatcher.done(request, response.code)
-        if self.is_closed or request.header.is_oneway:
+        request.is_answered = True
+        self._deferred.discard(request)
+        asked = request.header
+        request.traffic.done(response.code, time.monotonic() - request.received_at)
+        if self._close_reason is not None or asked.flag & ONEWAY_FLAG:
             return
+        version = PROTOCOL_VERSION if request.header_type == _MSGPACK else ROCKETMQ_VERSION
         header = Header(
-            response.code,
-            request.header.opaque,
-            RESPONSE_FLAG,
-            response.remark,
-            response.ext,
-            version=_VERSIONS.get(request.header_type, ROCKETMQ_VERSION),
+            response.code, asked.opaque, RESPONSE_FLAG, response.remark, response.ext, _PYTHON, version
         )
         body = response.body
         if len(body) < _BODY_SENT_APART:
@@ -163,9 +162,10 @@ class Connection:
         self._traffic.bytes_out += self.outbox.sent_bytes
         self._memory.change("read", -self._memory_noted)
         self._memory_noted = 0
-        for request in list(self._open_requests.values()):
-            self._dispatcher.abandoned(request)
-        self._open_requests.clear()
+        for request in self._deferred:
+            request.is_answered = True
+            request.traffic.abandoned()
+        self._deferred.clear()
         self.outbox.close()
         self._transport.close()
         self._scope.cancel()
@@ -200,31 +200,43 @@ class Connection:
 
     async def _handle(self, frames: list[Frame]) -> None:
         received_at = time.monotonic()
-        dispatcher, open_requests = self._dispatcher, self._open_requests
+        dispatcher, count = self._dispatcher, self._counters.request
         for header_type, header_bytes, body in frames:
             header = decode_header(header_type, header_bytes)
             self._error_header_type = header_type
             if header.flag & RESPONSE_FLAG:
                 continue  # we have asked this peer nothing
-            request = Request(self, header_type, header, body, received_at)
-            open_requests[id(request)] = request
+            traffic = count(header_type, header.code)
+            traffic.inflight += 1
+            request = Request(self, header_type, header, body, received_at, traffic)
             result = dispatcher.begin(request)
             if result is not None and not isinstance(result, Response):
                 self.flush()  # what is answered already does not wait for this one
+                self._deferred.add(request)
                 result = await dispatcher.finish(request, result)
             if result is not None:
                 self.answer(request, result)
-            elif header.is_oneway:
+            elif header.flag & ONEWAY_FLAG:
                 self.answer(request, Response())
-            if self.is_closed:
+            elif not request.is_answered:
+                self._deferred.add(request)
+            if self._close_reason is not None:
+                self._close_late(request)
                 return
         self.flush()
+
+    def _close_late(self, request: Request) -> None:
+        """Count a request whose handling has outlived the connection."""
+        if not request.is_answered:
+            self._deferred.discard(request)
+            request.is_answered = True
+            request.traffic.abandoned()
 
     async def _finish_answers(self) -> None:
         """After the peer has closed its sending side: let what is under way be answered, if it still reads."""
         with trio.move_on_after(1.0):
             # Rare and short; an event would cost every answer.
-            while self._open_requests and not self.is_closed:  # noqa: ASYNC110
+            while self._deferred and not self.is_closed:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             await self.outbox.drained()
 
@@ -241,7 +253,7 @@ class Connection:
             0,
             RESPONSE_FLAG,
             refusal_remark(code, f"{error}; the connection is closed"),
-            version=_VERSIONS.get(self._error_header_type, ROCKETMQ_VERSION),
+            version=ROCKETMQ_VERSION,
         )
         self.outbox.write(encode_frame(header, self._error_header_type))
         self.flush()

@@ -6,13 +6,11 @@ One table serves all three header types; a processor does not know which one its
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Awaitable, Mapping
 
 import structlog
 
-from reput_broker.counters import Counters
-from reput_broker.processors.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Refusal, Request, Response
 from reput_protocol.errors import (
     BodyMalformed,
     ErrorCode,
@@ -28,9 +26,8 @@ log = structlog.get_logger(__name__)
 class Dispatcher:
     """The table of processors."""
 
-    def __init__(self, handlers: Mapping[int, Handler], counters: Counters) -> None:
+    def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self._handlers = dict(handlers)
-        self._counters = counters
 
     def begin(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Start a request: return its answer, a coroutine that leads to it, or None if it comes by itself.
@@ -38,7 +35,6 @@ class Dispatcher:
         Never raises what a processor raises: that becomes an answer.
         """
         code = request.header.code
-        self._counters.request(request.header_type, code).begin()
         handler = self._handlers.get(code)
         if handler is None:
             return Response(
@@ -55,16 +51,6 @@ class Dispatcher:
             return await work
         except Exception as error:
             return self._refused(request, error)
-
-    def done(self, request: Request, code: int) -> None:
-        """Count an answer."""
-        self._counters.request(request.header_type, request.header.code).done(
-            code, time.monotonic() - request.received_at
-        )
-
-    def abandoned(self, request: Request) -> None:
-        """Count a request that cannot be answered any more."""
-        self._counters.request(request.header_type, request.header.code).abandoned()
 
     def _refused(self, request: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):

@@ -108,6 +108,11 @@ class CommitLog:
         file = self._file
         return file is not None and 2 * file.wrote_position >= self._file_size and not self.files.has_prepared
 
+    @property
+    def waits_for_space(self) -> bool:
+        """Whether the last attempt to make a file found no room."""
+        return self._full is not None
+
     def append_block(
         self, block: bytearray, check: BlockCheck, topic: str, queue_id: int, count: int, born_host: bytes
     ) -> PutResult:
@@ -197,6 +202,7 @@ class CommitLog:
         fresh = self.files.last_file_for(create=True)
         assert fresh is not None, "it was made before"
         self._file = fresh
+        self._full = None
         return fresh
 
     def _make_file(self) -> None:
@@ -213,7 +219,6 @@ class CommitLog:
             self._full = error
             self._full_at_ms = now
             raise
-        self._full = None
 
     # -- read ------------------------------------------------------------------------------------------------
 

@@ -226,7 +226,8 @@ class MessageStore:
         self._disk_full_reason = str(error)
 
     def _note_space(self) -> None:
-        if self._disk_full_reason is not None and self._dispatch_retry_ms is None:
+        waiting = self._dispatch_retry_ms is not None or self._log.waits_for_space
+        if self._disk_full_reason is not None and not waiting:
             self._disk_full_reason = None
             self.options.on_event("store_has_space_again", {})
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from reput_broker.counters import RequestTraffic
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.header import Header, HeaderType, Value
 
@@ -76,7 +77,7 @@ class Client(Protocol):
         """Note what the peer turned out to be: producer, consumer or admin."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """One request as its processor gets it."""
 
@@ -86,6 +87,9 @@ class Request:
     body: memoryview
     received_at: float
     """When the read that brought it returned, in seconds of the monotonic clock."""
+    traffic: RequestTraffic
+    """Where it is counted."""
+    is_answered: bool = False
 
     @property
     def ext(self) -> Mapping[str, Value]:
