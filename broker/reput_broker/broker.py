@@ -373,7 +373,7 @@ class Broker:
                     log.error("table_not_saved", table=name[1:], detail=str(error), hint="free disk space")
         if hasattr(self, "_offsets"):
             self._offsets.close()
-        if hasattr(self, "_store"):
+        if hasattr(self, "_store") and self._store.is_open:
             started_at = time.monotonic()
             clean = False
             try:

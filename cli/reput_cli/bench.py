@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from reput_cli.bench_clients import BenchPlan, run_consumer, run_producer, run_subscriber
+from reput_cli.bench_payload import Payloads
 from reput_cli.bench_report import ClientResult, summarize, write_csv
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
@@ -21,6 +22,7 @@ from reput_cli.output import Printer
 from reput_client.blocking import Admin
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Work = tuple[Callable[[BenchPlan, int], ClientResult], BenchPlan, int]
 _DEFAULT_TOPIC = "reput-bench"
 
 
@@ -115,9 +117,9 @@ def pubsub(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any
     subscribers = [(run_subscriber, plan, number) for number in range(len(plan.queues))]
     producers = [(run_producer, plan, number) for number in range(clients)]
     with _pool(len(subscribers) + clients) as pool:
-        waiting = [pool.submit(*work) for work in subscribers]
+        waiting = _submit(pool, subscribers)
         time.sleep(1.0)  # the subscribers take their place at the end of the queues
-        sending = [pool.submit(*work) for work in producers]
+        sending = _submit(pool, producers)
         sent, received = _results(sending), _results(waiting)
     _report(settings, csv_path, "pubsub produce", sent, plan, clients)
     _report(settings, csv_path, "pubsub consume", received, plan, len(plan.queues))
@@ -128,31 +130,34 @@ def pubsub(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any
 
 
 def _plan(settings: Settings, clients: int, *, topic: str, msgs: int, size: int, **knobs: Any) -> BenchPlan:
+    try:
+        Payloads(size)
+    except ValueError as error:
+        raise CommandFailed(str(error), code=ExitCode.USAGE) from error
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         if topic not in admin.list_topics():
             admin.create_topic(topic, queues=4)
         queues = admin.topic_config(topic).read_queue_nums
     knobs = {"in_flight": knobs.pop("inflight", 1), "duration_s": knobs.pop("duration", None), **knobs}
-    try:
-        return BenchPlan(
-            settings.server, topic, max(1, msgs // clients), size, queues=tuple(range(queues)), **knobs
-        )
-    except ValueError as error:
-        raise CommandFailed(str(error), code=ExitCode.USAGE) from error
+    return BenchPlan(
+        settings.server, topic, max(1, msgs // clients), size, queues=tuple(range(queues)), **knobs
+    )
 
 
 def _run(work: Callable[[BenchPlan, int], ClientResult], plan: BenchPlan, clients: int) -> list[ClientResult]:
     return _gather([(work, plan, client) for client in range(clients)])
 
 
-def _gather(
-    works: list[tuple[Callable[[BenchPlan, int], ClientResult], BenchPlan, int]],
-) -> list[ClientResult]:
+def _gather(works: Sequence[_Work]) -> list[ClientResult]:
     if len(works) == 1:
         work, plan, client = works[0]
         return [work(plan, client)]
     with _pool(len(works)) as pool:
-        return _results([pool.submit(*work) for work in works])
+        return _results(_submit(pool, works))
+
+
+def _submit(pool: ProcessPoolExecutor, works: Sequence[_Work]) -> list[Future[ClientResult]]:
+    return [pool.submit(work, plan, number) for work, plan, number in works]
 
 
 def _results(futures: list[Future[ClientResult]]) -> list[ClientResult]:

@@ -27,7 +27,7 @@ _SIZE_UNITS = {
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class DurationType(click.ParamType):
+class DurationType(click.ParamType[float]):
     """A length of time with its unit, as `500ms`, `5s`, `1h`; the value is in seconds."""
 
     name = "duration"
@@ -44,7 +44,7 @@ class DurationType(click.ParamType):
         return float(match[1]) * _SECONDS[match[2]]
 
 
-class SizeType(click.ParamType):
+class SizeType(click.ParamType[int]):
     """A number of bytes, as `1024`, `64KiB` or `1MB`."""
 
     name = "size"

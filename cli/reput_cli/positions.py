@@ -46,7 +46,7 @@ class Position:
         return low if self.word == "earliest" else high
 
 
-class RangeType(click.ParamType):
+class RangeType(click.ParamType["tuple[Position, Position | None]"]):
     """`START` or `START:END`; the value is a pair of positions, the second None if there is no end."""
 
     name = "start"

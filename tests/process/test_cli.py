@@ -194,7 +194,7 @@ def test_a_wrong_address_and_a_stopped_broker(tmp_path: Path) -> None:
         assert reput("produce", "t", "x", server=process.address).returncode == 0
     assert reput("produce", "t", "x", server=process.address).returncode == 3
     assert reput("consume", "t", "-e", server=process.address).returncode == 3
-    assert reput("topic", "list", server="nonsense").returncode == 2
+    assert reput("topic", "list", server="no-such-host.invalid:1").returncode == 3
 
 
 def test_on_a_terminal_messages_are_readable_blocks(broker: BrokerProcess) -> None:
