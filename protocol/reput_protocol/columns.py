@@ -36,7 +36,13 @@ from reput_protocol.record_layout import (
 from reput_protocol.record_scan import locate, patch_record, seal_record
 from reput_protocol.tag_codes import parked_tags_code, tags_codes_in
 
-COLUMNS_THRESHOLD: Final = 64
+COLUMNS_THRESHOLD: Final = 48
+"""From how many records on columns are the faster way to follow the log.
+
+Measured with records of 100 B and 1 KiB (2 cores, CPython 3.11, NumPy 2): 48 records take 99 us by structs and 97 us by
+columns, 16 take 36 and 70, 256 take 500 and 270. Checking and patching a put block cross over elsewhere, as
+`record_batch` says.
+"""
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

@@ -23,4 +23,7 @@ def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequen
     if not delay or not delay.isdigit() or len(delay) > 10:
         return None
     level = min(int(delay), len(levels_ms))
-    return store_timestamp_ms + levels_ms[level - 1] if level > 0 else None
+    if level <= 0:
+        return None
+    # Wraps as Java's does: a damaged timestamp must not be one that a unit's 64 bits cannot hold.
+    return (store_timestamp_ms + levels_ms[level - 1] + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -111,11 +111,10 @@ def find_property_in(buffer: bytes | bytearray, name: bytes, start: int, end: in
     while (found := buffer.rfind(needle, start, stop)) >= 0:
         if found == start or buffer[found - 1] == 2:
             value_start = found + len(needle)
-            value_end = buffer.find(_VALUE_END, value_start, end)
-            if value_end < 0:
-                value_end = end
-            if value_end > value_start:
-                return bytes(buffer[value_start:value_end])
+            value_end = buffer.find(2, value_start, end)
+            value = buffer[value_start : value_end if value_end >= 0 else end]
+            if value:
+                return value if type(value) is bytes else bytes(value)
         stop = found + len(needle) - 1  # the next candidate may end anywhere before this one's 0x01
     return None
 

@@ -63,7 +63,7 @@ def check_put_block(
     The block is not changed, and no view of it is kept.
     """
     # `count` is the sender's word, but a wrong one costs only time: the block is then refused either way.
-    if count < COLUMNS_THRESHOLD:
+    if count < CHECK_COLUMNS_THRESHOLD:
         return check_records(block, topic, queue_id, count, limits)
     return check_columns(block, topic, queue_id, count, limits)
 
@@ -141,4 +141,8 @@ def encode_put_block(
     return b"".join(parts)
 
 
-PATCH_COLUMNS_THRESHOLD: Final = 32
+# Where the two ways cost the same, measured as for COLUMNS_THRESHOLD. Both checks must look at every byte, so arrays
+# save little: 128 records of 1 KiB take 223 us by structs and 225 us by columns, 256 take 440 and 380. Patching touches
+# only fixed fields: 20 records take 7 us either way, 256 take 92 us by structs and 15 us by columns.
+CHECK_COLUMNS_THRESHOLD: Final = 128
+PATCH_COLUMNS_THRESHOLD: Final = 20

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -76,11 +78,21 @@ def test_a_parked_record_has_its_deliver_time_for_a_tags_code() -> None:
         parked(b"DELAY\x0199\x02"),
         parked(b"DELAY\x01no\x02TAGS\x01a\x02"),
         parked(b"DELAY\x010\x02"),
+        replace(parked(b"DELAY\x011\x02"), store_timestamp_ms=(1 << 63) - 1),
         parked(b"DELAY\x01" + b"9" * 5000 + b"\x02"),
         Record("OTHER_TOPIC_OF_19_CH", b"", properties=b"DELAY\x013\x02"),
     ]
     codes = decode_columns(b"".join(map(encode_record, records))).tags_codes()
-    assert codes.tolist() == [1000 + DELAY_LEVELS_MS[2], 97, 1000 + DELAY_LEVELS_MS[17], 97, 0, 0, 0]
+    assert codes.tolist() == [
+        1000 + DELAY_LEVELS_MS[2],
+        97,
+        1000 + DELAY_LEVELS_MS[17],
+        97,
+        0,
+        999 - (1 << 63),
+        0,
+        0,
+    ]
     assert decode_columns(encode_record(records[0])).tags_codes([7, 8, 9]).tolist() == [1009]
 
 

@@ -2,7 +2,6 @@ from typing import Any
 
 import pytest
 
-from reput_protocol.columns import COLUMNS_THRESHOLD
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message import Message
@@ -10,6 +9,8 @@ from reput_protocol.put_block import DEFAULT_LIMITS, check_records
 from reput_protocol.put_block_columns import check_columns
 from reput_protocol.record import decode_record, encode_put_record, encode_record
 from reput_protocol.record_batch import (
+    CHECK_COLUMNS_THRESHOLD,
+    PATCH_COLUMNS_THRESHOLD,
     BlockLimits,
     RecordTooLarge,
     check_put_block,
@@ -21,7 +22,7 @@ BORN_AT = 1_700_000_000_000
 BORN_HOST = Host("10.0.0.1", 40000)
 STORE_HOST = Host("10.0.0.2", 10911)
 WAYS = pytest.mark.parametrize("check", [check_records, check_columns])
-COUNTS = pytest.mark.parametrize("count", [1, 5, 40, COLUMNS_THRESHOLD, 300])
+COUNTS = pytest.mark.parametrize("count", [1, 5, PATCH_COLUMNS_THRESHOLD, CHECK_COLUMNS_THRESHOLD, 300])
 
 
 def messages_of(count: int) -> list[Message]:
