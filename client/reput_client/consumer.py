@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from reput_client.backoff import Backoff
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NoQueue, RequestTimeout
@@ -24,6 +24,8 @@ from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_client_group, check_topic
 
 _YIELD_EVERY: Final = 32
+
+_Taken: TypeAlias = tuple[FetchedQueue, ReceivedMessage]
 
 log = logging.getLogger("reput_client")
 
@@ -94,7 +96,7 @@ class Consumer:
         self._commit_interval_s = commit_interval_s
         self._next_commit_at = -math.inf
         self._route: Route | None = None
-        self._current: ReceivedMessage | None = None
+        self._current: _Taken | None = None
         self._busy = False
         self._until_yield = _YIELD_EVERY
 
@@ -162,14 +164,18 @@ class Consumer:
             RecordMalformed: the broker's records do not add up.
         """
         self._current_is_handled()
-        self._current = await self.take(timeout_s)
-        return self._current
+        self._current = taken = await self._take_alone(timeout_s)
+        return None if taken is None else taken[1]
 
     async def take(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
         """As `receive`, but the message counts as handled only when `done` is called with it.
 
         For programs that handle several messages at a time; `run` does it for you.
         """
+        taken = await self._take_alone(timeout_s)
+        return None if taken is None else taken[1]
+
+    async def _take_alone(self, timeout_s: float) -> _Taken | None:
         if self._busy:
             raise RuntimeError(
                 "another task is waiting for a message of this consumer; use run(concurrency=)"
@@ -226,7 +232,7 @@ class Consumer:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    async def _take(self, timeout_s: float) -> ReceivedMessage | None:
+    async def _take(self, timeout_s: float) -> _Taken | None:
         session = self._session
         deadline = session.runtime.now() + timeout_s
         try:
@@ -235,8 +241,10 @@ class Consumer:
                     await self._commit_quietly()
                 taken = self._fetcher.take()
                 if taken is not None:
-                    await self._keep_going(taken)
-                    return taken[1]
+                    self._until_yield -= 1
+                    if self._until_yield <= 0:
+                        await self._keep_going(taken)
+                    return taken
                 if not await self._fetch(deadline):
                     return None
         except ClientClosed:
@@ -244,11 +252,8 @@ class Consumer:
                 raise
         return None
 
-    async def _keep_going(self, taken: tuple[FetchedQueue, ReceivedMessage]) -> None:
+    async def _keep_going(self, taken: _Taken) -> None:
         """Now and then, although messages are at hand, pull ahead and let other tasks run."""
-        self._until_yield -= 1
-        if self._until_yield > 0:
-            return
         self._until_yield = _YIELD_EVERY
         try:
             self._session.poll()
@@ -293,8 +298,8 @@ class Consumer:
 
     def _current_is_handled(self) -> None:
         if self._current is not None:
-            message, self._current = self._current, None
-            self.done(message)
+            (fetched, message), self._current = self._current, None
+            fetched.progress.handled(message.queue_offset)
 
     # -- queues and their starting points ----------------------------------------------------------------------
 

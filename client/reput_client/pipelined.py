@@ -156,7 +156,9 @@ class PipelinedSend:
         call = sent.call
         if call.error is not None:
             if call.sent:
-                self._errors[sent.number] = outcome_unknown(sent.lane.queue, [sent.unique_id], str(call.error))
+                self._errors[sent.number] = outcome_unknown(
+                    sent.lane.queue, [sent.unique_id], str(call.error)
+                )
             else:
                 self._errors.setdefault(sent.number, call.error)
             return

@@ -16,21 +16,39 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of
-from reput_protocol.properties import decode_properties, find_property_in
+from reput_protocol.properties import CRC_PROPERTY_BYTES, decode_properties, find_property_in
 from reput_protocol.record import scan_record
-from reput_protocol.record_layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from reput_protocol.record_layout import (
+    BORN_HOST_AT,
+    HEAD_BYTES,
+    HOST_BITS,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+)
 
-_HEAD: Final = struct.Struct(">4xiiiiqqiq")  # magic to born timestamp, at byte 0
+# Magic to born timestamp, then, past two IPv4 hosts, the body's length. With an IPv6 host the last is elsewhere.
+_HEAD: Final = struct.Struct(">4xiiiiqqiq36xi")
 _I64: Final = struct.Struct(">q")
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
-_HOSTS_AT: Final = 48
-_BODY_LENGTH_AT: Final = 84
-_V1_LAST_BYTE: Final = 0xA7
+_HOSTS_AT: Final = BORN_HOST_AT
 _CRC_UNIT: Final = b"__CRC32#\x01"
-_SIZE_MAGIC = struct.Struct(">ii").unpack_from
-_UNPACK_I32 = _I32.unpack_from
-_UNPACK_HEAD = _HEAD.unpack_from
+_SIZES: Final = struct.Struct(">ii28xi44xi").unpack_from  # size, magic, sysFlag, body length
+_UNPACK_I16: Final = _I16.unpack_from
+_UNPACK_I32: Final = _I32.unpack_from
+_UNPACK_HEAD: Final = _HEAD.unpack_from
+
+# The places of fields in what `_HEAD` unpacks.
+_MAGIC: Final = 0
+_BODY_CRC: Final = 1
+_QUEUE_ID: Final = 2
+_FLAG: Final = 3
+_QUEUE_OFFSET: Final = 4
+_PHYSICAL_OFFSET: Final = 5
+_SYS_FLAG: Final = 6
+_BORN_TIMESTAMP: Final = 7
+_BODY_SIZE: Final = 8
 
 
 class ReceivedMessage:
@@ -39,29 +57,11 @@ class ReceivedMessage:
     It keeps the bytes of its whole pull alive: copy what you want to keep for long.
 
     Attributes:
-        topic, broker_name, queue_id, queue_offset: where it was read.
-        physical_offset: its byte position in the broker's commit log.
-        born_timestamp_ms: the producer's clock when it sent the message.
-        flag: the application's own 32 bits. sys_flag: RocketMQ's (MessageSysFlag).
+        topic: the topic it was pulled from.
+        broker_name: the broker that holds it.
     """
 
-    __slots__ = (
-        "_body_at",
-        "_body_crc",
-        "_body_size",
-        "_checked",
-        "_end",
-        "_record",
-        "_start",
-        "born_timestamp_ms",
-        "broker_name",
-        "flag",
-        "physical_offset",
-        "queue_id",
-        "queue_offset",
-        "sys_flag",
-        "topic",
-    )
+    __slots__ = ("_body_at", "_checked", "_end", "_head", "_record", "_start", "broker_name", "topic")
 
     def __init__(self, topic: str, record: bytes, start: int, end: int, broker_name: str = "") -> None:
         """Look at the record at `[start, end)` of `record`, whose sizes were checked (`message_positions`)."""
@@ -70,22 +70,12 @@ class ReceivedMessage:
         self._record = record
         self._start = start
         self._end = end
-        (
-            _,
-            self._body_crc,
-            self.queue_id,
-            self.flag,
-            self.queue_offset,
-            self.physical_offset,
-            sys_flag,
-            self.born_timestamp_ms,
-        ) = _UNPACK_HEAD(record, start)
-        self.sys_flag = sys_flag
-        length_at = start + 84
-        if sys_flag & 0x30:
-            length_at += _host_growth(sys_flag)
-        self._body_at = length_at + 4
-        (self._body_size,) = _UNPACK_I32(record, length_at)
+        head: tuple[int, ...] = _UNPACK_HEAD(record, start)
+        self._head = head
+        self._body_at = start + HEAD_BYTES
+        if head[_SYS_FLAG] & HOST_BITS:
+            self._body_at += _host_growth(head[_SYS_FLAG])
+            self._head = (*head[:_BODY_SIZE], _UNPACK_I32(record, self._body_at - 4)[0])
         self._checked = False
 
     # -- content -----------------------------------------------------------------------------------------------
@@ -98,11 +88,12 @@ class ReceivedMessage:
             DamagedMessage: it fails its checksum or cannot be decompressed.
             UnsupportedCompression: it is compressed with LZ4 or Zstandard.
         """
-        if not self._checked:
-            self._check()
+        head = self._head
         at = self._body_at
-        body = self._record[at : at + self._body_size]
-        return self._inflated(body) if self.sys_flag & 1 else body
+        body = self._record[at : at + head[_BODY_SIZE]]
+        if not self._checked:
+            self._check(body)
+        return self._inflated(body) if head[_SYS_FLAG] & 1 else body
 
     @property
     def raw_body(self) -> bytes:
@@ -111,14 +102,18 @@ class ReceivedMessage:
         Raises:
             DamagedMessage: it fails its checksum.
         """
+        at = self._body_at
+        body = self._record[at : at + self._head[_BODY_SIZE]]
         if not self._checked:
-            self._check()
-        return self._record[self._body_at : self._body_at + self._body_size]
+            self._check(body)
+        return body
 
     @property
     def tag(self) -> str | None:
         """The tag, or None."""
-        value = self._property(b"TAGS")
+        if not self._checked:
+            self._check(self._body())
+        value = find_property_in(self._record, b"TAGS", self._properties_at(), self._end)
         return None if value is None else value.decode("utf-8", "replace")
 
     @property
@@ -131,7 +126,7 @@ class ReceivedMessage:
     def properties(self) -> dict[str, str]:
         """All properties, system ones (`TAGS`, `KEYS`, `UNIQ_KEY`, ...) included; a new dict each time."""
         if not self._checked:
-            self._check()
+            self._check(self._body())
         return decode_properties(self._record[self._properties_at() : self._end])
 
     def get_property(self, name: str) -> str | None:
@@ -144,7 +139,37 @@ class ReceivedMessage:
         """The producer's unique id (`UNIQ_KEY`), or the offset id where there is none."""
         return self.get_property("UNIQ_KEY") or self.offset_message_id
 
-    # -- what the broker filled in -----------------------------------------------------------------------------
+    # -- the fields of the record -----------------------------------------------------------------------------
+
+    @property
+    def queue_id(self) -> int:
+        """The queue."""
+        return self._head[_QUEUE_ID]
+
+    @property
+    def queue_offset(self) -> int:
+        """The message's number in its queue."""
+        return self._head[_QUEUE_OFFSET]
+
+    @property
+    def physical_offset(self) -> int:
+        """Its byte position in the broker's commit log."""
+        return self._head[_PHYSICAL_OFFSET]
+
+    @property
+    def flag(self) -> int:
+        """The application's own 32 bits."""
+        return self._head[_FLAG]
+
+    @property
+    def sys_flag(self) -> int:
+        """RocketMQ's bits of the record (RocketMQ: MessageSysFlag)."""
+        return self._head[_SYS_FLAG]
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """The producer's clock when it sent the message."""
+        return self._head[_BORN_TIMESTAMP]
 
     @property
     def offset_message_id(self) -> str:
@@ -184,18 +209,21 @@ class ReceivedMessage:
         return self._end - self._start
 
     def __repr__(self) -> str:
-        return f"<ReceivedMessage {self.topic}/{self.queue_id} at {self.queue_offset}, {self._body_size} body bytes>"
+        where = f"{self.topic}/{self.queue_id} at {self.queue_offset}"
+        return f"<ReceivedMessage {where}, {self._head[_BODY_SIZE]} body bytes>"
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
-        record = self._record
-        at = self._body_at
-        if crc32(memoryview(record)[at : at + self._body_size]) & 0x7FFF_FFFF != self._body_crc:
+    def _body(self) -> bytes:
+        return self._record[self._body_at : self._body_at + self._head[_BODY_SIZE]]
+
+    def _check(self, body: bytes) -> None:
+        if crc32(body) & 0x7FFF_FFFF != self._head[_BODY_CRC]:
             raise self._damaged("the body does not match its checksum")
-        end = self._end
-        if record[end - 20 : end - 11] == _CRC_UNIT:
-            scan = scan_record(record, self._start, end, check_crc=True, check_properties_crc=True)
+        if self._record.startswith(_CRC_UNIT, self._end - CRC_PROPERTY_BYTES):
+            scan = scan_record(
+                self._record, self._start, self._end, check_crc=True, check_properties_crc=True
+            )
             if scan.reason:
                 raise self._damaged(scan.reason)
         self._checked = True
@@ -218,16 +246,16 @@ class ReceivedMessage:
 
     def _property(self, name: bytes) -> bytes | None:
         if not self._checked:
-            self._check()
+            self._check(self._body())
         return find_property_in(self._record, name, self._properties_at(), self._end)
 
     def _properties_at(self) -> int:
         """Where the properties start; they end where the record ends."""
-        record = self._record
-        at: int = self._body_at + self._body_size
-        if record[self._start + 7] == _V1_LAST_BYTE:
-            return at + 3 + record[at]
-        topic_size: int = _I16.unpack_from(record, at)[0]
+        head = self._head
+        at: int = self._body_at + head[_BODY_SIZE]
+        if head[_MAGIC] == MAGIC_V1:
+            return at + 3 + self._record[at]
+        topic_size: int = _UNPACK_I16(self._record, at)[0]
         return at + 4 + topic_size
 
     def unchecked_tag(self) -> str | None:
@@ -247,11 +275,21 @@ def message_positions(records: Buffer) -> list[int]:
         RecordMalformed: sizes do not add up or a magic is wrong; `index` and `position` name the record.
     """
     positions: list[int] = []
+    append = positions.append
     position = 0
     end = len(records)
-    append = positions.append
     while position < end:
         append(position)
+        if end - position >= RECORD_BYTES_MIN:
+            # The common case in as few steps as can be: version 1, IPv4 hosts. What fails here is judged below.
+            size, magic, sys_flag, body_size = _SIZES(records, position)
+            at = position + HEAD_BYTES + body_size
+            record_end = position + size
+            if magic == MAGIC_V1 and not sys_flag & HOST_BITS and body_size >= 0 and at < record_end <= end:
+                at += 1 + records[at]
+                if at + 2 <= record_end and at + 2 + _UNPACK_I16(records, at)[0] == record_end:
+                    position = record_end
+                    continue
         position += _checked_size(records, position, end, len(positions) - 1)
     append(position)
     return positions
@@ -260,26 +298,26 @@ def message_positions(records: Buffer) -> list[int]:
 def _checked_size(records: Buffer, position: int, end: int, index: int) -> int:
     if end - position < RECORD_BYTES_MIN:
         raise RecordMalformed(index, position, f"{end - position} bytes left, too few for a record")
-    size, magic = _SIZE_MAGIC(records, position)
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
+    size: int
+    size, magic, sys_flag, body_size = _SIZES(records, position)
+    if magic not in (MAGIC_V1, MAGIC_V2):
         raise RecordMalformed(index, position, f"unknown magic {magic & 0xFFFF_FFFF:#010x}")
-    at: int = position + _BODY_LENGTH_AT
-    sys_flag = records[position + 39]
-    if sys_flag & 0x30:
-        at += _host_growth(sys_flag)
     record_end = position + size
     if size < RECORD_BYTES_MIN or record_end > end:
         raise RecordMalformed(
             index, position, f"size {size} does not fit into the {end - position} bytes left"
         )
-    (body_size,) = _UNPACK_I32(records, at)
-    at += 4 + body_size
-    if body_size < 0 or at + 3 > record_end:
+    at: int = position + HEAD_BYTES
+    if sys_flag & HOST_BITS:
+        at += _host_growth(sys_flag)
+        if at > record_end:
+            raise RecordMalformed(index, position, f"size {size} is too small for a record with IPv6 hosts")
+        (body_size,) = _UNPACK_I32(records, at - 4)
+    at += body_size
+    if body_size < 0 or at + 2 > record_end:
         raise RecordMalformed(index, position, f"body of {body_size} bytes does not fit into the record")
-    if magic == MAGIC_V2:
-        at += 2 + _I16.unpack_from(records, at)[0]
-    else:
-        at += 1 + records[at]
-    if at + 2 > record_end or at + 2 + _I16.unpack_from(records, at)[0] != record_end:
+    topic_size = records[at] if magic == MAGIC_V1 else _UNPACK_I16(records, at)[0]
+    at += topic_size + (1 if magic == MAGIC_V1 else 2)
+    if topic_size < 0 or at + 2 > record_end or at + 2 + _UNPACK_I16(records, at)[0] != record_end:
         raise RecordMalformed(index, position, "topic and properties do not add up to the record's size")
     return size

@@ -47,6 +47,8 @@ class BlockingRuntime:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._on_fork: Callable[[], None] | None = None
+        # How many threads want the lock; only a hint, so it is not itself guarded.
+        self._contenders = 0
         self._polling = False
         self._interrupted = False
         self._waker: tuple[socket.socket, socket.socket] | None = None
@@ -61,14 +63,20 @@ class BlockingRuntime:
         """Return what `work` returns; it runs in this thread and holds the lock except while it waits."""
         if os.getpid() != self._pid:
             self._after_fork()
-        with self._lock:
-            try:
-                work.send(None)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            work.close()
-            raise AssertionError("a coroutine of the client awaited something that is not its runtime's")
+        lock = self._lock
+        if not lock.acquire(blocking=False):
+            self._contenders += 1
+            lock.acquire()
+            self._contenders -= 1
+        try:
+            work.send(None)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            lock.release()
+        work.close()
+        raise AssertionError("a coroutine of the client awaited something that is not its runtime's")
 
     def call(self, function: Callable[[], T]) -> T:
         """Return what `function`, which never waits, returns; no other thread runs the client's code meanwhile."""
@@ -79,6 +87,7 @@ class BlockingRuntime:
         # Another thread of the parent may have held the lock when it forked; here nobody will ever release it.
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._contenders = 0
         self._polling = self._interrupted = False
         self._close_waker()
         if self._on_fork is not None:
@@ -93,8 +102,9 @@ class BlockingRuntime:
         return BlockingEvent(self._lock)
 
     async def pause(self) -> None:
-        """Let another thread have the lock for a moment."""
-        self._sleep(0.0)
+        """Let other threads that want the lock have it for a moment."""
+        if self._contenders:
+            self._sleep(0.0)
 
     async def sleep(self, seconds: float) -> None:
         """Block for `seconds` without the lock."""
