@@ -168,7 +168,6 @@ def test_ipv6_hosts() -> None:
     assert decode_record(encoded) == record
 
 
-HOSTS = {"born_host": Host("10.0.0.1", 40000), "store_host": Host("10.0.0.2", 10911)}
 MINIATURE_STORE = {
     0: (
         "T", 0, 0, 0, 0, {"TAGS": "TagA", "KEYS": "k1 k2"},
@@ -229,7 +228,8 @@ def test_records_of_the_miniature_store(position: int) -> None:
         born_timestamp_ms=BORN_AT,
         store_timestamp_ms=BORN_AT + dt,
         properties=encode_properties(properties),
-        **HOSTS,
+        born_host=Host("10.0.0.1", 40000),
+        store_host=Host("10.0.0.2", 10911),
     )
     assert encode_record(record).hex() == text
     assert decode_record(bytes.fromhex(text)) == record
