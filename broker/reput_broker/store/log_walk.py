@@ -1,15 +1,18 @@
 """Walk the records of the log and find out where sound ones end: the reading half of recovery.
 
-A record is sound if its own checks hold (RocketMQ: CommitLog.checkMessageAndReturnSize) and the log offset it names is
-the place where it lies. RocketMQ does not compare the latter, so that bytes left over from before a cut can come back
-to life there.
+A record is sound if its own checks hold (RocketMQ: CommitLog.checkMessageAndReturnSize), the log offset it names is
+the place where it lies, and its topic can be one. RocketMQ does not compare the place, so that bytes left over from
+before a cut can come back to life there.
+
+The body's checksum does not cover what follows the body. So of a record that is not known to be flushed more is asked:
+a power cut leaves zeros where a page was lost, and topic and properties must not look like that.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from reput_broker.store.mapped_file import MappedFile
@@ -26,11 +29,15 @@ from reput_protocol.record_layout import (
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
 )
-from reput_protocol.record_scan import ScanStatus, scan_record
+from reput_protocol.record_scan import ScanStatus, locate, scan_record
 
 _FRONT_TO_SYS_FLAG = struct.Struct(">iiiiiqqi")
 _BODY_SIZE_AT = HEAD_BYTES - 4
 _UNDERSCORE = 0x5F
+_TOPIC_BYTES_MAX = 255
+_SECTOR_BYTES = 512
+_ZERO_SECTOR = bytes(_SECTOR_BYTES)
+_UNTRUSTED: Final = "its properties hold zeros where a lost page would leave them"
 _MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
@@ -48,23 +55,31 @@ class FileWalk(NamedTuple):
     """What is wrong at `end_position`; empty if a blank record or the end of the file is there."""
 
 
-def walk_file(file: MappedFile, *, check_crc: bool) -> FileWalk:
-    """Check record after record from the start of a file; `wrote_position` must cover the whole file."""
+def walk_file(file: MappedFile, *, check_crc: bool, flushed_offset: int) -> FileWalk:
+    """Check record after record from the start of a file; `wrote_position` must cover the whole file.
+
+    Args:
+        file: the file, which only recovery uses now.
+        check_crc: verify checksums.
+        flushed_offset: records that end after this log offset may have lost pages.
+    """
     held = file.hold()
     assert held, "recovery owns the files"
     try:
         with file.slice(0, file.size) as view:
-            return _walk(view, file.base_offset, check_crc)
+            return _walk(view, file.base_offset, check_crc, flushed_offset - file.base_offset)
     finally:
         file.release()
 
 
-def _walk(view: memoryview, base_offset: int, check_crc: bool) -> FileWalk:
-    """The loop of `walk_file`; the common kind of record is checked in place, any other by `scan_record`."""
+def _walk(view: memoryview, base_offset: int, check_crc: bool, trusted: int) -> FileWalk:
+    """The loop of `walk_file`; the common kind of record is checked in place, any other by `locate`."""
     size = len(view)
     position = 0
     last = -1
     records = 0
+    reason = ""
+    topics: set[bytes] = set()
     head_of = _FRONT_TO_SYS_FLAG.unpack_from
     length_of = I16.unpack_from
     body_size_of = I32.unpack_from
@@ -77,36 +92,45 @@ def _walk(view: memoryview, base_offset: int, check_crc: bool) -> FileWalk:
             and not sys_flag & HOST_BITS
             and queue_id >= 0
             and total >= RECORD_BYTES_MIN
+            and end <= trusted
             and end <= size
             and view[end - 20] != _UNDERSCORE
         ):
             body = position + HEAD_BYTES
             body_end = body + body_size_of(view, position + _BODY_SIZE_AT)[0]
             if body <= body_end < end - 3:
-                topic_size = view[body_end]
-                properties = body_end + 3 + topic_size
+                properties = body_end + 3 + view[body_end]
                 if (
-                    0 < topic_size < 128
-                    and properties <= end
+                    properties <= end
                     and length_of(view, properties - 2)[0] == end - properties
                     and (not check_crc or crc32(view[body:body_end]) & 0x7FFF_FFFF == crc)
+                    and view[body_end + 1 : properties - 2].tobytes() in topics
                 ):
                     last = position
                     position = end
                     records += 1
                     continue
-        scan = scan_record(view, position, size, check_crc=check_crc)
-        if scan.status is not ScanStatus.RECORD:
+        scan, parts = locate(view, position, size, check_crc=check_crc)
+        if parts is None:
             break
+        end = position + scan.size
+        topic = view[parts.topic : parts.topic + parts.topic_size].tobytes()
         if named_offset != base_offset + position:
             reason = f"the record there says that it belongs at log offset {named_offset}"
+        elif not _can_be_topic(topic):
+            reason = f"the record there has topic {topic[:80]!r}"
+        elif end > trusted and _has_lost_sector(view, parts.properties, end):
+            reason = _UNTRUSTED
+        if reason:
             return FileWalk(records, position, last, False, reason)
+        if parts.topic_size < 128:
+            topics.add(topic)
         last = position
-        position += scan.size
+        position = end
         records += 1
     if position == size:
         return FileWalk(records, position, last, False, "")
-    scan = scan_record(view, position, size, check_crc=check_crc)
+    scan, _ = locate(view, position, size, check_crc=check_crc)
     if scan.status is ScanStatus.BLANK:
         if scan.size == size - position:
             return FileWalk(records, position, last, True, "")
@@ -115,6 +139,31 @@ def _walk(view: memoryview, base_offset: int, check_crc: bool) -> FileWalk:
         )
         return FileWalk(records, position, last, False, reason)
     return FileWalk(records, position, last, False, scan.reason or "no record is there")
+
+
+def _can_be_topic(topic: bytes) -> bool:
+    """Whether these bytes can name a topic, and so a directory."""
+    if len(topic) > _TOPIC_BYTES_MAX or min(topic) < 0x20 or b"/" in topic or topic in (b".", b".."):
+        return False
+    try:
+        topic.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _has_lost_sector(view: memoryview, start: int, end: int) -> bool:
+    """Whether properties look as if a sector of theirs had not reached the disk.
+
+    Properties end with 0x02, or with text from a client that leaves that out. Files begin on a sector boundary.
+    """
+    if end > start and view[end - 1] == 0:
+        return True
+    first = -(-start // _SECTOR_BYTES) * _SECTOR_BYTES
+    return any(
+        view[at : at + _SECTOR_BYTES] == _ZERO_SECTOR
+        for at in range(first, end - _SECTOR_BYTES + 1, _SECTOR_BYTES)
+    )
 
 
 def find_sound_record_after(file: MappedFile, position: int, *, stored_by_ms: int | None = None) -> int:

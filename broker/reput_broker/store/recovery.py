@@ -87,7 +87,7 @@ def find_log_end(
     checked_from = files[start_index].base_offset
     for index in range(start_index, len(files)):
         file = files[index]
-        walk = walk_file(file, check_crc=check_crc)
+        walk = walk_file(file, check_crc=check_crc, flushed_offset=evidence.flushed_offset or 0)
         records += walk.records
         if walk.last_record_position >= 0:
             last_record_offset = file.base_offset + walk.last_record_position

@@ -1,0 +1,155 @@
+"""Stores for tests: small files, a clock that moves when told, directories as a crash leaves them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.results import PutResult, TransferLimits
+from reput_broker.store.status import GetStatus
+from reput_protocol.host import Host, born_host_bytes
+from reput_protocol.message import Message
+from reput_protocol.record import Record, decode_record
+from reput_protocol.record_batch import encode_put_block
+
+T0 = 1_700_000_000_000
+BORN_HOST = born_host_bytes("10.0.0.1", 40_000)
+PAGE_BYTES = 4096
+PLENTY = TransferLimits(1 << 26, 1 << 20, 1 << 26, 1 << 20, 1 << 24)
+
+
+@dataclass
+class FakeClock:
+    """Milliseconds that stand still."""
+
+    now_ms: int = T0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def small_options(data_dir: Path, **changes: object) -> StoreOptions:
+    """Options with files of a few records each."""
+    options = StoreOptions(
+        data_dir=data_dir,
+        commit_log_file_size=4096,
+        consume_queue_entries=10,
+        host=Host("10.0.0.2", 10911),
+        memory_bytes=1 << 30,
+    )
+    return replace(options, **changes)  # type: ignore[arg-type]
+
+
+def opened(options: StoreOptions, clock: FakeClock | None = None, **arguments: object) -> MessageStore:
+    """An open store."""
+    store = MessageStore(options, clock_ms=clock or FakeClock(), **arguments)  # type: ignore[arg-type]
+    store.open()
+    return store
+
+
+def put(
+    store: MessageStore,
+    *bodies: bytes,
+    topic: str = "T",
+    queue_id: int = 0,
+    tag: str | None = None,
+    properties: dict[str, str] | None = None,
+) -> PutResult:
+    """Put messages as one block."""
+    messages = [Message(topic, body, tag=tag, properties=properties) for body in bodies]
+    block = bytearray(encode_put_block(messages, topic, queue_id, T0))
+    return store.put_block(block, topic=topic, queue_id=queue_id, count=len(bodies), born_host=BORN_HOST)
+
+
+def dispatch_all(store: MessageStore) -> int:
+    """Flush and dispatch until nothing is left to do; return how many records were dispatched."""
+    store.flush_commit_log()
+    count = 0
+    while step := store.reput_step():
+        count += step
+    return count
+
+
+def read_queue(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Record]:
+    """Every message of a queue, checked against the place where it was found."""
+    records: list[Record] = []
+    offset = store.min_offset_in_queue(topic, queue_id)
+    while True:
+        result = store.get_message(topic, queue_id, offset, 1000, 1 << 24, limits=PLENTY)
+        if result.status is not GetStatus.FOUND:
+            return records
+        data = store.read_extents(result.extents, cold=result.cold)
+        position = 0
+        while position < len(data):
+            record = decode_record(data, position)
+            (size,) = struct.unpack_from(">i", data, position)
+            assert (record.topic, record.queue_id) == (topic, queue_id)
+            assert record.queue_offset == offset
+            records.append(record)
+            position += size
+            offset += 1
+        assert offset == result.next_begin_offset
+
+
+def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    """The bodies of a queue in order."""
+    return [record.body for record in read_queue(store, topic, queue_id)]
+
+
+def killed(store: MessageStore, image: Path) -> StoreOptions:
+    """The directory as `kill -9` leaves it at this moment, copied; the store itself goes on."""
+    source = store.options.data_dir
+    shutil.copytree(source, image)
+    return replace(store.options, data_dir=image)
+
+
+def power_cut(
+    store: MessageStore, image: Path, durable: dict[str, bytes], rng: random.Random
+) -> StoreOptions:
+    """The directory as a power cut leaves it: what was synced, and of every later page its bytes or zeros.
+
+    Args:
+        store: whose directory it is; it goes on.
+        image: where to put the copy.
+        durable: content of each file, by its path below the directory, when it was last synced.
+        rng: decides which pages survive.
+    """
+    options = killed(store, image)
+    for path in sorted(image.rglob("*")):
+        if not path.is_file():
+            continue
+        synced = durable.get(str(path.relative_to(image)))
+        content = bytearray(path.read_bytes())
+        if synced is None:
+            if rng.random() < 0.5 and not path.is_relative_to(image / "commitlog"):
+                path.unlink()
+                continue
+            synced = b""
+        synced = synced.ljust(len(content), b"\0")
+        for start in range(0, len(content), PAGE_BYTES):
+            end = min(start + PAGE_BYTES, len(content))
+            if content[start:end] != synced[start:end] and rng.random() < 0.5:
+                content[start:end] = synced[start:end]
+        path.write_bytes(content)
+    return options
+
+
+def flip_bit(path: Path, position: int, bit: int = 0) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file below a directory with its content, without the files that only say who has it open."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name not in ("abort", "lock")
+    }
