@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from reput_protocol.errors import ReputError
 TOPIC = "crash"
 GROUP = "crash-group"
 QUEUES = 4
+_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Load:
             self.faults.append(f"{type(error).__name__}: {error}")
 
     def _produce(self, plan: ProducerPlan, rng: random.Random) -> None:
-        with Producer(self._address, group=plan.name, timeout_s=5.0) as producer:
+        with Producer(self._address, group=plan.name, timeout_s=_TIMEOUT_S) as producer:
             while not self._stopping.is_set():
                 count = 1 if plan.batch == 1 else rng.randrange(1, plan.batch + 1)
                 queue_id = rng.randrange(QUEUES)
@@ -106,12 +108,14 @@ class Load:
 
     def _consume(self, queue_id: int) -> None:
         queue = (TOPIC, queue_id)
-        with PullConsumer(self._address, group=GROUP) as consumer:
+        with PullConsumer(self._address, group=GROUP, timeout_s=_TIMEOUT_S) as consumer:
             offset = self._ledger.committed.get(queue, 0)
             while not self._stopping.is_set():
-                result = consumer.pull(TOPIC, queue_id=queue_id, offset=offset, max_messages=32, wait_s=0.2)
+                result = consumer.pull(TOPIC, queue_id=queue_id, offset=offset, max_messages=32, wait_s=0.0)
                 for message in result.messages:
                     self._ledger.was_consumed(queue, message.queue_offset, bytes(message.body))
+                if not result.messages:
+                    time.sleep(0.01)
                 if result.next_begin_offset > offset:
                     offset = result.next_begin_offset
                     consumer.commit(TOPIC, queue_id, offset)

@@ -7,14 +7,41 @@ from __future__ import annotations
 
 import os
 import random
+import struct
+import threading
+import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 _rng = random.Random(7)
+_BODY_AT = 88
 
 
 def early_ack() -> None:
-    """a put is acknowledged although its record never reaches the log"""
+    """a put may be acknowledged before its bytes are in the log"""
+    from reput_broker.store.mapped_file import MappedFile
+
+    real = MappedFile.write_published
+
+    def late(self: MappedFile, data: Any) -> int:
+        """Take the place at once, but let the bytes follow a little later."""
+        if _rng.random() < 0.5:
+            return real(self, data)
+        base = self.wrote_position
+        content = bytes(data)
+        position = real(self, bytes(len(content)))
+
+        def write() -> None:
+            time.sleep(0.05)
+            with open(self.path, "r+b") as file:
+                file.seek(base)
+                file.write(content)
+
+        threading.Thread(target=write, daemon=True).start()
+        return position
+
+    MappedFile.write_published = late  # type: ignore[method-assign]
 
 
 def skipped_sync() -> None:
@@ -26,19 +53,49 @@ def skipped_sync() -> None:
             return
         real(fd)
 
-    os.fdatasync = lazy  # type: ignore[assignment]
+    os.fdatasync = lazy
 
 
 def lost_queue_unit() -> None:
     """now and then a message gets no unit in its ConsumeQueue"""
+    from reput_broker.store.consume_queue import ConsumeQueue
+
+    real = ConsumeQueue._append
+
+    def forgetful(self: ConsumeQueue, expected: int, data: bytes, max_physical_offset: int) -> None:
+        if len(data) > 20 and _rng.random() < 0.01:
+            data = data[:-20] + bytes(20)
+        real(self, expected, data, max_physical_offset)
+
+    ConsumeQueue._append = forgetful  # type: ignore[method-assign]
 
 
 def early_offset_commit() -> None:
     """offset commits are acknowledged without being written anywhere but in memory"""
+    from reput_broker.offset_journal import OffsetJournal
+
+    def pretend(self: OffsetJournal, entries: Any) -> bytes:
+        del self, entries
+        return b""
+
+    OffsetJournal.append = pretend  # type: ignore[method-assign,assignment]
 
 
 def changed_byte() -> None:
-    """now and then one byte of a body changes between the check and the log"""
+    """now and then one byte of a body changes after it was checked, checksum and all"""
+    from reput_broker.store.mapped_file import MappedFile
+
+    real = MappedFile.write_published
+
+    def careless(self: MappedFile, data: Any) -> int:
+        if len(data) > _BODY_AT + 40 and _rng.random() < 0.005:
+            data = bytearray(data)
+            data[_BODY_AT + 36] ^= 1
+            (size,) = struct.unpack_from(">i", data, _BODY_AT - 4)
+            struct.pack_into(">I", data, 8, zlib.crc32(data[_BODY_AT : _BODY_AT + size]) & 0x7FFFFFFF)
+        return real(self, data)
+
+    MappedFile.write_published = careless  # type: ignore[method-assign]
 
 
 BUGS: dict[str, Callable[[], Any]] = {
