@@ -169,7 +169,8 @@ class CrashRun:
         with PullConsumer(self._broker.address, group="crash-checker") as consumer:
             for queue, end in ends.items():
                 start = 0 if complete else max(0, end - 1_000)
-                queues[queue] = bodies = {}
+                bodies: dict[int, bytes] = {}
+                queues[queue] = bodies
                 offset = start
                 while offset < end:
                     result = consumer.pull(
