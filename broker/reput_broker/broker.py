@@ -245,8 +245,8 @@ class Broker:
     def _compose(self) -> None:
         config, counters, store = self.config, self.counters, self._store
         sync = config.store.flush == "sync"
-        self._reput = ReputMessageService(store, self._hold.answer_ready)
         self._allocate = AllocateService(store)
+        self._reput = ReputMessageService(store, self._after_dispatch)
         self._flush = FlushCommitLogService(
             store, config.store, counters, on_flushed=self._reput.wake, on_failure=self._turn_read_only
         )
@@ -262,7 +262,6 @@ class Broker:
             PutLock(),
             self._flush,
             self._reput,
-            self._allocate,
             counters,
             readers_see_unflushed=not sync,
         )
@@ -303,6 +302,10 @@ class Broker:
         for processor in processors:
             handlers |= processor.handlers()
         self._server = Server(config, Dispatcher(handlers), counters, on_gone=self._hold.drop_closed)
+
+    def _after_dispatch(self) -> None:
+        self._hold.answer_ready()
+        self._allocate.wrote()
 
     def _advertised_to(self, request: Request) -> str:
         """Return the address that routes name: the configured one, or the one that the asking client dialled."""

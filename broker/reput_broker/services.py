@@ -72,7 +72,7 @@ class AllocateService:
         self._wanted = trio.Event()
 
     def wrote(self) -> None:
-        """Look whether it is time; called after each put."""
+        """Look whether it is time; called after each step of dispatch, which follows every put."""
         if not self._wanted.is_set() and self._store.should_prepare_next_file():
             self._wanted.set()
 

@@ -187,6 +187,9 @@ def encode_frame(header: Header, header_type: int, body: Buffer = b"") -> bytes:
         FrameTooLarge: the frame would be longer than any peer accepts.
         ValueError: the header type cannot carry a value (see `encode_header`).
     """
-    size = len(body)
-    head = encode_frame_head(header, header_type, size)
-    return b"".join((head, body)) if size else head
+    encoded = encode_header(header, header_type)
+    header_size = len(encoded)
+    total = _MARK_SIZE + header_size + len(body)
+    if total > FRAME_BYTES_MAX - _LENGTH_SIZE:
+        raise FrameTooLarge("frame", total + _LENGTH_SIZE, FRAME_BYTES_MAX)
+    return b"".join((_HEAD.pack(total, header_type << 24 | header_size), encoded, body))

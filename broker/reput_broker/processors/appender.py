@@ -15,13 +15,14 @@ from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Refusal, Request, Response
-from reput_broker.services import AllocateService, ReputMessageService
+from reput_broker.services import ReputMessageService
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, RecordMalformed
+from reput_protocol.record_batch import RecordTooLarge
 
 _OK = PutStatus.PUT_OK
 
@@ -35,7 +36,6 @@ class Appender:
         lock: PutLock,
         flush: FlushCommitLogService,
         reput: ReputMessageService,
-        allocate: AllocateService,
         counters: Counters,
         *,
         readers_see_unflushed: bool,
@@ -43,10 +43,9 @@ class Appender:
         self._store = store
         self._lock = lock
         self._flush = flush
-        self._reput = reput
-        self._allocate = allocate
+        self._wake_reput = reput.wake if readers_see_unflushed else _nothing
         self._counters = counters
-        self._readers_see_unflushed = readers_see_unflushed
+        self._page_cache_seconds = counters.produce_seconds[AckLevel.PAGE_CACHE]
 
     def append(
         self,
@@ -54,7 +53,6 @@ class Appender:
         size: int,
         put: Callable[[], PutResult],
         answer: Callable[[PutResult], Response],
-        *,
         topic: str,
         ack: AckLevel,
     ) -> Response | Awaitable[Response | None] | None:
@@ -67,15 +65,17 @@ class Appender:
         Raises:
             Refusal: it cannot be done, and nothing was stored.
         """
-        if self._lock.is_held or self._store.needs_new_file(size):
-            return self._append_slowly(request, size, put, answer, topic, ack)
         lock = self._lock
+        if lock.is_held or self._store.needs_new_file(size):
+            return self._append_slowly(request, size, put, answer, topic, ack)
         lock.acquire_nowait()
         try:
             result = put()
         finally:
             lock.release()
-        return self._finish(request, result, size, answer, topic, ack)
+        if result.status is not _OK:
+            raise self._refusal(result.status)
+        return self._finish(request, result, size, answer(result), topic, ack)
 
     async def _append_slowly(
         self,
@@ -94,30 +94,20 @@ class Appender:
                     self._counters.rejected["disk_full"] += 1
                     raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
             result = put()
-        return self._finish(request, result, size, answer, topic, ack)
-
-    def _finish(
-        self,
-        request: Request,
-        result: PutResult,
-        size: int,
-        answer: Callable[[PutResult], Response],
-        topic: str,
-        ack: AckLevel,
-    ) -> Response | None:
         if result.status is not _OK:
             raise self._refusal(result.status)
-        counters = self._counters
-        counters.topic(topic).count_in(result.count, size)
-        self._allocate.wrote()
-        if self._readers_see_unflushed:
-            self._reput.wake()
-        response = answer(result)
+        return self._finish(request, result, size, answer(result), topic, ack)
+
+    def _finish(
+        self, request: Request, result: PutResult, size: int, response: Response, topic: str, ack: AckLevel
+    ) -> Response | None:
+        self._counters.topic(topic).count_in(result.count, size)
+        self._wake_reput()
         if ack is AckLevel.FLUSHED:
             self._flush.answer_when_flushed(result.end_offset, request, response, result.count)
             return None
         self._flush.wrote()
-        counters.produce_seconds[ack].observe(time.monotonic() - request.received_at)
+        self._page_cache_seconds.observe(time.monotonic() - request.received_at)
         return response
 
     def _refusal(self, status: PutStatus) -> Refusal:
@@ -141,14 +131,18 @@ class Appender:
         )
 
 
+def _nothing() -> None:
+    """Wake nobody: readers see what is flushed, and the flush wakes dispatch."""
+
+
 def malformed(error: RecordMalformed, counters: Counters) -> Refusal:
     """Return the refusal for a block that breaks a rule, and count it."""
     reason = str(error)
-    if "CRC" in reason:
+    if isinstance(error, RecordTooLarge):
+        counters.rejected["too_large"] += 1
+        return Refusal(ErrorCode.TOO_LARGE, f"{reason}; nothing of the block was stored")
+    if "BODYCRC" in reason:
         counters.rejected["bad_crc"] += 1
         return Refusal(ErrorCode.MALFORMED, f"{reason}; encode the block again")
-    if "limit" in reason or "at most" in reason:
-        counters.rejected["too_large"] += 1
-        return Refusal(ErrorCode.TOO_LARGE, reason)
     counters.rejected["malformed"] += 1
     return Refusal(ErrorCode.MALFORMED, f"{reason}; nothing of the block was stored")

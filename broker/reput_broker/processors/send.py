@@ -105,7 +105,7 @@ class SendProcessor:
             return Response(0, receipt.to_ext(request.header_type))
 
         size = len(request.body)
-        return self._appender.append(request, size, put, answer, topic=header.topic, ack=header.ack)
+        return self._appender.append(request, size, put, answer, header.topic, header.ack)
 
     # RocketMQ's forms
 
@@ -158,7 +158,7 @@ class SendProcessor:
 
         # A whole-record checksum, if the store writes one, adds 20 bytes to each.
         size = sum(sizes) + 20 * len(sizes)
-        return self._appender.append(request, size, put, answer, topic=header.topic, ack=ack)
+        return self._appender.append(request, size, put, answer, header.topic, ack)
 
     def _result(
         self, header: SendMessageHeader, parts: SendParts | BatchParts, sizes: list[int], result: PutResult
