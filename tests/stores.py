@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import stat
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import pytest
 
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -108,34 +113,71 @@ def killed(store: MessageStore, image: Path) -> StoreOptions:
     return replace(store.options, data_dir=image)
 
 
-def power_cut(
-    store: MessageStore, image: Path, durable: dict[str, bytes], rng: random.Random
-) -> StoreOptions:
-    """The directory as a power cut leaves it: what was synced, and of every later page its bytes or zeros.
+class SyncRecorder:
+    """Remembers what each file held when it was last synced, until `stop`."""
 
-    Args:
-        store: whose directory it is; it goes on.
-        image: where to put the copy.
-        durable: content of each file, by its path below the directory, when it was last synced.
-        rng: decides which pages survive.
+    def __init__(self) -> None:
+        self.durable: dict[int, bytes] = {}
+        """Content by inode."""
+        self._patches = pytest.MonkeyPatch()
+        for name in ("fsync", "fdatasync"):
+            self._patches.setattr(os, name, self._recording(getattr(os, name)))
+        real_unlink = os.unlink
+
+        def unlink(path: Path, **options: int) -> None:
+            self.durable.pop(os.stat(path).st_ino, None) if os.path.exists(path) else None
+            real_unlink(path, **options)
+
+        self._patches.setattr(os, "unlink", unlink)
+
+    def _recording(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def sync(fd: int) -> None:
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode):
+                self.durable[status.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
+            real(fd)
+
+        return sync
+
+    def carry_over(self, source: Path, image: Path) -> None:
+        """Take what is durable of a directory as durable of its copy, too: the machine went on."""
+        for path in image.rglob("*"):
+            original = source / path.relative_to(image)
+            if path.is_file() and (inode := original.stat().st_ino) in self.durable:
+                self.durable[path.stat().st_ino] = self.durable[inode]
+
+    def take_all(self, image: Path) -> None:
+        """Take all of a directory as durable: the machine was started again, it is what the disk holds."""
+        for path in image.rglob("*"):
+            if path.is_file():
+                self.durable[path.stat().st_ino] = path.read_bytes()
+
+    def stop(self) -> None:
+        self._patches.undo()
+
+
+def power_cut(store: MessageStore, image: Path, recorder: SyncRecorder, rng: random.Random) -> StoreOptions:
+    """The directory as a power cut leaves it: what was synced, and of every later page its bytes or what was before.
+
+    The store itself goes on.
     """
     options = killed(store, image)
     for path in sorted(image.rglob("*")):
         if not path.is_file():
             continue
-        synced = durable.get(str(path.relative_to(image)))
+        inode = (store.options.data_dir / path.relative_to(image)).stat().st_ino
+        synced = recorder.durable.get(inode)
+        if synced is None and rng.random() < 0.5:
+            path.unlink()
+            continue
         content = bytearray(path.read_bytes())
-        if synced is None:
-            if rng.random() < 0.5 and not path.is_relative_to(image / "commitlog"):
-                path.unlink()
-                continue
-            synced = b""
-        synced = synced.ljust(len(content), b"\0")
+        synced = (synced or b"").ljust(len(content), b"\0")
         for start in range(0, len(content), PAGE_BYTES):
             end = min(start + PAGE_BYTES, len(content))
-            if content[start:end] != synced[start:end] and rng.random() < 0.5:
+            if rng.random() < 0.5:
                 content[start:end] = synced[start:end]
         path.write_bytes(content)
+    recorder.take_all(image)
     return options
 
 

@@ -67,6 +67,15 @@ class DeletedTopics:
             self._deleted_below = kept
             self._save()
 
+    def end_at(self, max_offset: int) -> None:
+        """Let no mark reach beyond the end of the log.
+
+        A power cut may take back records that a deletion covered; those that come in their place are not deleted.
+        """
+        if any(end > max_offset for end in self._deleted_below.values()):
+            self._deleted_below = {topic: min(end, max_offset) for topic, end in self._deleted_below.items()}
+            self._save()
+
     def _save(self) -> None:
         """Replace the file as a whole: temporary name, sync, rename, sync of the directory."""
         temporary = self._path.with_name(self._path.name + ".tmp")

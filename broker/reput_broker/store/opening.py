@@ -87,6 +87,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
         abort.create()
         checkpoint.mark = FlushMark(0, 0)
         report = RecoveryReport("empty", 0, 0, 0, 0, 0, 0.0)
+    deleted.end_at(report.end_offset)
     deleted.forget_below(log.min_offset)
     queues.correct_min_offsets(log.min_offset)
     for queue in queues:

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reput_broker.store.consume_queue_unit import UNIT_DTYPE
+from reput_broker.store.get_message import LogWindow, select_few, select_many
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import Extent, GetMessageResult, TransferLimits
+from reput_broker.store.status import GetStatus
+from reput_protocol.filters import TagFilter
+from reput_protocol.hashing import tags_code
+from reput_protocol.record import decode_record
+from stores import PLENTY, dispatch_all, opened, put, small_options
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    """Queue 0 holds 25 messages tagged a and b by turns, in queue files of 10."""
+    store = opened(small_options(tmp_path, commit_log_file_size=1 << 16))
+    for number in range(25):
+        put(store, b"%02d" % number + bytes(98), tag="ab"[number % 2])
+    dispatch_all(store)
+    return store
+
+
+def get(store: MessageStore, offset: int, **arguments: object) -> GetMessageResult:
+    arguments = {"max_messages": 32, "max_bytes": 1 << 20} | arguments
+    return store.get_message("T", 0, offset, **arguments)  # type: ignore[arg-type]
+
+
+def numbers(store: MessageStore, result: GetMessageResult) -> list[int]:
+    data = store.read_extents(result.extents, cold=result.cold)
+    assert len(data) == result.size
+    found, position = [], 0
+    while position < len(data):
+        found.append(int(decode_record(data, position).body[:2]))
+        position += int.from_bytes(data[position : position + 4], "big")
+    assert len(found) == result.count
+    return found
+
+
+def outline(result: GetMessageResult) -> tuple[GetStatus, int, int, int]:
+    return result.status, result.next_begin_offset, result.min_offset, result.max_offset
+
+
+def test_found(store: MessageStore) -> None:
+    result = get(store, 3, max_messages=4)
+    assert outline(result) == (GetStatus.FOUND, 7, 0, 25)
+    assert numbers(store, result) == [3, 4, 5, 6]
+    assert len(result.extents) == 1
+
+
+def test_an_unknown_queue(store: MessageStore) -> None:
+    assert outline(store.get_message("T", 7, 3, 1, 100)) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    assert outline(store.get_message("U", 0, 0, 1, 100)) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+
+
+def test_a_queue_without_messages(store: MessageStore) -> None:
+    store._queues.find_or_create("E", 0)
+    assert outline(store.get_message("E", 0, 3, 1, 100)) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+
+
+def test_offsets_outside(store: MessageStore) -> None:
+    assert outline(get(store, 25)) == (GetStatus.OFFSET_OVERFLOW_ONE, 25, 0, 25)
+    assert outline(get(store, 26)) == (GetStatus.OFFSET_OVERFLOW_BADLY, 25, 0, 25)
+    assert outline(get(store, -1)) == (GetStatus.OFFSET_TOO_SMALL, 0, 0, 25)
+    queue = store._queues.get("T", 0)
+    assert queue is not None
+    queue.min_logic_offset = 4 * 20
+    assert outline(get(store, 3)) == (GetStatus.OFFSET_TOO_SMALL, 4, 4, 25)
+
+
+def test_a_queue_file_that_cannot_be_read(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = store._queues.get("T", 0)
+    assert queue is not None
+    monkeypatch.setattr(type(queue), "read_units", lambda *_: np.empty(0, UNIT_DTYPE))
+    assert outline(get(store, 3)) == (GetStatus.OFFSET_FOUND_NULL, 10, 0, 25)
+
+
+def test_records_that_left_the_log(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = store._queues.get("T", 0).get_unit(5)  # type: ignore[union-attr]
+    assert unit is not None
+    monkeypatch.setattr(type(store._log), "min_offset", property(lambda _: unit.physical_offset))
+    assert outline(get(store, 0, max_messages=5)) == (GetStatus.MESSAGE_WAS_REMOVING, 5, 0, 25)
+    result = get(store, 2)
+    assert outline(result) == (GetStatus.FOUND, 10, 0, 25)
+    assert numbers(store, result) == [5, 6, 7, 8, 9]
+
+
+def test_one_call_reads_one_queue_file(store: MessageStore) -> None:
+    result = get(store, 7)
+    assert (numbers(store, result), result.next_begin_offset) == ([7, 8, 9], 10)
+    result = get(store, 10)
+    assert numbers(store, result) == list(range(10, 20))
+
+
+def test_filter_by_tag(store: MessageStore) -> None:
+    result = get(store, 0, tag_filter=TagFilter.parse("b"))
+    assert (numbers(store, result), result.next_begin_offset) == ([1, 3, 5, 7, 9], 10)
+    assert len(result.extents) == 5
+    result = get(store, 0, tag_filter=TagFilter.parse("a || b"))
+    assert numbers(store, result) == list(range(10))
+    result = get(store, 11, tag_filter=TagFilter.parse("b"), max_messages=2)
+    assert (numbers(store, result), result.next_begin_offset) == ([11, 13], 14)
+    assert outline(get(store, 4, tag_filter=TagFilter.parse("none"))) == (
+        GetStatus.NO_MATCHED_MESSAGE,
+        10,
+        0,
+        25,
+    )
+    assert get(store, 0, tag_filter=TagFilter.parse("*"), max_messages=3).count == 3
+
+
+def test_the_first_message_is_returned_whatever_its_size(store: MessageStore) -> None:
+    result = get(store, 0, max_bytes=1)
+    assert (numbers(store, result), result.next_begin_offset) == ([0], 1)
+    result = get(store, 0, max_messages=0)
+    assert numbers(store, result) == [0]
+
+
+def test_limits_of_bytes(store: MessageStore) -> None:
+    size = get(store, 0, max_messages=1).size
+    assert get(store, 0, max_bytes=3 * size).count == 3
+    assert get(store, 0, max_bytes=3 * size - 1).count == 2
+    limits = TransferLimits(4 * size, 32, size, 8, 16_000)
+    assert get(store, 0, limits=limits).count == 4
+
+
+def test_rocketmq_limits_of_memory_and_disk(tmp_path: Path) -> None:
+    """32 messages or 256 KiB from memory, 8 messages or 64 KiB from disk; one queue of both kinds."""
+    options = small_options(
+        tmp_path, commit_log_file_size=1 << 20, consume_queue_entries=1000, memory_bytes=25_000
+    )
+    store = opened(options)
+    for _ in range(100):
+        put(store, bytes(109))  # 200 + 1 bytes a record; 40 % of memory hold some 49 of them
+    dispatch_all(store)
+    on_disk = get(store, 0)
+    assert (on_disk.count, on_disk.cold) == (8, True)
+    in_memory = get(store, 60)
+    assert (in_memory.count, in_memory.cold) == (32, False)
+    assert store.is_in_memory("T", 0, 60)
+    assert not store.is_in_memory("T", 0, 0)
+    assert not store.is_in_memory("T", 0, 100)
+    assert get(store, 0, max_messages=1000, limits=PLENTY).count == 100
+    assert len(store.read_extents(on_disk.extents, cold=True)) == on_disk.size
+
+
+def test_at_most_800_entries_are_scanned_for_a_filter(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path, commit_log_file_size=1 << 20, consume_queue_entries=2000))
+    for _ in range(20):
+        put(store, *[b""] * 50, tag="a")
+    dispatch_all(store)
+    rare = TagFilter.parse("rare")
+    assert get(store, 0, tag_filter=rare).next_begin_offset == 800
+    assert get(store, 0, tag_filter=rare, max_messages=900).next_begin_offset == 900
+    assert get(store, 0, tag_filter=rare, limits=PLENTY).next_begin_offset == 1000
+
+
+def test_the_loop_and_the_arrays_choose_the_same() -> None:
+    rng = random.Random(5)
+    expressions = [
+        None,
+        TagFilter.parse("a"),
+        TagFilter.parse("a||b"),
+        TagFilter.parse("x"),
+        TagFilter.parse("*"),
+    ]
+    for _ in range(400):
+        units, at = [], rng.choice([0, 500])
+        for _ in range(rng.randint(1, 60)):
+            at += rng.choice([0, 0, 0, 40])
+            size = rng.choice([91, 150, 400])
+            units.append((at, size, tags_code(rng.choice(["a", "b", "c"]))))
+            at += size
+        array = np.array(units, UNIT_DTYPE)
+        window = LogWindow(
+            rng.choice([0, 0, 700]), rng.choice([at, at, at - 1]), rng.choice([0, 2000, 1 << 40])
+        )
+        limits = TransferLimits(
+            rng.choice([300, 3000, 1 << 20]),
+            rng.choice([3, 32]),
+            rng.choice([91, 3000]),
+            rng.choice([1, 8]),
+            0,
+        )
+        arguments = (
+            window,
+            rng.choice([1, 5, 1000]),
+            rng.choice([100, 2000, 1 << 20]),
+            rng.choice(expressions),
+            limits,
+        )
+        assert select_many(array, *arguments) == select_few(array.tolist(), *arguments)
+
+
+def test_nothing_taken_has_no_extents() -> None:
+    window = LogWindow(0, 1000, 0)
+    units = np.array([(0, 100, 1), (100, 100, 1)], UNIT_DTYPE)
+    selection = select_many(units, window, 10, 1000, TagFilter.parse("a"), PLENTY)
+    assert (selection.scanned, selection.taken, selection.extents) == (2, 0, ())
+    assert select_many(units, window, 10, 1000, None, PLENTY).extents == (Extent(0, 200),)

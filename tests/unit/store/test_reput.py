@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.message_store import DISPATCH_RETRY_MS
+from reput_broker.store.status import PutStatus
+from reput_protocol.hashing import tags_code
+from reput_protocol.record import Record
+from stores import T0, FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
+
+
+@dataclass
+class Arrivals:
+    calls: list[tuple[str, int, int, list[int], int]] = field(default_factory=list)
+
+    def arriving(
+        self,
+        topic: str,
+        queue_id: int,
+        max_queue_offset: int,
+        tags_codes: Sequence[int],
+        store_timestamp_ms: int,
+    ) -> None:
+        self.calls.append(
+            (topic, queue_id, max_queue_offset, [int(code) for code in tags_codes], store_timestamp_ms)
+        )
+
+
+@dataclass
+class Batches:
+    seen: list[tuple[int, int, int]] = field(default_factory=list)
+    failing: Exception | None = None
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        if self.failing is not None:
+            raise self.failing
+        self.seen.append((batch.start_offset, batch.end_offset, len(batch.rows)))
+
+
+def test_under_sync_flush_nothing_is_seen_before_it_is_flushed(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path))
+    put(store, b"a")
+    assert store.reput_step() == 0
+    assert store.dispatch_idle
+    assert store.dispatch_behind_bytes == 0
+    assert store.flush_behind_bytes > 0
+    end = store.flush_commit_log()
+    assert end == store.flushed_offset == store.max_physical_offset
+    put(store, b"b")
+    assert not store.dispatch_idle
+    assert store.dispatch_behind_bytes == end
+    assert store.reput_step() == 1
+    assert bodies(store) == [b"a"]
+    assert store.flush_commit_log() > end
+
+
+def test_under_async_flush_everything_appended_is_seen(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path, flush_sync=False))
+    put(store, b"a", b"b")
+    assert store.reput_step() == 2
+    assert bodies(store) == [b"a", b"b"]
+
+
+def test_arrivals_are_announced_once_per_queue_and_step(tmp_path: Path) -> None:
+    arrivals = Arrivals()
+    clock = FakeClock()
+    store = opened(small_options(tmp_path), clock, listener=arrivals)
+    put(store, b"a", b"b", tag="x")
+    clock.now_ms += 7
+    put(store, b"c", queue_id=1)
+    put(store, b"d", tag="y")
+    store.flush_commit_log()
+    assert store.reput_step() == 4
+    assert arrivals.calls == [
+        ("T", 0, 3, [tags_code("x"), tags_code("x"), tags_code("y")], T0 + 7),
+        ("T", 1, 1, [0], T0 + 7),
+    ]
+
+
+def test_many_records_of_many_queues_in_one_step(tmp_path: Path) -> None:
+    """Enough for arrays: queues that alternate, transactions in between, a roll of the queue files."""
+    arrivals = Arrivals()
+    store = opened(small_options(tmp_path, commit_log_file_size=1 << 16), listener=arrivals)
+    for number in range(150):
+        queue = number % 3
+        put(store, b"%d" % number, queue_id=queue, tag=f"t{queue}")
+        if number % 10 == 0:
+            store.put_record(Record("T", b"half", queue_id=queue, sys_flag=4))
+            store.put_record(Record("T", b"commit-%d" % number, queue_id=2, sys_flag=8))
+    store.flush_commit_log()
+    assert store.reput_step() == 180
+    assert [len(bodies(store, "T", queue)) for queue in range(3)] == [50, 50, 65]
+    assert b"half" not in b"".join(bodies(store, "T", 0))
+    assert sorted(call[:3] for call in arrivals.calls) == [("T", 0, 50), ("T", 1, 50), ("T", 2, 65)]
+
+
+def test_a_step_takes_about_what_it_is_told(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path))
+    for _ in range(6):
+        put(store, bytes(400))
+    put(store, bytes(1500))
+    store.flush_commit_log()
+    assert store.reput_step(1000) == 2
+    assert store.reput_step(1) == 1, "one record is always taken, however large"
+    assert store.reput_step(1000) == 2
+    assert store.reput_step(1000) == 1
+    assert store.reput_step(10) == 1
+    assert store.reput_step() == 0
+    assert len(bodies(store)) == 7
+
+
+def test_steps_follow_the_log_over_files(tmp_path: Path) -> None:
+    batches = Batches()
+    store = opened(small_options(tmp_path), dispatchers=[batches])
+    for number in range(12):
+        put(store, b"%02d" % number + bytes(700))
+    assert dispatch_all(store) == 12
+    assert [count for _, _, count in batches.seen] == [5, 5, 2]
+    assert [start for start, _, _ in batches.seen] == [0, 4096, 8192]
+    assert store.dispatch_idle
+    assert store.stats.dispatched_messages == 12
+
+
+def test_a_damaged_record_stops_dispatch_and_the_store_says_so(tmp_path: Path) -> None:
+    events: list[str] = []
+    store = opened(small_options(tmp_path, on_event=lambda event, _: events.append(event)))
+    put(store, b"a")
+    bad = put(store, b"b")
+    put(store, b"c")
+    store.flush_commit_log()
+    path = store.options.commit_log_dir / f"{0:020d}"
+    fd = os.open(path, os.O_WRONLY)
+    os.pwrite(fd, b"\xff", bad.physical_offset + 4)  # seen through the mapping, too
+    os.close(fd)
+    assert store.reput_step() == 1
+    assert store.reput_step() == 0
+    assert store.reput_step() == 0
+    assert store.stats.dispatch_damage == 1
+    assert f"{path} is damaged at byte {bad.physical_offset}" in (store.read_only_reason or "")
+    assert "reput store repair" in (store.read_only_reason or "")
+    assert events == ["store_read_only"]
+    assert store.dispatch_idle, "nobody waits for what will not come"
+    assert put(store, b"d").status is PutStatus.READ_ONLY
+    assert bodies(store) == [b"a"], "what is sound is served"
+    assert store.close() is False
+    assert (tmp_path / "abort").exists()
+
+
+def test_a_dispatcher_without_room_gets_the_same_batch_again(tmp_path: Path) -> None:
+    batches = Batches(failing=DiskFull(tmp_path / "x", 1))
+    clock = FakeClock()
+    arrivals = Arrivals()
+    store = opened(small_options(tmp_path), clock, dispatchers=[batches], listener=arrivals)
+    put(store, b"a")
+    store.flush_commit_log()
+    assert store.reput_step() == 0
+    assert not store.dispatch_idle
+    assert arrivals.calls == []
+    assert put(store, b"b").status is PutStatus.DISK_FULL
+    batches.failing = None
+    assert store.reput_step() == 0, "not at once"
+    clock.now_ms += DISPATCH_RETRY_MS
+    assert store.reput_step() == 1
+    assert batches.seen == [(0, store.max_physical_offset, 1)]
+    assert store.disk_full_reason is None
+    assert put(store, b"b").status is PutStatus.PUT_OK
+    dispatch_all(store)
+    assert bodies(store) == [b"a", b"b"], "the queue's entry was written twice and is there once"
+
+
+def test_a_full_disk_under_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    store = opened(small_options(tmp_path), clock)
+    put(store, b"a")
+    store.flush_commit_log()
+
+    def no_space(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "ftruncate", no_space)
+        assert store.reput_step() == 0
+        assert put(store, b"b").status is PutStatus.DISK_FULL
+        assert store.close() is False
+    assert (tmp_path / "abort").exists()
+    store = opened(store.options)
+    assert bodies(store) == [b"a"]
+
+
+def test_a_flip_that_dispatch_cannot_see_is_left_to_the_reader(tmp_path: Path) -> None:
+    """Dispatch trusts bodies that the put path has checked; whoever hands a message out checks its body again."""
+    store = opened(small_options(tmp_path))
+    put(store, b"abc")
+    store.flush_commit_log()
+    flip_bit(store.options.commit_log_dir / f"{0:020d}", 88)
+    assert store.reput_step() == 1
