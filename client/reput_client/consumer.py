@@ -237,7 +237,8 @@ class Consumer:
         deadline = session.runtime.now() + timeout_s
         try:
             while not session.closed:
-                if session.runtime.now() >= self._next_commit_at:
+                # Without a connection a commit would only use up the time that the caller gave for a message.
+                if session.connected and session.runtime.now() >= self._next_commit_at:
                     await self._commit_quietly()
                 taken = self._fetcher.take()
                 if taken is not None:

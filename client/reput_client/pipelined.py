@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from reput_client.connection import Connection
 from reput_client.core import Call, RequestTemplate, Waiter
@@ -18,6 +18,8 @@ from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.record import encode_put_record
+
+_FLUSHES_PER_WINDOW: Final = 2
 
 
 class _Lane(NamedTuple):
@@ -62,6 +64,7 @@ class PipelinedSend:
         self._selector = selector
         self._next_id = ids.next if ids is not None else None
         self._in_flight = in_flight
+        self._flush_every = max(1, in_flight // _FLUSHES_PER_WINDOW)
         self._ack = ack
         self._queue_id = queue_id
         self._key = key
@@ -83,6 +86,7 @@ class PipelinedSend:
         topic = None
         receipts = self._receipts
         window = self._window
+        unflushed = 0
         try:
             for index, message in enumerate(messages):
                 if message.topic != topic:
@@ -107,6 +111,11 @@ class PipelinedSend:
                 )
                 call = lane.connection.start_template(lane.template, self._waiter, record)
                 window.append(_Sent(index, call, lane, unique_id))
+                unflushed += 1
+                if unflushed >= self._flush_every:
+                    # Early, so that the broker works on these while the next ones are encoded.
+                    lane.connection.flush_now()
+                    unflushed = 0
                 if len(window) >= self._in_flight:
                     await self._take_answers()
                     if self._errors:
@@ -170,7 +179,7 @@ class PipelinedSend:
             self._errors[sent.number] = error
 
     def _time_out(self) -> None:
-        reason = f"no answer within {self._timeout_s:g} s"
+        reason = f"no answer within {self._timeout_s:.3g} s"
         for sent in self._window:
             sent.lane.connection.abandon(sent.call)
             self._errors[sent.number] = outcome_unknown(sent.lane.queue, [sent.unique_id], reason)

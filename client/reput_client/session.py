@@ -130,6 +130,11 @@ class Session:
         await connection.open(deadline, patient=True)
         return connection
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is any connection that has not failed yet."""
+        return any(connection.is_open for connection in self._connections.values())
+
     def poll(self) -> None:
         """Take what has already come on the open connections, without waiting."""
         if not self.pump.reading:

@@ -34,7 +34,11 @@ class BlockingClient:
         Raises:
             ConnectFailed: no broker answers at the given address.
         """
-        self._runtime.run(self._client.__aenter__())
+        try:
+            self._runtime.run(self._client.__aenter__())
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(

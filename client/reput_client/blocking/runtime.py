@@ -51,6 +51,7 @@ class BlockingRuntime:
         self._contenders = 0
         self._polling = False
         self._interrupted = False
+        self._closing = False
         self._waker: tuple[socket.socket, socket.socket] | None = None
         self._poller: select.poll | None = None
         self._polled: tuple[int, ...] = ()
@@ -128,6 +129,8 @@ class BlockingRuntime:
             if self._interrupted and self._waker is not None:
                 self._interrupted = False
                 self._waker[0].recv(1)
+            if self._closing:
+                self._close_waker()
 
     def _poller_of(self, descriptors: tuple[int, ...]) -> select.poll:
         if self._poller is None or self._polled != descriptors:
@@ -167,9 +170,10 @@ class BlockingRuntime:
         sock.close()
 
     def close(self) -> None:
-        """Free the descriptors of the runtime itself; they are made again if it is used again."""
+        """Free the descriptors of the runtime itself. The client is closed already and waits no more."""
         with self._lock:
-            if not self._polling:
+            self._closing = True
+            if not self._polling:  # else the thread that polls does it on its way out
                 self._close_waker()
 
     def _close_waker(self) -> None:

@@ -1,0 +1,212 @@
+"""Cancellation at every single await of every operation: nothing stays open and the client stays usable.
+
+The runtime counts its waits; a run is repeated with the caller cancelled at the first, the second, ... of them until
+the operation is over before its cancellation comes.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from faces import Face
+from fakes import FakeBroker
+from reput_client import Consumer, Message, Producer, PullConsumer
+from reput_client.aio import AnyioEvent, AnyioRuntime
+
+BACKENDS = ("trio", "asyncio")
+
+
+class CancellingRuntime(AnyioRuntime):
+    """Cancels `scope` at the wait number `cancel_at`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scope: anyio.CancelScope | None = None
+        self.cancel_at = 0
+        self.waits = 0
+
+    def arm(self, scope: anyio.CancelScope, cancel_at: int) -> None:
+        self.scope, self.cancel_at, self.waits = scope, cancel_at, 0
+
+    def tick(self) -> None:
+        self.waits += 1
+        if self.scope is not None and self.waits == self.cancel_at:
+            self.scope.cancel()
+
+    def event(self) -> AnyioEvent:
+        runtime = self
+
+        class Event(AnyioEvent):
+            async def wait(self, timeout_s: float) -> None:
+                runtime.tick()
+                await super().wait(timeout_s)
+
+        return Event()
+
+    async def pause(self) -> None:
+        self.tick()
+        await super().pause()
+
+    async def sleep(self, seconds: float) -> None:
+        self.tick()
+        await super().sleep(seconds)
+
+    async def wait_readable(self, sockets: Sequence[socket.socket], timeout_s: float) -> None:
+        self.tick()
+        await super().wait_readable(sockets, timeout_s)
+
+    async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
+        self.tick()
+        await super().wait_writable(sock, timeout_s)
+
+
+Operation = Callable[[Any], Awaitable[object]]
+
+
+async def _send(client: Producer) -> object:
+    return await client.send(Message("t", b"x"))
+
+
+async def _send_batch(client: Producer) -> object:
+    return await client.send_batch([Message("t", b"x" * 1000)] * 5)
+
+
+async def _send_pipelined(client: Producer) -> object:
+    return await client.send_pipelined([Message("t", b"x")] * 20, in_flight=4)
+
+
+async def _send_together(client: Producer) -> object:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(8):
+            tasks.start_soon(_send, client)
+    return None
+
+
+async def _pull(client: PullConsumer) -> object:
+    return await client.pull("t", 0, 0, wait_s=0.0)
+
+
+async def _commit(client: PullConsumer) -> object:
+    await client.commit("t", 0, 1)
+    return await client.committed("t", 0)
+
+
+async def _receive(client: Consumer) -> object:
+    return [await client.receive(5.0) for _ in range(3)]
+
+
+async def _run(client: Consumer) -> object:
+    handled: list[object] = []
+
+    async def handle(message: object) -> None:
+        await anyio.lowlevel.checkpoint()
+        handled.append(message)
+        if len(handled) == 40:
+            await client.aclose()
+
+    await client.run(handle, concurrency=3)
+    return handled
+
+
+CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {
+    "send": (lambda address, runtime: Producer(address, runtime=runtime), _send),
+    "send_lingering": (
+        lambda address, runtime: Producer(address, runtime=runtime, linger_s=0.01),
+        _send_together,
+    ),
+    "send_together": (lambda address, runtime: Producer(address, runtime=runtime), _send_together),
+    "send_batch": (
+        lambda address, runtime: Producer(address, runtime=runtime, batch_bytes=2000),
+        _send_batch,
+    ),
+    "send_pipelined": (lambda address, runtime: Producer(address, runtime=runtime), _send_pipelined),
+    "pull": (lambda address, runtime: PullConsumer(address, runtime=runtime, group="g"), _pull),
+    "commit": (lambda address, runtime: PullConsumer(address, runtime=runtime, group="g"), _commit),
+    "receive": (lambda address, runtime: Consumer(address, runtime=runtime, group="g", topic="t"), _receive),
+    "run": (lambda address, runtime: Consumer(address, runtime=runtime, group="g", topic="t"), _run),
+}
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("opened", [False, True], ids=["connecting", "connected"])
+def test_cancelled_at_every_await(backend: str, case: str, opened: bool, broker: FakeBroker) -> None:
+    make, operation = CASES[case]
+
+    async def scenario() -> None:
+        async with Producer(broker.address) as producer:
+            await producer.send_batch([Message("t", b"%d" % number) for number in range(40)], queue_id=0)
+        for cancel_at in range(1, 200):
+            runtime = CancellingRuntime()
+            client = make(broker.address, runtime)
+            broker.committed.clear()
+            if opened:
+                await client.__aenter__()
+            with anyio.CancelScope() as scope:
+                runtime.arm(scope, cancel_at)
+                await operation(client)
+            over = not scope.cancelled_caught
+            with anyio.fail_after(5):
+                if case != "run":
+                    await operation(client)  # the same client goes on working
+                await client.aclose()
+            if over:
+                return
+        raise AssertionError("the operation never came to its end")
+
+    Face(backend).run(scenario)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_message_in_hand_when_a_receive_is_cancelled_is_not_lost(backend: str, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with Producer(broker.address) as producer:
+            await producer.send_batch([Message("t", b"%d" % number) for number in range(200)], queue_id=0)
+        seen = []
+        for cancel_at in range(1, 40):
+            runtime = CancellingRuntime()
+            async with Consumer(
+                broker.address, runtime=runtime, group=f"g{cancel_at}", topic="t"
+            ) as consumer:
+                seen.clear()
+                with anyio.CancelScope() as scope:
+                    runtime.arm(scope, cancel_at)
+                    while len(seen) < 200:
+                        message = await consumer.receive(5.0)
+                        assert message is not None
+                        seen.append(int(message.body))
+                while len(seen) < 200:
+                    message = await consumer.receive(5.0)
+                    assert message is not None
+                    seen.append(int(message.body))
+            assert seen == list(range(200))
+            assert broker.committed[f"g{cancel_at}", "t", 0] == 200
+            if not scope.cancelled_caught:
+                return
+
+    Face(backend).run(scenario)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_leaving_through_cancellation_commits_what_is_handled(backend: str, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with Producer(broker.address) as producer:
+            await producer.send_batch([Message("t", b"x")] * 5, queue_id=0)
+        with anyio.move_on_after(0.2):
+            async with Consumer(broker.address, group="g", topic="t") as consumer:
+                async for _ in consumer:
+                    pass
+        assert broker.committed["g", "t", 0] == 5
+
+    Face(backend).run(scenario)

@@ -1,0 +1,420 @@
+"""The client against a real broker: the same scenarios under trio, under asyncio and through the blocking face."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trio
+
+from faces import FACES, Face
+from reput_broker import Broker, BrokerConfig
+from reput_client import Message, PullStatus
+from reput_client.errors import ClientClosed, ConnectFailed, NoQueue, RequestTimeout
+from reput_protocol.errors import InvalidMessage, NotFound, TopicNotFound
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real broker in a thread of its own."""
+    ready = threading.Event()
+    found: list[str] = []
+    stop: list[trio.lowlevel.TrioToken] = []
+    stopping = trio.Event()
+
+    async def serve(data_dir: Path) -> None:
+        small = {"commit_log_file_size": 16 << 20}
+        config = BrokerConfig.model_validate(
+            {"data_dir": data_dir, "port": 0, "http_port": None, "store": small}
+        )
+        async with Broker(config) as broker:
+            found.append(broker.address)
+            stop.append(trio.lowlevel.current_trio_token())
+            ready.set()
+            await stopping.wait()
+
+    thread = threading.Thread(target=trio.run, args=(serve, tmp_path_factory.mktemp("broker")))
+    thread.start()
+    assert ready.wait(10), "the broker did not start"
+    yield found[0]
+    stop[0].run_sync_soon(stopping.set)
+    thread.join(20)
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own."""
+    return "".join(c if c.isalnum() else "-" for c in request.node.name)
+
+
+def test_a_message_comes_back_as_it_was_sent(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        message = Message(
+            topic, b"body", tag="paid", keys=["o-42", "c-7"], properties={"k": "v", "é": "ü"}, flag=-5
+        )
+        async with face.Producer(address, group="shop") as producer:
+            receipt = await producer.send(message, ack="flushed")
+        assert receipt.topic == topic
+        assert receipt.ack == "flushed"
+        assert receipt.message_id == receipt.unique_id != receipt.offset_message_id
+        async with face.PullConsumer(address, group="g") as consumer:
+            result = await consumer.pull(topic, receipt.queue_id, receipt.queue_offset, wait_s=0.0)
+        assert result.status is PullStatus.FOUND
+        (received,) = result.messages
+        assert (received.topic, received.queue_id, received.queue_offset) == (
+            topic,
+            receipt.queue_id,
+            receipt.queue_offset,
+        )
+        assert received.body == b"body"
+        assert received.tag == "paid"
+        assert received.keys == ("o-42", "c-7")
+        assert received.properties["k"] == "v"
+        assert received.get_property("é") == "ü"
+        assert received.get_property("none") is None
+        assert received.flag == -5
+        assert received.message_id == receipt.message_id
+        assert received.offset_message_id == receipt.offset_message_id
+        assert received.store_timestamp_ms == receipt.store_timestamp_ms
+        assert abs(received.born_timestamp_ms - received.store_timestamp_ms) < 5000
+        assert received.store_host == receipt.store_host
+        assert received.born_host.startswith("127.0.0.1:")
+        async with face.Admin(address) as admin:
+            assert (await admin.view_message(receipt.offset_message_id)).record == received.record
+
+    face.run(scenario)
+
+
+def test_a_batch_keeps_its_order_over_many_blocks(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        bodies = [b"%05d" % number * (number % 90) for number in range(500)]
+        async with face.Producer(address, ack="page_cache", batch_bytes=20_000) as producer:
+            receipts = await producer.send_batch([Message(topic, body) for body in bodies], queue_id=2)
+            assert await producer.send_batch([]) == []
+        assert [receipt.queue_offset for receipt in receipts] == list(range(500))
+        async with face.PullConsumer(address, group="g") as consumer:
+            received = []
+            while len(received) < 500:
+                result = await consumer.pull(topic, 2, len(received), max_messages=70, wait_s=1.0)
+                received += result.messages
+        assert [message.body for message in received] == bodies
+        assert [message.physical_offset for message in received] == [r.physical_offset for r in receipts]
+        assert [message.message_id for message in received] == [r.message_id for r in receipts]
+
+    face.run(scenario)
+
+
+def test_pipelined_singles_keep_their_order_in_a_queue(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address, ack="page_cache") as producer:
+            messages = (Message(topic, b"%d" % number) for number in range(300))
+            receipts = await producer.send_pipelined(messages, in_flight=16, queue_id=1)
+            spread = await producer.send_pipelined([Message(topic, b"x")] * 8)
+            assert await producer.send_pipelined([]) == []
+        assert [receipt.queue_offset for receipt in receipts] == list(range(300))
+        assert {receipt.queue_id for receipt in spread} == {0, 1, 2, 3}
+
+    face.run(scenario)
+
+
+def test_many_senders_share_one_connection(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        receipts = []
+        async with face.Producer(address) as producer:
+
+            async def send() -> None:
+                for _ in range(5):
+                    receipts.append(await producer.send(Message(topic, b"x"), queue_id=0))
+
+            await face.together(*[send] * 20)
+        assert sorted(receipt.queue_offset for receipt in receipts) == list(range(100))
+
+    face.run(scenario)
+
+
+def test_lingering_sends_share_blocks_and_get_receipts_of_their_own(
+    face: Face, address: str, topic: str
+) -> None:
+    async def scenario() -> None:
+        receipts = {}
+        async with face.Producer(address, linger_s=0.02, ack="page_cache") as producer:
+
+            def sender(number: int):  # type: ignore[no-untyped-def]
+                async def send() -> None:
+                    receipts[number] = await producer.send(Message(topic, b"%d" % number), queue_id=0)
+
+                return send
+
+            await face.together(*[sender(number) for number in range(30)])
+            async with face.PullConsumer(address, group="g") as consumer:
+                await face.until(lambda: len(receipts) == 30)
+                result = await consumer.pull(topic, 0, 0, wait_s=5.0)
+        bodies = {message.queue_offset: message.body for message in result.messages}
+        assert {receipts[number].queue_offset for number in range(30)} == set(range(30))
+        assert all(bodies[receipts[number].queue_offset] == b"%d" % number for number in range(30))
+        # They left together: records of one block carry one store timestamp.
+        assert len({receipt.store_timestamp_ms for receipt in receipts.values()}) < 10
+
+    face.run(scenario)
+
+
+def test_keys_choose_queues_and_wrong_queues_are_refused(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer:
+            chosen = {(await producer.send(Message(topic, b"x"), key="same")).queue_id for _ in range(5)}
+            assert len(chosen) == 1
+            with pytest.raises(InvalidMessage, match="no writable queue 9"):
+                await producer.send(Message(topic, b"x"), queue_id=9)
+            with pytest.raises(InvalidMessage, match="one topic"):
+                await producer.send_batch([Message(topic, b"x"), Message("other", b"x")])
+
+    face.run(scenario)
+
+
+def test_a_consumer_reads_all_queues_and_goes_on_where_it_stopped(
+    face: Face, address: str, topic: str
+) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer:
+            for number in range(40):
+                await producer.send(Message(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd"))
+        first = []
+        async with face.Consumer(address, group="readers", topic=topic, tags="even || odd") as consumer:
+            async for message in consumer:
+                first.append(message.body)
+                if len(first) == 25:
+                    break
+        second = []
+        async with face.Consumer(address, group="readers", topic=topic) as consumer:
+            while (message := await consumer.receive(timeout_s=0.3)) is not None:
+                second.append(message.body)
+        assert sorted(map(int, first + second)) == list(range(40))
+        even = []
+        async with face.Consumer(address, group="other", topic=topic, tags="even") as consumer:
+            while (message := await consumer.receive(timeout_s=0.3)) is not None:
+                even.append(int(message.body))
+        assert sorted(even) == list(range(0, 40, 2))
+        async with face.PullConsumer(address, group="other") as consumer:
+            for queue_id in range(4):
+                end = await consumer.max_offset(topic, queue_id)
+                assert await consumer.committed(topic, queue_id) == end, "filtered messages count as handled"
+
+    face.run(scenario)
+
+
+def test_a_message_in_hand_when_the_body_fails_comes_again(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer:
+            for number in range(3):
+                await producer.send(Message(topic, b"%d" % number), queue_id=0)
+        with pytest.raises(KeyError):
+            async with face.Consumer(address, group="g", topic=topic) as consumer:
+                async for message in consumer:
+                    if message.body == b"1":
+                        raise KeyError
+        async with face.Consumer(address, group="g", topic=topic) as consumer:
+            assert (await consumer.receive()).body == b"1"
+
+    face.run(scenario)
+
+
+def test_starting_points(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer:
+            for number in range(3):
+                await producer.send(Message(topic, b"%d" % number), queue_id=0)
+            later = datetime.now(UTC) + timedelta(hours=1)
+            for start, expected in (("earliest", b"0"), (2, b"2"), ("latest", b"new"), (later, b"new")):
+                group = f"g{expected.decode()}{type(start).__name__}"
+                async with face.Consumer(address, group=group, topic=topic, start=start) as consumer:
+                    if expected == b"new":
+                        assert await consumer.receive(timeout_s=0.05) is None
+                        await producer.send(Message(topic, b"new"), queue_id=0)
+                    assert (await consumer.receive(timeout_s=5.0)).body == expected
+
+    face.run(scenario)
+
+
+def test_a_handler_runs_with_its_concurrency_and_commits_a_contiguous_prefix(
+    face: Face, address: str, topic: str
+) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer:
+            await producer.send_batch([Message(topic, b"%d" % number) for number in range(50)], queue_id=0)
+        seen: list[int] = []
+        async with face.Consumer(address, group="g", topic=topic) as consumer:
+
+            async def handle(message) -> None:  # type: ignore[no-untyped-def]
+                number = int(message.body)
+                if number == 30:
+                    raise KeyError(number)
+                seen.append(number)
+
+            with pytest.raises((KeyError, ExceptionGroup)):
+                await consumer.run(handle, concurrency=4)
+            await consumer.commit()
+        async with face.PullConsumer(address, group="g") as pull_consumer:
+            assert await pull_consumer.committed(topic, 0) == 30
+        assert set(range(30)) <= set(seen)
+
+        handled: list[int] = []
+        async with face.Consumer(address, group="g", topic=topic) as consumer:
+
+            async def collect(message) -> None:  # type: ignore[no-untyped-def]
+                handled.append(int(message.body))
+
+            async def stop() -> None:
+                await face.until(lambda: len(handled) >= 20)
+                await consumer.aclose()
+
+            async def run() -> None:
+                await consumer.run(collect)
+
+            await face.together(run, stop)
+        assert handled == list(range(30, 50))
+
+    face.run(scenario)
+
+
+def test_clients_close_in_any_order_and_from_another_task(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        first = face.Producer(address)
+        second = face.Producer(address)
+        await first.__aenter__()
+        await second.__aenter__()
+        await first.send(Message(topic, b"1"))
+        await second.send(Message(topic, b"2"))
+        await first.__aexit__(None, None, None)
+        await second.send(Message(topic, b"3"))
+        with pytest.raises(ClientClosed):
+            await first.send(Message(topic, b"4"))
+        await second.aclose()
+        await second.aclose()
+
+        consumer = face.Consumer(address, group="g", topic=topic, start="latest")
+        await consumer.__aenter__()
+        got = []
+
+        async def iterate() -> None:
+            async for message in consumer:
+                got.append(message)
+
+        async def close() -> None:
+            await face.until(lambda: consumer_is_waiting(address, topic))
+            await consumer.aclose()
+
+        await face.together(iterate, close)
+        assert got == []
+
+    waited = []
+
+    def consumer_is_waiting(address: str, topic: str) -> bool:
+        waited.append(1)
+        return len(waited) % 20 == 0
+
+    face.run(scenario)
+
+
+def test_a_long_poll_is_woken_by_a_message_and_ends_at_its_deadline(
+    face: Face, address: str, topic: str
+) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer, face.PullConsumer(address, group="g") as consumer:
+            await producer.send(Message(topic, b"1"), queue_id=0)
+            results = []
+
+            async def wait() -> None:
+                results.append(await consumer.pull(topic, 0, 1, wait_s=20.0))
+
+            async def send() -> None:
+                # Goes past the waiting pull on the same connection.
+                assert await consumer.max_offset(topic, 0) == 1
+                await producer.send(Message(topic, b"2"), queue_id=0)
+
+            await face.together(wait, send)
+            assert [message.body for message in results[0].messages] == [b"2"]
+            empty = await consumer.pull(topic, 0, 2, wait_s=0.05)
+            assert empty.status is PullStatus.NO_NEW_MESSAGE
+            assert empty.next_begin_offset == 2
+            beyond = await consumer.pull(topic, 0, 99, wait_s=0.0)
+            assert beyond.status is PullStatus.OFFSET_ILLEGAL
+            assert beyond.next_begin_offset == 2
+
+    face.run(scenario)
+
+
+def test_offsets_are_committed_and_rewound(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer:
+            await producer.send(Message(topic, b"1"), queue_id=0)
+        async with face.PullConsumer(address, group="g") as consumer:
+            assert await consumer.committed(topic, 0) is None
+            await consumer.commit(topic, 0, 7)
+            assert await consumer.committed(topic, 0) == 7
+            await consumer.commit(topic, 0, 3)
+            assert await consumer.committed(topic, 0) == 3
+            assert await consumer.min_offset(topic, 0) == 0
+            assert await consumer.offset_by_time(topic, 0, 0) == 0
+            assert [queue.queue_id for queue in await consumer.queues(topic)] == [0, 1, 2, 3]
+
+    face.run(scenario)
+
+
+def test_topics_are_managed(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with face.Admin(address) as admin:
+            await admin.create_topic(topic, queues=3)
+            assert topic in await admin.list_topics()
+            assert (await admin.topic_config(topic)).write_queue_nums == 3
+            await admin.alter_topic(topic, read_queues=3, write_queues=1)
+            route = await admin.route(topic)
+            assert (route.queue_datas[0].read_queue_nums, route.queue_datas[0].write_queue_nums) == (3, 1)
+            assert len((await admin.topic_stats(topic)).offset_table) == 3
+            assert "brokerVersionDesc" in await admin.broker_status()
+            assert (await admin.cluster_info()).broker_addr_table
+            assert await admin.earliest_message_time_ms(topic, 0) is None
+            await admin.delete_topic(topic)
+            with pytest.raises(TopicNotFound):
+                await admin.topic_config(topic)
+            with pytest.raises(InvalidMessage):
+                await admin.view_message("xyz")
+            with pytest.raises(NotFound):
+                await admin.view_message("7F00000100002A9F00000000FFFFFFFF")
+
+    face.run(scenario)
+
+
+def test_a_topic_that_is_not_there(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(TopicNotFound):
+            async with face.Consumer(address, group="g", topic=topic):
+                pass
+        async with face.PullConsumer(address, group="g") as consumer:
+            with pytest.raises(TopicNotFound):
+                await consumer.pull(topic, 0, 0)
+        async with face.Admin(address) as admin:
+            await admin.create_topic(topic, queues=1, perm=2)
+        with pytest.raises(NoQueue):
+            async with face.Consumer(address, group="g", topic=topic):
+                pass
+
+    face.run(scenario)
+
+
+def test_a_wrong_address_fails_at_once(face: Face) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConnectFailed, match="127.0.0.1:1"):
+            async with face.Producer("127.0.0.1:1"):
+                pass
+        with pytest.raises((ConnectFailed, RequestTimeout)):
+            await face.Admin("127.0.0.1:1", timeout_s=0.05).list_topics()
+
+    face.run(scenario)

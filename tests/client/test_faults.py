@@ -1,0 +1,406 @@
+"""The client against a broker that is slow, silent, rude or gone, under every face."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import reput_client.blocking
+from faces import FACES, Face, open_sockets
+from fakes import HANG_UP, SILENCE, Answer, FakeBroker
+from reput_client import Message
+from reput_client.errors import (
+    AckNotReached,
+    BrokerNotFound,
+    ClientClosed,
+    ConnectFailed,
+    PartlySent,
+    RequestTimeout,
+    SendOutcomeUnknown,
+)
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import BrokerBusy, MessageRefused, TopicNotFound
+from reput_protocol.header import Header
+
+PUT = RequestCode.PUT_MESSAGE
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        yield broker
+
+
+def once(broker: FakeBroker, answer: Answer):  # type: ignore[no-untyped-def]
+    """A behaviour that gives `answer` to the first put and stores the others."""
+    given = []
+
+    def behave(header: Header, body: memoryview) -> Answer:
+        if not given:
+            given.append(header)
+            return answer
+        return broker.put(header, body)
+
+    return behave
+
+
+def test_a_send_without_an_answer_has_an_unknown_outcome_and_is_not_repeated(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            for misbehaviour, reason in ((SILENCE, "no answer within 0.1 s"), (HANG_UP, "connection")):
+                broker.behave(PUT, misbehaviour)
+                before = broker.count(PUT)
+                with pytest.raises(SendOutcomeUnknown, match=reason) as caught:
+                    await producer.send(Message("t", b"x"), timeout_s=0.1, queue_id=1)
+                assert broker.count(PUT) == before + 1
+                assert caught.value.topic == "t"
+                assert caught.value.queue_id == 1
+                assert len(caught.value.message_ids) == 1
+            broker.behave(PUT, None)
+            assert (await producer.send(Message("t", b"y"), queue_id=1)).queue_offset == 0
+
+    face.run(scenario)
+
+
+def test_retries_repeat_a_send_with_the_same_unique_id(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address, retries=2) as producer:
+            broker.behave(PUT, once(broker, HANG_UP))
+            receipt = await producer.send(Message("t", b"x", unique_id="mine"))
+            assert receipt.message_id == "mine"
+            assert broker.count(PUT) == 2
+            busy = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: too much; come back")
+            broker.behave(PUT, once(broker, busy))
+            await producer.send_batch([Message("t", b"x")])
+            broker.behave(PUT, Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0 is bad"))
+            before = broker.count(PUT)
+            with pytest.raises(MessageRefused):
+                await producer.send(Message("t", b"x"))
+            assert broker.count(PUT) == before + 1, "a refusal that waiting does not cure is not repeated"
+
+    face.run(scenario)
+
+
+def test_refusals_are_told_apart(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            broker.behave(PUT, Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: too much; come back"))
+            with pytest.raises(BrokerBusy) as caught:
+                await producer.send(Message("t", b"x"))
+            assert caught.value.retryable
+            with pytest.raises(BrokerBusy):
+                await producer.send_batch([Message("t", b"x")])
+
+    face.run(scenario)
+
+
+def test_a_level_that_is_not_reached_carries_the_receipt(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        def late(header: Header, body: memoryview) -> Answer:
+            stored = broker.put(header, body)
+            return Answer(ResponseCode.FLUSH_DISK_TIMEOUT, {**stored.ext, "ack": "page_cache"}, remark="slow")
+
+        broker.behave(PUT, late)
+        async with face.Producer(broker.address) as producer:
+            with pytest.raises(AckNotReached) as caught:
+                await producer.send(Message("t", b"x"), queue_id=0)
+            assert caught.value.receipt.queue_offset == 0
+            assert caught.value.receipt.ack == "page_cache"
+            with pytest.raises(AckNotReached) as caught:
+                await producer.send_batch([Message("t", b"x")] * 3, queue_id=0)
+            assert [receipt.queue_offset for receipt in caught.value.receipts] == [1, 2, 3]
+
+    face.run(scenario)
+
+
+def test_a_connection_that_ended_while_idle_is_noticed_before_a_frame_is_risked(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            await producer.send(Message("t", b"x"))
+            broker.drop_connections()
+            await face.until(lambda: not broker._connections)
+            await producer.send(Message("t", b"y"))
+            assert broker.accepted == 2
+
+    face.run(scenario)
+
+
+def test_requests_that_may_be_repeated_survive_a_restart(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.PullConsumer(broker.address, group="g", timeout_s=5.0) as consumer:
+            assert await consumer.committed("t", 0) is None
+            broker.stop()
+
+            async def ask() -> None:
+                assert await consumer.committed("t", 0) is None
+
+            async def restart() -> None:
+                broker.restart()
+
+            await face.together(ask, restart)
+
+    face.run(scenario)
+
+
+def test_a_broker_that_stays_away_is_given_up_at_the_deadline(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            broker.stop()
+            with pytest.raises((ConnectFailed, SendOutcomeUnknown)):
+                await producer.send(Message("t", b"x"), timeout_s=0.3)
+            with pytest.raises(ConnectFailed):
+                await producer.send(Message("t", b"x"), timeout_s=0.2)
+
+    face.run(scenario)
+
+
+def test_several_addresses_are_tried_in_turn(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(f"127.0.0.1:1,{broker.address}") as producer:
+            await producer.send(Message("t", b"x"))
+        async with face.Producer(["127.0.0.1:1", broker.address]) as producer:
+            await producer.send(Message("t", b"x"))
+
+    face.run(scenario)
+
+
+def test_a_new_topic_is_sent_to_by_the_template(face: Face) -> None:
+    with FakeBroker(unknown_topics=frozenset({"new"})) as broker:
+
+        async def scenario() -> None:
+            async with face.Producer(broker.address) as producer:
+                await producer.send(Message("new", b"x"))
+                await producer.send(Message("new", b"y"))
+                assert "new" not in broker.unknown_topics
+            broker.unknown_topics |= {"none", "TBW102"}
+            async with face.Producer(broker.address) as producer:
+                with pytest.raises(TopicNotFound):
+                    await producer.send(Message("none", b"x"))
+
+        face.run(scenario)
+
+
+def test_an_unknown_broker_is_asked_for_again_and_then_named(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        broker.broker_name = "broker-x"
+        async with face.Producer(broker.address) as producer:
+            with pytest.raises(BrokerNotFound, match="broker-x") as caught:
+                await producer.send(Message("t", b"x"))
+            assert caught.value.name == "broker-x"
+            assert broker.count(ROUTE) == 2
+            broker.broker_name = "fake"
+            await producer.send(Message("other", b"x"))
+
+    face.run(scenario)
+
+
+def test_a_later_block_that_fails_tells_what_is_stored(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        def second_fails(header: Header, body: memoryview) -> Answer:
+            return broker.put(header, body) if broker.count(PUT) == 1 else HANG_UP
+
+        broker.behave(PUT, second_fails)
+        async with face.Producer(broker.address, batch_bytes=1000) as producer:
+            with pytest.raises(PartlySent) as caught:
+                await producer.send_batch([Message("t", b"x")] * 6, queue_id=0)
+        stored = [receipt for receipt in caught.value.receipts if receipt is not None]
+        assert len(caught.value.receipts) == 6
+        assert [receipt.queue_offset for receipt in stored] == list(range(len(broker.log["t", 0])))
+        assert isinstance(caught.value.errors[len(stored)], SendOutcomeUnknown)
+
+    face.run(scenario)
+
+
+def test_a_pipelined_failure_tells_each_message_apart(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        def seventh_refused(header: Header, body: memoryview) -> Answer:
+            if broker.count(PUT) == 7:
+                return Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0: bad; mend it")
+            return broker.put(header, body)
+
+        broker.behave(PUT, seventh_refused)
+        async with face.Producer(broker.address) as producer:
+            with pytest.raises(PartlySent) as caught:
+                await producer.send_pipelined(
+                    (Message("t", b"x") for _ in range(50)), in_flight=4, queue_id=0
+                )
+        stored = sum(receipt is not None for receipt in caught.value.receipts)
+        assert stored == len(broker.log["t", 0])
+        assert stored + len(caught.value.errors) == len(caught.value.receipts) < 50
+        assert {type(error) for error in caught.value.errors.values()} == {MessageRefused}
+
+    face.run(scenario)
+
+
+def test_pipelined_messages_without_an_answer_are_of_unknown_outcome(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        broker.behave(PUT, SILENCE)
+        async with face.Producer(broker.address) as producer:
+            with pytest.raises(PartlySent) as caught:
+                await producer.send_pipelined([Message("t", b"x")] * 3, timeout_s=0.1)
+            assert {type(error) for error in caught.value.errors.values()} == {SendOutcomeUnknown}
+            assert caught.value.receipts == [None, None, None]
+            broker.behave(PUT, None)
+            await producer.send(Message("t", b"x"))
+
+    face.run(scenario)
+
+
+def test_members_of_a_lingering_group_get_errors_of_their_own(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        broker.behave(PUT, HANG_UP)
+        errors = []
+        async with face.Producer(broker.address, linger_s=0.05) as producer:
+
+            async def send() -> None:
+                try:
+                    await producer.send(Message("t", b"x"), queue_id=0)
+                except SendOutcomeUnknown as error:
+                    errors.append(error)
+
+            await face.together(send, send, send)
+        assert len(errors) == 3
+        assert len({id(error) for error in errors}) == 3
+        assert len({error.message_ids[0] for error in errors}) == 3
+
+    face.run(scenario)
+
+
+def test_a_consumer_survives_restarts_and_hang_ups(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            await producer.send_batch([Message("t", b"%d" % number) for number in range(6)], queue_id=0)
+        async with face.Consumer(broker.address, group="g", topic="t", commit_interval_s=0.0) as consumer:
+            assert (await consumer.receive(5.0)).body == b"0"
+            broker.drop_connections()
+            assert [(await consumer.receive(5.0)).body for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
+            assert broker.committed["g", "t", 0] == 5
+            broker.stop()
+            assert await consumer.receive(0.3) is None
+            broker.restart()
+            async with face.Producer(broker.address) as producer:
+                await producer.send(Message("t", b"after"), queue_id=1)
+            assert (await consumer.receive(10.0)).body == b"after"
+        assert broker.committed["g", "t", 1] == 1
+
+    face.run(scenario)
+
+
+def test_closing_ends_the_waits_of_others(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        broker.behave(PUT, SILENCE)
+        producer = face.Producer(broker.address)
+        consumer = face.PullConsumer(broker.address, group="g")
+        await producer.__aenter__()
+        await consumer.__aenter__()
+        ended = []
+
+        async def send() -> None:
+            with pytest.raises(SendOutcomeUnknown):
+                await producer.send(Message("t", b"x"))
+            ended.append("send")
+
+        async def pull() -> None:
+            with pytest.raises(ClientClosed):
+                await consumer.pull("t", 0, 0, wait_s=20.0)
+            ended.append("pull")
+
+        async def close() -> None:
+            await face.until(lambda: broker.count(PUT) == 1 and broker.count(RequestCode.PULL_MESSAGE) == 1)
+            await producer.aclose()
+            await consumer.aclose()
+
+        await face.together(send, pull, close)
+        assert sorted(ended) == ["pull", "send"]
+
+    face.run(scenario)
+
+
+def test_nonsense_from_the_broker_costs_the_connection_and_nothing_more(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        async with face.PullConsumer(broker.address, group="g", timeout_s=0.3) as consumer:
+            assert await consumer.committed("t", 0) is None
+            with broker._lock:
+                broker._connections[0].sendall(b"\xff" * 64)
+            await face.until(lambda: True)
+            assert await consumer.committed("t", 0) is None
+
+    face.run(scenario)
+
+
+def test_importing_the_blocking_face_loads_no_event_loop() -> None:
+    program = (
+        "import sys, reput_client.blocking as b\n"
+        "b.Producer, b.Consumer, b.PullConsumer, b.Admin, b.Message, b.LocalFileOffsetStore\n"
+        "loaded = [m for m in ('trio', 'anyio', 'asyncio', 'sniffio') if m in sys.modules]\n"
+        "assert not loaded, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_forked_child_uses_a_connection_of_its_own(broker: FakeBroker) -> None:
+    with reput_client.blocking.Producer(broker.address) as producer:
+        mine = producer.send(Message("t", b"parent"), queue_id=0)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                receipt = producer.send(Message("t", b"child"), queue_id=0)
+                os.write(writing, receipt.message_id.encode())
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            theirs = pipe.read().decode()
+        assert os.waitpid(child, 0)[1] == 0
+        after = producer.send(Message("t", b"parent again"), queue_id=0)
+        assert after.queue_offset == 2
+        assert broker.accepted == 2, "the child connected anew, the parent did not have to"
+        assert theirs[:24] != mine.message_id[:24], "ids come from a generator of the child's own"
+
+
+def test_threads_share_a_blocking_client_while_one_waits(broker: FakeBroker) -> None:
+    before = open_sockets()
+    with reput_client.blocking.PullConsumer(broker.address, group="g") as consumer:
+        consumer.committed("t", 0)
+        waiting = threading.Thread(target=lambda: consumer.pull("t", 0, 0, wait_s=0.5))
+        waiting.start()
+        for _ in range(50):
+            consumer.commit("t", 1, 5)
+        waiting.join()
+    assert open_sockets() <= before + 1
+    with pytest.raises(ClientClosed):
+        consumer.committed("t", 0)
+
+
+def test_a_timeout_leaves_the_connection_usable(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.PullConsumer(broker.address, group="g", timeout_s=0.1) as consumer:
+            await consumer.committed("t", 0)
+            broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, SILENCE)
+            with pytest.raises(RequestTimeout, match=r"committed offset of g in t/0: no answer within 0.1 s"):
+                await consumer.committed("t", 0)
+            broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, None)
+            assert await consumer.committed("t", 0) is None
+            assert broker.accepted == 1
+
+    face.run(scenario)

@@ -1,0 +1,176 @@
+"""One way to drive every face of the client, so that one scenario is written once.
+
+A scenario is a coroutine function that takes a `Face`. Under trio and asyncio its awaits are real. Under the blocking
+face each await calls the blocking method and is over at once, and tasks are threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import anyio
+
+import reput_client
+import reput_client.blocking
+
+Scenario = Callable[["Face"], Coroutine[Any, Any, None]]
+FACES = ("trio", "asyncio", "blocking")
+
+
+class Face:
+    """The classes of one face, and how to run things under it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_blocking = name == "blocking"
+        if self.is_blocking:
+            self.Producer: Any = _wrapped(reput_client.blocking.Producer)
+            self.Consumer: Any = _wrapped(reput_client.blocking.Consumer)
+            self.PullConsumer: Any = _wrapped(reput_client.blocking.PullConsumer)
+            self.Admin: Any = _wrapped(reput_client.blocking.Admin)
+        else:
+            self.Producer = reput_client.Producer
+            self.Consumer = reput_client.Consumer
+            self.PullConsumer = reput_client.PullConsumer
+            self.Admin = reput_client.Admin
+
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a scenario to its end; fail if it leaves a task, thread or socket behind."""
+        sockets, threads = open_sockets(), own_threads()
+        if self.is_blocking:
+            _finish(scenario())
+        else:
+            anyio.run(_counting_tasks(scenario, self.name), backend=self.name)
+        # The broker's ends of the connections are in this process too, and close a moment later.
+        deadline = time.monotonic() + 5.0
+        while open_sockets() > sockets and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert open_sockets() <= sockets, "a socket was left open"
+        assert own_threads() <= threads, "a thread was left behind"
+
+    async def together(self, *works: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run coroutine functions at the same time, as tasks or as threads, and wait for all."""
+        if not self.is_blocking:
+            async with anyio.create_task_group() as tasks:
+                for work in works:
+                    tasks.start_soon(work)
+            return
+        failures: list[BaseException] = []
+
+        def in_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            try:
+                _finish(work())
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=in_thread, args=(work,)) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something that another party does is done; fail after 5 seconds."""
+        for _ in range(1000):
+            if condition():
+                return
+            if self.is_blocking:
+                threading.Event().wait(0.005)
+            else:
+                await anyio.sleep(0.005)
+        raise AssertionError("waited 5 seconds in vain")
+
+
+def open_sockets() -> int:
+    """How many sockets this process has open."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return count
+
+
+def own_threads() -> int:
+    """How many threads there are, helpers of event loops and of fake brokers left out."""
+    return sum(not thread.daemon for thread in threading.enumerate())
+
+
+def _counting_tasks(
+    scenario: Callable[[], Coroutine[Any, Any, None]], name: str
+) -> Callable[[], Awaitable[None]]:
+    def tasks() -> int:
+        if name == "trio":
+            import trio
+
+            return trio.lowlevel.current_statistics().tasks_living
+        import asyncio
+
+        return len(asyncio.all_tasks())
+
+    async def run() -> None:
+        before = tasks()
+        await scenario()
+        assert tasks() == before, "a task was left behind"
+
+    return run
+
+
+def _finish(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise AssertionError("a blocking scenario awaited something that really waits")
+
+
+def _wrapped(kind: type[Any]) -> Callable[..., Any]:
+    return lambda *args, **options: _Wrapped(kind(*args, **options))
+
+
+class _Wrapped:
+    """A blocking client with the awaitable methods of its async twin."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._client, "close" if name == "aclose" else name)
+        if not callable(member) or name in ("done", "rewind"):
+            return member
+        if name == "run":
+            return self._run
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return member(*args, **options)
+
+        return call
+
+    async def _run(
+        self, handler: Callable[[Any], Coroutine[Any, Any, None]], *, concurrency: int = 1
+    ) -> None:
+        self._client.run(lambda message: _finish(handler(message)), concurrency=concurrency)
+
+    async def __aenter__(self) -> _Wrapped:
+        self._client.__enter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._client.__exit__(*error)
+
+    def __aiter__(self) -> _Wrapped:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return next(self._client)
+        except StopIteration:
+            raise StopAsyncIteration from None

@@ -1,0 +1,262 @@
+"""A small broker over a real loopback socket, in a thread, that tests can make slow, silent, rude or wrong."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.frames import FrameReader, encode_frame
+from reput_protocol.header import RESPONSE_FLAG, Header, decode_header
+from reput_protocol.record_batch import check_put_block, patch_block
+
+
+@dataclass
+class Answer:
+    """What the fake says to one request."""
+
+    code: int = ResponseCode.SUCCESS
+    ext: Mapping[str, Any] = field(default_factory=dict)
+    body: bytes = b""
+    remark: str | None = None
+
+
+SILENCE = Answer(code=-1)
+"""No answer ever comes."""
+HANG_UP = Answer(code=-2)
+"""The connection is closed instead of an answer."""
+
+Behaviour = Callable[[Header, memoryview], Answer]
+
+
+class FakeBroker:
+    """Keeps messages of any topic in memory, 2 queues each; `behave` replaces what one request code does.
+
+    Attributes:
+        requests: every header received, in order.
+        accepted: how many connections were made.
+    """
+
+    def __init__(self, *, queues: int = 2, unknown_topics: frozenset[str] = frozenset()) -> None:
+        self.queues = queues
+        self.unknown_topics = set(unknown_topics)
+        self.requests: list[Header] = []
+        self.accepted = 0
+        self.log: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        self.committed: dict[tuple[str, str, int], int] = {}
+        self.broker_name = "fake"
+        self.route_address: str | None = None
+        self._log_bytes = 0
+        self._behaviours: dict[int, Behaviour] = {}
+        self._connections: list[socket.socket] = []
+        self._lock = threading.RLock()
+        self._arrived = threading.Condition(self._lock)
+        self._closing = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def behave(self, code: int, behaviour: Behaviour | Answer | None) -> None:
+        """Answer requests of `code` as told; None restores the ordinary way."""
+        if behaviour is None:
+            self._behaviours.pop(code, None)
+        elif isinstance(behaviour, Answer):
+            answer = behaviour
+            self._behaviours[code] = lambda header, body: answer
+        else:
+            self._behaviours[code] = behaviour
+
+    def count(self, code: int) -> int:
+        """How many requests of `code` have come."""
+        return sum(header.code == code for header in self.requests)
+
+    def drop_connections(self) -> None:
+        """Hang up on everybody."""
+        with self._lock:
+            for connection in self._connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        """Stop listening and hang up."""
+        self._closing = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_connections()
+        with self._arrived:
+            self._arrived.notify_all()
+        self._thread.join(5)
+
+    def restart(self) -> None:
+        """Listen again at the same address; messages and offsets are kept."""
+        self._closing = False
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._thread = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
+        self._thread.start()
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._closing:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self.accepted += 1
+                self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        reader = FrameReader()
+        writing = threading.Lock()
+        try:
+            while data := connection.recv(1 << 16):
+                for header_type, head, body in reader.receive_data(data):
+                    header = decode_header(header_type, head)
+                    with self._lock:
+                        self.requests.append(header)
+                    if header.code == RequestCode.PULL_MESSAGE:
+                        # A pull may wait; it must not hold up the requests behind it.
+                        threading.Thread(
+                            target=self._answer,
+                            args=(connection, writing, header_type, header, body),
+                            daemon=True,
+                        ).start()
+                    elif not self._answer(connection, writing, header_type, header, body):
+                        return
+        except OSError:
+            pass
+        finally:
+            with self._lock:
+                self._connections.remove(connection)
+            connection.close()
+
+    def _answer(
+        self,
+        connection: socket.socket,
+        writing: threading.Lock,
+        header_type: int,
+        header: Header,
+        body: memoryview,
+    ) -> bool:
+        answer = self._behaviours.get(header.code, self._ordinary)(header, body)
+        if answer is HANG_UP:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            return False
+        if answer is not SILENCE:
+            reply = Header(
+                int(answer.code), header.opaque, RESPONSE_FLAG, answer.remark, dict(answer.ext), version=1
+            )
+            with writing, suppress(OSError):
+                connection.sendall(encode_frame(reply, header_type, answer.body))
+        return True
+
+    # -- the ordinary way ------------------------------------------------------------------------------------------
+
+    def _ordinary(self, header: Header, body: memoryview) -> Answer:
+        ext = header.ext
+        match header.code:
+            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                return self._route(str(ext["topic"]))
+            case RequestCode.PUT_MESSAGE:
+                return self.put(header, body)
+            case RequestCode.PULL_MESSAGE:
+                return self._pull(ext)
+            case RequestCode.QUERY_CONSUMER_OFFSET:
+                offset = self.committed.get(
+                    (str(ext["consumerGroup"]), str(ext["topic"]), int(str(ext["queueId"])))
+                )
+                if offset is None:
+                    return Answer(ResponseCode.QUERY_NOT_FOUND, remark="NOT_FOUND: none")
+                return Answer(ext={"offset": offset})
+            case RequestCode.UPDATE_CONSUMER_OFFSET:
+                key = (str(ext["consumerGroup"]), str(ext["topic"]), int(str(ext["queueId"])))
+                self.committed[key] = int(str(ext["commitOffset"]))
+                return Answer()
+            case RequestCode.GET_MIN_OFFSET:
+                return Answer(ext={"offset": 0})
+            case RequestCode.GET_MAX_OFFSET | RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                return Answer(ext={"offset": len(self.log[str(ext["topic"]), int(str(ext["queueId"]))])})
+        return Answer(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="UNSUPPORTED_REQUEST: the fake does not know it"
+        )
+
+    def _route(self, topic: str) -> Answer:
+        if topic in self.unknown_topics:
+            return Answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"NO_TOPIC: no topic {topic}")
+        route = TopicRoute(
+            queue_datas=[QueueData(self.broker_name, self.queues, self.queues, 6, 0)],
+            broker_datas=[BrokerData("c", "fake", {0: self.route_address or self.address})],
+        )
+        return Answer(body=route.to_json())
+
+    def put(self, header: Header, body: memoryview) -> Answer:
+        """Store a block as a broker would."""
+        topic, queue_id = str(header.ext["topic"]), int(str(header.ext["queueId"]))
+        block = bytearray(body)
+        check = check_put_block(block, topic=topic, queue_id=queue_id, count=int(str(header.ext["count"])))
+        with self._arrived:
+            self.unknown_topics.discard(topic)
+            queue = self.log[topic, queue_id]
+            first, place, now = len(queue), self._log_bytes, time.time_ns() // 1_000_000
+            patch_block(
+                block,
+                check,
+                first_queue_offset=first,
+                first_physical_offset=place,
+                store_timestamp_ms=now,
+                born_host=bytes(8),
+                store_host=socket.inet_aton("127.0.0.1") + self.port.to_bytes(4, "big"),
+            )
+            ends = [*check.positions[1:], len(block)]
+            queue += [bytes(block[start:end]) for start, end in zip(check.positions, ends, strict=True)]
+            self._log_bytes += len(block)
+            self._arrived.notify_all()
+        return Answer(
+            ext={
+                "queueId": queue_id,
+                "queueOffset": first,
+                "physicalOffset": place,
+                "storeTimestamp": now,
+                "storeHost": self.address,
+                "ack": header.ext["ack"],
+            }
+        )
+
+    def _pull(self, ext: Mapping[str, Any]) -> Answer:
+        queue = self.log[str(ext["topic"]), int(ext["queueId"])]
+        offset = int(ext["queueOffset"])
+        deadline = time.monotonic() + int(ext["suspendTimeoutMillis"]) / 1000
+        with self._arrived:
+            while len(queue) == offset and time.monotonic() < deadline and not self._closing:
+                self._arrived.wait(max(0.0, deadline - time.monotonic()))
+            bounds = {"minOffset": 0, "maxOffset": len(queue), "suggestWhichBrokerId": 0}
+            if offset > len(queue):
+                return Answer(ResponseCode.PULL_OFFSET_MOVED, {**bounds, "nextBeginOffset": len(queue)})
+            records = queue[offset : offset + int(ext["maxMsgNums"])]
+            bounds["nextBeginOffset"] = offset + len(records)
+            return Answer(
+                ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND, bounds, b"".join(records)
+            )
