@@ -13,7 +13,8 @@ Store timestamps are the broker's clock at the append. They do not decrease as l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from reput_broker.store.errors import DiskFull, FileMissing
 from reput_broker.store.mapped_file import MappedFile
@@ -206,19 +207,34 @@ class CommitLog:
         return fresh
 
     def _make_file(self) -> None:
-        """Make the next file, unless the disk was full a moment ago: trying costs time that every put would pay."""
+        if self._file is not None:
+            self.prepare_next_file()
+        else:
+            with self._unless_just_full():
+                self.files.last_file_for(create=True)
+
+    def prepare_next_file(self) -> bool:
+        """Make the file after the one in use; False while there is none in use. May run in a worker thread.
+
+        Raises:
+            DiskFull: there is no room, or there was none a moment ago.
+        """
+        with self._unless_just_full():
+            return self.files.prepare_next()
+
+    @contextmanager
+    def _unless_just_full(self) -> Iterator[None]:
+        """Do not try to make a file when the disk was full a moment ago: trying costs time that every put would pay."""
         now = self._clock_ms()
         if self._full is not None and 0 <= now - self._full_at_ms < CREATE_RETRY_MS:
             raise DiskFull(self._full.path, self._full.needed_bytes)
         try:
-            if self._file is None:
-                self.files.last_file_for(create=True)
-            else:
-                self.files.prepare_next()
+            yield
         except DiskFull as error:
             self._full = error
             self._full_at_ms = now
             raise
+        self._full = None
 
     # -- read ------------------------------------------------------------------------------------------------
 

@@ -21,11 +21,12 @@ def file_name(base_offset: int) -> str:
     return f"{base_offset:020d}"
 
 
-def list_stream_files(directory: Path, file_size: int) -> list[int]:
+def list_stream_files(directory: Path, file_size: int, *, after_crash: bool = False) -> list[int]:
     """Return the start offsets of a stream's files, ascending and without a gap.
 
-    Sub-directories are skipped. A last file that is shorter than it must be and holds nothing but zeros is what a
-    process leaves that was killed while it created the file: no byte was ever written to it, so it is removed.
+    Sub-directories are skipped. A last file of length 0 is removed. So is, after a crash, one that is shorter than it
+    must be and holds nothing but zeros: a process leaves it that was killed while it created the file, and no byte was
+    ever written to it.
 
     Raises:
         ForeignFile: a name is not an offset, or a length is not `file_size`.
@@ -39,7 +40,8 @@ def list_stream_files(directory: Path, file_size: int) -> list[int]:
         path = directory / name
         start = _parse_start(path, file_size)
         if size != file_size:
-            if index == len(entries) - 1 and size < file_size and _holds_only_zeros(path, size):
+            unfinished = size == 0 or (after_crash and size < file_size and _holds_only_zeros(path, size))
+            if index == len(entries) - 1 and unfinished:
                 path.unlink()
                 break
             raise ForeignFile(

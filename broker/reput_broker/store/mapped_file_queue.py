@@ -37,8 +37,11 @@ class MappedFileQueue:
 
     # -- the list ------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Map every file of the directory; each counts as completely written until recovery knows better.
+
+        Args:
+            after_crash: whether the last owner may have been killed while it created a file; that is removed then.
 
         Raises:
             ForeignFile: a file that this store with this file size did not write.
@@ -48,7 +51,7 @@ class MappedFileQueue:
             return
         files: list[MappedFile] = []
         try:
-            for start in list_stream_files(self.directory, self.file_size):
+            for start in list_stream_files(self.directory, self.file_size, after_crash=after_crash):
                 path = self.directory / file_name(start)
                 files.append(MappedFile(path, self.file_size, start, create=False))
         except BaseException:

@@ -196,7 +196,7 @@ class MessageStore:
 
     @property
     def is_writable(self) -> bool:
-        """Whether puts are accepted, as far as the last one and the last step could tell."""
+        """Whether puts of any size are accepted, as far as the last attempts to write could tell."""
         return self._refusal is None and self._disk_full_reason is None
 
     @property
@@ -321,7 +321,12 @@ class MessageStore:
         Raises:
             DiskFull: there is no room; puts go on while the file in use has room.
         """
-        if self._log.files.prepare_next():
+        try:
+            made = self._log.prepare_next_file()
+        except DiskFull as error:
+            self._note_disk_full(error)
+            raise
+        if made:
             self.stats.files_prepared += 1
 
     # -- getting -------------------------------------------------------------------------------------------

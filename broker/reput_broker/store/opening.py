@@ -76,7 +76,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     options, log, queues, checkpoint, deleted, abort = parts
     refuse_foreign_queues(options.data_dir)
     abnormal = abort.exists
-    log.files.load()
+    log.files.load(after_crash=abnormal)
     queues.load()
     checkpoint.load()
     deleted.load()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import FileMissing
+from reput_broker.store.errors import DiskFull, FileMissing
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.status import PutStatus
 from reput_protocol.errors import InvalidMessage, RecordMalformed
@@ -227,3 +227,30 @@ def test_a_full_disk_refuses_and_recovers_by_itself(tmp_path: Path, monkeypatch:
     assert store.disk_full_reason is None
     assert store.is_writable
     assert store.close()
+
+
+def test_a_full_disk_when_the_next_file_is_made_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    store = opened(small_options(tmp_path), clock)
+    put(store, bytes(3000))
+    calls: list[int] = []
+
+    def no_space(fd: int, start: int, size: int) -> None:
+        calls.append(size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", no_space)
+        for _ in range(3):
+            with pytest.raises(DiskFull):
+                store.prepare_next_file()
+        assert len(calls) == 1
+        assert store.disk_full_reason is not None
+    assert put(store, bytes(500)).status is PutStatus.PUT_OK
+    clock.now_ms += 1000
+    store.prepare_next_file()
+    assert put(store, bytes(2000)).physical_offset == 4096
+    assert store.disk_full_reason is None
+    assert len(list(store.options.commit_log_dir.iterdir())) == 2

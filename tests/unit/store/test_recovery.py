@@ -545,6 +545,24 @@ def test_a_deletion_is_finished_by_the_next_start(tmp_path: Path) -> None:
     assert not (image.consume_queue_dir / "T").exists()
 
 
+def test_a_kill_while_a_file_is_created(tmp_path: Path) -> None:
+    """What is left is shorter than a file and all zero; without a crash nobody of ours leaves such a file."""
+    live = filled(tmp_path / "live", 8)
+    options = killed(live, tmp_path / "image")
+    unfinished = options.commit_log_dir / f"{4096:020d}"
+    unfinished.write_bytes(bytes(1000))
+    store = opened(options)
+    assert sum(len(bodies(store, "T", queue)) for queue in (0, 1)) == 8
+    assert not unfinished.exists()
+    live.close()
+    options = killed(live, tmp_path / "clean")
+    unfinished = options.commit_log_dir / f"{4096:020d}"
+    unfinished.write_bytes(bytes(1000))
+    with pytest.raises(ForeignFile):
+        opened(options)
+    assert unfinished.exists()
+
+
 def test_a_deletion_does_not_reach_beyond_what_a_power_cut_left(tmp_path: Path) -> None:
     """The mark was synced, the records that it covered were not; what is put in their place is not deleted."""
     live = opened(small_options(tmp_path / "live"))
