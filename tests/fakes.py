@@ -80,7 +80,7 @@ class FakeBroker:
             self._behaviours.pop(code, None)
         elif isinstance(behaviour, Answer):
             answer = behaviour
-            self._behaviours[code] = lambda header, body: answer
+            self._behaviours[code] = lambda _header, _body: answer
         else:
             self._behaviours[code] = behaviour
 

@@ -15,7 +15,7 @@ class Backoff:
     def __init__(
         self,
         first_s: float = 0.05,
-        max_s: float = 5.0,
+        max_s: float = 2.0,
         *,
         jitter: float = 0.5,
         uniform: Callable[[], float] = random.random,

@@ -24,6 +24,7 @@ from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_client_group, check_topic
 
 _YIELD_EVERY: Final = 32
+_COMMIT_TIMEOUT_MIN_S: Final = 0.5
 
 _Taken: TypeAlias = tuple[FetchedQueue, ReceivedMessage]
 
@@ -95,6 +96,7 @@ class Consumer:
         )
         self._commit_interval_s = commit_interval_s
         self._next_commit_at = -math.inf
+        self._commit_timeout_s = timeout_s
         self._route: Route | None = None
         self._current: _Taken | None = None
         self._busy = False
@@ -131,8 +133,9 @@ class Consumer:
         """
         if self._session.closed:
             return
+        self._commit_timeout_s = self._session.timeout_s
         try:
-            if any(fetched.uncommitted for fetched in self._fetcher.queues.values()):
+            if self._is_dirty():
                 await self._session.runtime.shielded(self._session.timeout_s, self._commit_quietly)
         finally:
             self._session.close()
@@ -156,6 +159,8 @@ class Consumer:
 
     async def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
         """Return the next message, or None when `timeout_s` is over or the consumer was closed.
+
+        A commit that falls due meanwhile may take half a second more.
 
         Asking for a message says that the one before is handled.
 
@@ -228,6 +233,7 @@ class Consumer:
             ReputError: the offset store could not take it; progress is kept and committed later.
         """
         self._current_is_handled()
+        self._commit_timeout_s = self._session.timeout_s
         await self._commit()
 
     # -- inside ------------------------------------------------------------------------------------------------
@@ -239,6 +245,7 @@ class Consumer:
             while not session.closed:
                 # Without a connection a commit would only use up the time that the caller gave for a message.
                 if session.connected and session.runtime.now() >= self._next_commit_at:
+                    self._commit_timeout_s = deadline - session.runtime.now()
                     await self._commit_quietly()
                 taken = self._fetcher.take()
                 if taken is not None:
@@ -339,6 +346,11 @@ class Consumer:
 
     # -- commits -----------------------------------------------------------------------------------------------
 
+    @property
+    def commit_timeout_s(self) -> float:
+        """How long a commit may take: what the caller's own deadline leaves, within reason both ways."""
+        return max(_COMMIT_TIMEOUT_MIN_S, min(self._session.timeout_s, self._commit_timeout_s))
+
     async def _commit(self) -> None:
         self._next_commit_at = self._session.runtime.now() + self._commit_interval_s
         fetcher = self._fetcher
@@ -377,7 +389,9 @@ class _OwnOffsets:
 
     async def commit(self, topic: str, queue_id: int, offset: int) -> None:
         consumer = self._consumer
-        await consumer._offsets.commit(consumer.group, topic, queue_id, offset)  # noqa: SLF001
+        await consumer._offsets.commit(  # noqa: SLF001
+            consumer.group, topic, queue_id, offset, timeout_s=consumer.commit_timeout_s
+        )
 
 
 def _checked_start(start: str | datetime | int) -> str | datetime | int:

@@ -44,7 +44,7 @@ class RequestTimeout(ReputError):
     """No answer to `what` within `timeout_s` seconds. A send that raises this was never handed to the network."""
 
     def __init__(self, what: str, timeout_s: float) -> None:
-        super().__init__(f"{what}: no answer within {timeout_s:.3g} s")
+        super().__init__(f"{what}: no answer within {timeout_s:.2g} s")
         self.what = what
         self.timeout_s = timeout_s
 

@@ -59,7 +59,7 @@ class LingeringSends:
         waited_s = deadline - started_at
         if not answered:
             # Even if it has not left yet: other members may still wait for it, so it is not taken back.
-            raise outcome_unknown(queue, [unique_id], f"no answer within {waited_s:.3g} s")
+            raise outcome_unknown(queue, [unique_id], f"no answer within {waited_s:.2g} s")
         return _receipt(group, entry)
 
 

@@ -179,7 +179,7 @@ class PipelinedSend:
             self._errors[sent.number] = error
 
     def _time_out(self) -> None:
-        reason = f"no answer within {self._timeout_s:.3g} s"
+        reason = f"no answer within {self._timeout_s:.2g} s"
         for sent in self._window:
             sent.lane.connection.abandon(sent.call)
             self._errors[sent.number] = outcome_unknown(sent.lane.queue, [sent.unique_id], reason)

@@ -87,7 +87,7 @@ class Putter:
                 waited_s = deadline - started_at
                 if withdrawn:
                     raise RequestTimeout(f"send to {queue.topic}/{queue.queue_id}", waited_s)
-                raise outcome_unknown(queue, unique_ids, f"no answer within {waited_s:.3g} s")
+                raise outcome_unknown(queue, unique_ids, f"no answer within {waited_s:.2g} s")
             if call.error is None:
                 return call
             if call.sent:

@@ -60,7 +60,7 @@ def test_a_send_without_an_answer_has_an_unknown_outcome_and_is_not_repeated(
 ) -> None:
     async def scenario() -> None:
         async with face.Producer(broker.address) as producer:
-            for misbehaviour, reason in ((SILENCE, "no answer within 0.1 s"), (HANG_UP, "connection")):
+            for misbehaviour, reason in ((SILENCE, r"no answer within 0\.\d+ s"), (HANG_UP, "connection")):
                 broker.behave(PUT, misbehaviour)
                 before = broker.count(PUT)
                 with pytest.raises(SendOutcomeUnknown, match=reason) as caught:
@@ -397,7 +397,9 @@ def test_a_timeout_leaves_the_connection_usable(face: Face, broker: FakeBroker) 
         async with face.PullConsumer(broker.address, group="g", timeout_s=0.1) as consumer:
             await consumer.committed("t", 0)
             broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, SILENCE)
-            with pytest.raises(RequestTimeout, match=r"committed offset of g in t/0: no answer within 0.1 s"):
+            with pytest.raises(
+                RequestTimeout, match=r"committed offset of g in t/0: no answer within 0\.1 s"
+            ):
                 await consumer.committed("t", 0)
             broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, None)
             assert await consumer.committed("t", 0) is None
