@@ -134,8 +134,7 @@ class Broker:
                 self._compose()
                 for service in self._services():
                     nursery.start_soon(service)
-                nursery.start_soon(self._server.run, self._sockets)
-                await trio.lowlevel.checkpoint()
+                await nursery.start(self._server.run, self._sockets)
                 self._say_ready(report)
                 try:
                     yield

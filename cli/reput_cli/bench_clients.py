@@ -56,8 +56,12 @@ def _send(
     producer: Producer, plan: BenchPlan, payloads: Payloads, numbers: range, result: ClientResult
 ) -> None:
     make, topic = payloads.make, plan.topic
-    pipelined = plan.batch == 1 and plan.in_flight > 1
-    step = _CHUNK_MESSAGES if pipelined and plan.rate is None else plan.batch
+    pipelined = plan.in_flight > 1
+    step = (
+        max(_CHUNK_MESSAGES, plan.in_flight * plan.batch * 4)
+        if pipelined and plan.rate is None
+        else plan.batch
+    )
     started_at = time.perf_counter()
     for count, start in enumerate(range(numbers.start, numbers.stop, step)):
         if plan.duration_s is not None and time.perf_counter() - started_at >= plan.duration_s:
@@ -70,7 +74,7 @@ def _send(
         try:
             if pipelined and plan.rate is None:
                 messages = (Message(topic, make(number), tag=_TAG) for number in part)
-                producer.send_pipelined(messages, in_flight=plan.in_flight, ack=plan.ack)
+                producer.send_pipelined(messages, in_flight=plan.in_flight, batch=plan.batch, ack=plan.ack)
             elif plan.batch == 1:
                 producer.send(Message(topic, make(start), tag=_TAG), ack=plan.ack)
             else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -17,7 +18,6 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-import sniffio
 
 T = TypeVar("T")
 
@@ -109,9 +109,12 @@ class AnyioRuntime:
 
 
 def _running_clock() -> Callable[[], float]:
-    if sniffio.current_async_library() == "asyncio":
-        return asyncio.get_running_loop().time
-    return anyio.current_time
+    # trio first: in its guest mode an asyncio loop may be running underneath.
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        clock: Callable[[], float] = trio.current_time
+        return clock
+    return asyncio.get_running_loop().time
 
 
 async def _wait_any_readable(sockets: Sequence[socket.socket]) -> None:

@@ -1,29 +1,36 @@
-"""Many single messages in flight on one connection: the bulk path for messages that travel one a frame."""
+"""Many frames in flight on one connection: the bulk path, for single messages and for blocks of them.
+
+The window is refilled in halves: while the broker works on one half, the other is encoded, and both sides read and
+write many frames at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from reput_client.connection import Connection
 from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import AckNotReached, PartlySent
-from reput_client.puts import Putter, check_ack, outcome_unknown, result_of, single_receipt
+from reput_client.puts import Putter, block_receipts, check_ack, outcome_unknown, result_of, single_receipt
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import SendReceipt
 from reput_client.routing import Route
 from reput_client.session import Session, wall_clock_ms
 from reput_protocol.codes import AckLevel
-from reput_protocol.errors import BrokerError, ReputError
+from reput_protocol.errors import BrokerError, InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.record import encode_put_record
+from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
 
 _FLUSHES_PER_WINDOW: Final = 2
 
 
 class _Lane(NamedTuple):
-    """A queue with all that sending one message to it needs."""
+    """A queue with all that sending a frame of so many messages to it needs."""
 
     queue: MessageQueue
     connection: Connection
@@ -31,12 +38,16 @@ class _Lane(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A message in flight."""
+    """A frame in flight."""
 
     number: int
+    """Index of its first message."""
     call: Call
     lane: _Lane
-    unique_id: str | None
+    unique_ids: Sequence[str | None]
+    """One for each of its messages."""
+    block: bytes
+    """Its body, one record or several."""
 
 
 class PipelinedSend:
@@ -54,6 +65,7 @@ class PipelinedSend:
         ids: UniqueIdGenerator | None,
         *,
         in_flight: int,
+        batch: int,
         ack: AckLevel,
         queue_id: int | None,
         key: str | None,
@@ -64,14 +76,15 @@ class PipelinedSend:
         self._selector = selector
         self._next_id = ids.next if ids is not None else None
         self._in_flight = in_flight
+        self._batch = batch
         self._flush_every = max(1, in_flight // _FLUSHES_PER_WINDOW)
         self._ack = ack
         self._queue_id = queue_id
         self._key = key
         self._timeout_s = timeout_s
         self._waiter = Waiter()
-        self._window: list[_Sent] = []
-        self._lanes: dict[MessageQueue, _Lane] = {}
+        self._window: deque[_Sent] = deque()
+        self._lanes: dict[tuple[MessageQueue, int], _Lane] = {}
         self._receipts: list[SendReceipt | None] = []
         self._errors: dict[int, ReputError] = {}
 
@@ -82,44 +95,12 @@ class PipelinedSend:
             PartlySent: some are stored and some are not; what failed and what was not sent are told apart.
             ReputError: the first message could not be sent, and nothing was.
         """
-        route: Route | None = None
-        topic = None
-        receipts = self._receipts
         window = self._window
-        unflushed = 0
         try:
-            for index, message in enumerate(messages):
-                if message.topic != topic:
-                    topic = message.topic
-                    route = await self._session.publish_route(topic, self._session.deadline(self._timeout_s))
-                assert route is not None
-                receipts.append(None)
-                lane = self._lanes.get(queue := self._choose(route))
-                if lane is None or not lane.connection.is_open:
-                    lane = await self._new_lane(queue)
-                unique_id = message.unique_id
-                if unique_id is None and self._next_id is not None:
-                    unique_id = self._next_id()
-                record = encode_put_record(
-                    topic.encode(),
-                    queue.queue_id,
-                    message.body,
-                    encode_properties_text(message, unique_id),
-                    message.flag,
-                    0,
-                    wall_clock_ms(),
-                )
-                call = lane.connection.start_template(lane.template, self._waiter, record)
-                window.append(_Sent(index, call, lane, unique_id))
-                unflushed += 1
-                if unflushed >= self._flush_every:
-                    # Early, so that the broker works on these while the next ones are encoded.
-                    lane.connection.flush_now()
-                    unflushed = 0
-                if len(window) >= self._in_flight:
-                    await self._take_answers()
-                    if self._errors:
-                        break
+            if self._batch == 1:
+                await self._send_singles(messages)
+            else:
+                await self._send_blocks(messages)
             while window:
                 await self._take_answers()
         except ReputError as error:
@@ -128,8 +109,70 @@ class PipelinedSend:
             for sent in window:
                 sent.lane.connection.abandon(sent.call)
         if self._errors:
-            raise PartlySent(receipts, self._errors) from self._errors[min(self._errors)]
-        return [receipt for receipt in receipts if receipt is not None]
+            raise PartlySent(self._receipts, self._errors) from self._errors[min(self._errors)]
+        return [receipt for receipt in self._receipts if receipt is not None]
+
+    async def _send_singles(self, messages: Iterable[Message]) -> None:
+        route: Route | None = None
+        topic = None
+        receipts, window = self._receipts, self._window
+        unflushed = 0
+        for index, message in enumerate(messages):
+            if message.topic != topic:
+                topic = message.topic
+                topic_bytes = topic.encode()
+                route = await self._session.publish_route(topic, self._session.deadline(self._timeout_s))
+            assert route is not None
+            receipts.append(None)
+            queue = self._choose(route)
+            lane = self._lanes.get((queue, 1))
+            if lane is None or not lane.connection.is_open:
+                lane = await self._new_lane(queue, 1)
+            unique_id = message.unique_id
+            if unique_id is None and self._next_id is not None:
+                unique_id = self._next_id()
+            text = encode_properties_text(message, unique_id)
+            record = encode_put_record(
+                topic_bytes, queue.queue_id, message.body, text, message.flag, 0, wall_clock_ms()
+            )
+            call = lane.connection.start_template(lane.template, self._waiter, record)
+            window.append(_Sent(index, call, lane, (unique_id,), record))
+            unflushed += 1
+            if unflushed >= self._flush_every:
+                # Early, so that the broker works on these while the next ones are encoded.
+                lane.connection.flush_now()
+                unflushed = 0
+            if len(window) >= self._in_flight and not await self._make_room():
+                return
+
+    async def _send_blocks(self, messages: Iterable[Message]) -> None:
+        iterator = iter(messages)
+        receipts, window = self._receipts, self._window
+        held: list[Message] = []
+        while group := held or list(islice(iterator, self._batch)):
+            topic = group[0].topic
+            end = next((i for i, message in enumerate(group) if message.topic != topic), len(group))
+            group, held = group[:end], group[end:]
+            route = await self._session.publish_route(topic, self._session.deadline(self._timeout_s))
+            index = len(receipts)
+            receipts += [None] * len(group)
+            queue = self._choose(route)
+            lane = self._lanes.get((queue, len(group)))
+            if lane is None or not lane.connection.is_open:
+                lane = await self._new_lane(queue, len(group))
+            next_id = self._next_id
+            unique_ids = [message.unique_id or (next_id() if next_id else None) for message in group]
+            block = encode_put_block(group, topic, queue.queue_id, wall_clock_ms(), unique_ids)
+            if len(block) > BLOCK_BYTES_MAX:
+                raise InvalidMessage(
+                    f"{len(group)} messages make a block of {len(block)} bytes, but at most {BLOCK_BYTES_MAX} travel "
+                    "at once; choose a smaller batch"
+                )
+            call = lane.connection.start_template(lane.template, self._waiter, block)
+            window.append(_Sent(index, call, lane, unique_ids, block))
+            lane.connection.flush_now()
+            if len(window) >= self._in_flight and not await self._make_room():
+                return
 
     def _choose(self, route: Route) -> MessageQueue:
         if self._queue_id is not None:
@@ -138,51 +181,66 @@ class PipelinedSend:
             return queue_by_key(route, self._key)
         return self._selector.choose(route)
 
-    async def _new_lane(self, queue: MessageQueue) -> _Lane:
+    async def _new_lane(self, queue: MessageQueue, count: int) -> _Lane:
         deadline = self._session.deadline(self._timeout_s)
         connection = await self._putter.connection(queue, deadline)
-        lane = self._lanes[queue] = _Lane(queue, connection, self._putter.template(queue, 1, self._ack))
+        template = self._putter.template(queue, count, self._ack)
+        lane = self._lanes[queue, count] = _Lane(queue, connection, template)
         return lane
 
+    async def _make_room(self) -> bool:
+        """Take answers until a good part of the window is free; return whether to go on sending."""
+        room_from = self._in_flight - self._flush_every
+        while len(self._window) > room_from and not self._errors:
+            await self._take_answers()
+        return not self._errors
+
     async def _take_answers(self) -> None:
-        """Wait until at least one message of the window is answered and take all answers that are here."""
-        self._waiter.ready = False
+        """Wait until the oldest frame of the window is answered and take all answers that follow it.
+
+        A connection answers puts of one ack level in their order, so nothing is gained by looking further.
+        """
         window = self._window
-        if not any(sent.call.done for sent in window):
+        while not window[0].call.done:
+            self._waiter.ready = False
             deadline = self._session.deadline(self._timeout_s)
             if not await self._session.pump.wait(self._waiter, deadline):
                 self._time_out()
                 return
-        still_out = []
-        for sent in window:
-            if sent.call.done:
-                self._take(sent)
-            else:
-                still_out.append(sent)
-        window[:] = still_out
+        while window and window[0].call.done:
+            self._take(window.popleft())
 
     def _take(self, sent: _Sent) -> None:
         call = sent.call
         if call.error is not None:
-            if call.sent:
-                self._errors[sent.number] = outcome_unknown(
-                    sent.lane.queue, [sent.unique_id], str(call.error)
-                )
-            else:
-                self._errors.setdefault(sent.number, call.error)
+            self._failed(sent, call.error)
             return
+        topic, ids = sent.lane.queue.topic, sent.unique_ids
         try:
-            receipt = single_receipt(sent.lane.queue.topic, result_of(call), sent.unique_id)
-            self._receipts[sent.number] = receipt
-            check_ack(call, self._ack, [receipt])
+            result = result_of(call)
+            if len(ids) == 1:
+                receipts = [single_receipt(topic, result, ids[0])]
+            else:
+                receipts = block_receipts(topic, sent.block, result, ids)
+            self._receipts[sent.number : sent.number + len(ids)] = receipts
+            check_ack(call, self._ack, receipts)
         except (BrokerError, AckNotReached) as error:
-            self._errors[sent.number] = error
+            self._note(sent, error)
+
+    def _failed(self, sent: _Sent, error: ReputError) -> None:
+        if sent.call.sent:
+            error = outcome_unknown(sent.lane.queue, sent.unique_ids, str(error))
+        self._note(sent, error)
+
+    def _note(self, sent: _Sent, error: ReputError) -> None:
+        for number in range(sent.number, sent.number + len(sent.unique_ids)):
+            self._errors.setdefault(number, error)
 
     def _time_out(self) -> None:
-        reason = f"no answer within {self._timeout_s:.2g} s"
+        reason = f"no answer within {self._timeout_s:.3g} s"
         for sent in self._window:
             sent.lane.connection.abandon(sent.call)
-            self._errors[sent.number] = outcome_unknown(sent.lane.queue, [sent.unique_id], reason)
+            self._note(sent, outcome_unknown(sent.lane.queue, sent.unique_ids, reason))
         self._window.clear()
 
     async def _settle(self, error: ReputError) -> None:

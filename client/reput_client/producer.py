@@ -210,14 +210,16 @@ class Producer:
         messages: Iterable[Message],
         *,
         in_flight: int | None = None,
+        batch: int = 1,
         ack: str | None = None,
         queue_id: int | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendReceipt]:
-        """Send messages one a frame, up to `in_flight` unanswered at a time; return their receipts in order.
+        """Send messages with up to `in_flight` frames unanswered at a time; return their receipts in order.
 
-        Messages to one queue are stored in their order. Without `queue_id` or `key` they go to each queue in turn.
+        A frame carries one message, or a block of up to `batch` that is stored whole or not at all. Messages to one
+        queue are stored in their order. Without `queue_id` or `key` the frames go to each queue in turn.
         `timeout_s` is how long the broker may stay silent. `retries` does not count here.
 
         Raises:
@@ -226,12 +228,15 @@ class Producer:
         """
         if in_flight is not None and in_flight < 1:
             raise ValueError(f"in_flight must be at least 1, not {in_flight}")
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1, not {batch}")
         work = PipelinedSend(
             self._session,
             self._putter,
             self._selector,
             self._ids,
             in_flight=in_flight or self._max_in_flight,
+            batch=batch,
             ack=self._ack if ack is None else AckLevel(ack),
             queue_id=queue_id,
             key=key,

@@ -93,8 +93,16 @@ class Server:
         """Whether any connection has requests that are not answered yet, or answers that are not sent."""
         return any(connection.is_busy for connection in self._connections)
 
-    async def run(self, listeners: dict[str, socket.socket]) -> None:
-        """Listen on bound sockets, by listener name, and serve what they accept, until cancelled."""
+    async def run(
+        self,
+        listeners: dict[str, socket.socket],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen on bound sockets, by listener name, and serve what they accept, until cancelled.
+
+        Reports that it has started once all of them listen.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_house)
             with self._accepting:
@@ -102,6 +110,7 @@ class Server:
                     for name, bound in listeners.items():
                         bound.listen(_BACKLOG)
                         accepting.start_soon(self._accept, name, bound, nursery)
+                    task_status.started()
             for bound in listeners.values():
                 bound.close()
 

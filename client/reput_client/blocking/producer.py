@@ -91,17 +91,24 @@ class Producer(BlockingClient):
         messages: Iterable[Message],
         *,
         in_flight: int | None = None,
+        batch: int = 1,
         ack: str | None = None,
         queue_id: int | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendReceipt]:
-        """Send messages one a frame, many unanswered at a time; see `reput_client.Producer.send_pipelined`.
+        """Send messages with many frames unanswered at a time; see `reput_client.Producer.send_pipelined`.
 
         `messages` is read while the client's lock is held: an iterator that waits holds up other threads.
         """
         return self._runtime.run(
             self._producer.send_pipelined(
-                messages, in_flight=in_flight, ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s
+                messages,
+                in_flight=in_flight,
+                batch=batch,
+                ack=ack,
+                queue_id=queue_id,
+                key=key,
+                timeout_s=timeout_s,
             )
         )
