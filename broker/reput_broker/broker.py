@@ -379,8 +379,7 @@ class Broker:
             started_at = time.monotonic()
             clean = False
             try:
-                await trio.to_thread.run_sync(self._store.close)
-                clean = True
+                clean = await trio.to_thread.run_sync(self._store.close)
             except (OSError, ReputError) as error:
                 log.error(
                     "store_not_closed_in_order", detail=str(error), hint="the next start recovers the store"
