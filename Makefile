@@ -46,6 +46,7 @@ check: $(READY) ## style, types, import rules; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing_public_api.py
 	$(BIN)/lint-imports
 
 format: $(READY) ## rewrite the code as `make check` wants it

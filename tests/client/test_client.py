@@ -165,6 +165,31 @@ def test_lingering_sends_share_blocks_and_get_receipts_of_their_own(
     face.run(scenario)
 
 
+def test_large_messages_cross_in_pieces_while_small_ones_pass(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        bodies = [bytes([number]) * (2_500_000 + number) for number in range(3)]
+        async with face.Producer(address, batch_bytes=6_000_000) as producer:
+            await producer.send(Message(topic, b"first"), queue_id=0)
+
+            async def large() -> None:
+                await producer.send_batch([Message(topic, body) for body in bodies], queue_id=1)
+
+            async def small() -> None:
+                for _ in range(10):
+                    await producer.send(Message(topic, b"small"), queue_id=0)
+
+            await face.together(large, small)
+        async with face.PullConsumer(address, group="g") as consumer:
+            received: list[bytes] = []
+            while len(received) < 3:
+                result = await consumer.pull(topic, 1, len(received), wait_s=1.0)
+                received += [message.body for message in result.messages]
+            assert received == bodies
+            assert await consumer.max_offset(topic, 0) == 11
+
+    face.run(scenario)
+
+
 def test_keys_choose_queues_and_wrong_queues_are_refused(face: Face, address: str, topic: str) -> None:
     async def scenario() -> None:
         async with face.Producer(address) as producer:

@@ -1,0 +1,116 @@
+"""Uses of the client's public names that must type-check; `mypy --strict` reads this file, nothing runs it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import assert_type
+
+from reput_client import (
+    Admin,
+    Consumer,
+    LocalFileOffsetStore,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PullResult,
+    PullStatus,
+    ReadOffsetType,
+    ReceivedMessage,
+    RemoteOffsetStore,
+    SendReceipt,
+    blocking,
+)
+from reput_protocol.bodies import TopicConfig, TopicRoute
+
+ADDRESS = "127.0.0.1:10911"
+
+
+async def produce() -> None:
+    async with Producer(ADDRESS, group="shop") as producer:
+        assert_type(producer, Producer)
+        receipt = await producer.send(
+            Message("orders", b"...", tag="paid", keys=["o-42"], properties={"k": "v"}), ack="flushed"
+        )
+        assert_type(receipt, SendReceipt)
+        assert_type(receipt.message_id, str)
+        assert_type(receipt.offset_message_id, str)
+        assert_type(receipt.queue_offset, int)
+        receipts = await producer.send_batch(
+            [Message("orders", bytearray(b"1")), Message("orders", memoryview(b"2"))]
+        )
+        assert_type(receipts, list[SendReceipt])
+        messages = (Message("orders", b"x") for _ in range(3))
+        assert_type(await producer.send_pipelined(messages, in_flight=64, key="k"), list[SendReceipt])
+
+
+async def consume() -> None:
+    async with Consumer(
+        ADDRESS, group="billing", topic="orders", tags="paid || refunded", start="earliest"
+    ) as consumer:
+        async for message in consumer:
+            assert_type(message, ReceivedMessage)
+            assert_type(message.body, bytes)
+            assert_type(message.tag, str | None)
+            assert_type(message.keys, tuple[str, ...])
+            assert_type(message.properties, dict[str, str])
+        assert_type(await consumer.receive(timeout_s=1.0), ReceivedMessage | None)
+
+        async def handle(message: ReceivedMessage) -> int:
+            return len(message.body)
+
+        await consumer.run(handle, concurrency=4)
+        await consumer.commit()
+    Consumer(
+        [ADDRESS],
+        group="g",
+        topic="t",
+        start=datetime.now(UTC),
+        offset_store=LocalFileOffsetStore(Path("offsets")),
+    )
+
+
+async def pull() -> None:
+    async with PullConsumer(ADDRESS, group="g") as consumer:
+        result = await consumer.pull("orders", queue_id=0, offset=0, max_messages=32, wait_s=15.0)
+        assert_type(result, PullResult)
+        assert_type(result.status, PullStatus)
+        assert_type(result.messages[0], ReceivedMessage)
+        assert_type(result.messages[:2], list[ReceivedMessage])
+        await consumer.commit("orders", 0, result.next_begin_offset)
+        assert_type(await consumer.committed("orders", 0), int | None)
+        assert_type(await consumer.queues("orders"), list[MessageQueue])
+        store = RemoteOffsetStore(consumer)
+        assert_type(
+            await store.read(MessageQueue("orders", "broker-a", 0), ReadOffsetType.READ_FROM_STORE), int
+        )
+
+
+async def administer() -> None:
+    async with Admin(ADDRESS) as admin:
+        await admin.create_topic("orders", queues=4, perm=6)
+        assert_type(await admin.list_topics(), list[str])
+        assert_type(await admin.topic_config("orders"), TopicConfig)
+        assert_type(await admin.route("orders"), TopicRoute)
+        assert_type(await admin.broker_status(), dict[str, str])
+        assert_type(await admin.view_message("7F00000100002A9F00000000000000DE"), ReceivedMessage)
+
+
+def block() -> None:
+    with blocking.Producer(ADDRESS, group="shop") as producer:
+        assert_type(producer, blocking.Producer)
+        assert_type(producer.send(blocking.Message("orders", b"x")), SendReceipt)
+        assert_type(producer.send_batch([Message("orders", b"x")]), list[SendReceipt])
+    with blocking.Consumer(ADDRESS, group="billing", topic="orders") as consumer:
+        for message in consumer:
+            assert_type(message, ReceivedMessage)
+        consumer.run(print, concurrency=2)
+    with blocking.PullConsumer(ADDRESS, group="g") as pull_consumer:
+        assert_type(pull_consumer.pull("orders", queue_id=0, offset=0), PullResult)
+        store = blocking.RemoteOffsetStore(pull_consumer)
+        store.persist_all(pull_consumer.queues("orders"))
+    with blocking.Admin(ADDRESS) as admin:
+        assert_type(admin.max_offset("orders", 0), int)
+    local = blocking.LocalFileOffsetStore("offsets.json")
+    blocking.Consumer(ADDRESS, group="billing", topic="orders", offset_store=local)

@@ -1,0 +1,36 @@
+"""Addresses as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput_client.address import Address, parse_address, parse_addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:10911", Address("127.0.0.1", 10911)),
+        ("broker", Address("broker", 10911)),
+        ("[::1]:7", Address("::1", 7)),
+        ("[::1]", Address("::1", 10911)),
+        ("::1", Address("::1", 10911)),
+        (" a:1 ", Address("a", 1)),
+    ],
+)
+def test_forms(text: str, expected: Address) -> None:
+    assert parse_address(text) == expected
+    assert parse_address(str(expected)) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":1", "a:0", "a:65536", "a:b", "a:-1", "a:\uff11"])
+def test_what_cannot_be_an_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        parse_address(text)
+
+
+def test_several_addresses_lose_their_duplicates_and_keep_their_order() -> None:
+    assert parse_addresses("b:2,a:1; b:2") == (Address("b", 2), Address("a", 1))
+    assert parse_addresses(["b:2", "a:1"]) == (Address("b", 2), Address("a", 1))
+    with pytest.raises(ValueError, match="no broker address"):
+        parse_addresses(" , ")

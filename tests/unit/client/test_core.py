@@ -1,0 +1,86 @@
+"""Calls, their bytes and their answers, without a socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput_client.core import Call, ChannelCore, RequestTemplate, Waiter
+from reput_client.errors import ConnectionLost
+from reput_protocol.errors import FrameTooLarge, ProtocolError
+from reput_protocol.frames import FrameReader, encode_frame
+from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, decode_header
+
+
+def answer(opaque: int, body: bytes = b"", flag: int = RESPONSE_FLAG) -> bytes:
+    return encode_frame(Header(0, opaque, flag, version=1), HeaderType.MSGPACK, body)
+
+
+@pytest.mark.parametrize("opaque", [1, 127, 128, 255, 65_536, 0x7FFF_FFFF])
+def test_a_template_gives_the_frame_that_encoding_the_header_would_mean(opaque: int) -> None:
+    template = RequestTemplate(105, {"topic": "t", "n": 5, "yes": True, "none": None})
+    (frame,) = FrameReader().receive_data(template.encode(opaque, 4) + b"body")
+    header = decode_header(frame.header_type, frame.header)
+    assert (header.code, header.opaque, header.flag, header.version) == (105, opaque, 0, 1)
+    assert header.ext == {"topic": "t", "n": 5, "yes": True, "none": None}
+    assert bytes(frame.body) == b"body"
+
+
+def test_answers_find_their_calls_in_any_order_and_any_chunking() -> None:
+    core = ChannelCore()
+    waiters = [Waiter() for _ in range(3)]
+    calls = [core.new_call(waiter) for waiter in waiters]
+    data = answer(calls[2].opaque, b"2") + answer(calls[0].opaque, b"0" * 1000) + answer(calls[1].opaque)
+    for position in range(0, len(data), 7):
+        core.receive_data(data[position : position + 7])
+    assert all(call.done for call in calls)
+    assert all(waiter.ready for waiter in waiters)
+    assert bytes(calls[0].body) == b"0" * 1000
+    assert bytes(calls[2].body) == b"2"
+    assert core.pending == 0
+    assert not core.expects_more
+
+
+def test_answers_nobody_waits_for_and_requests_of_the_broker_are_dropped() -> None:
+    core = ChannelCore()
+    abandoned, kept = core.new_call(Waiter()), core.new_call(Waiter())
+    core.abandon(abandoned)
+    core.receive_data(answer(abandoned.opaque) + answer(kept.opaque, flag=0) + answer(99))
+    assert not abandoned.done
+    assert not kept.done, "a request with the same number is no answer"
+    core.receive_data(answer(kept.opaque))
+    assert kept.done
+
+
+def test_a_failure_ends_every_pending_call() -> None:
+    core = ChannelCore()
+    calls = [core.new_call(Waiter()) for _ in range(2)]
+    core.fail_all(ConnectionLost("a:1", "gone"))
+    for call in calls:
+        assert call.done
+        with pytest.raises(ConnectionLost):
+            _ = call.answer
+
+
+def test_frames_before_a_broken_one_still_count() -> None:
+    core = ChannelCore(frame_limit=1000)
+    call: Call = core.new_call(Waiter())
+    with pytest.raises(FrameTooLarge):
+        core.receive_data(answer(call.opaque) + b"\x7f\xff\xff\xff\x4d\0\0\0")
+    assert call.done
+    with pytest.raises(ProtocolError):
+        ChannelCore().receive_data(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def test_opaques_start_over_before_they_leave_31_bits() -> None:
+    core = ChannelCore()
+    core._next_opaque = 0x7FFF_FFFF
+    assert [core.new_call(Waiter()).opaque for _ in range(3)] == [0x7FFF_FFFF, 1, 2]
+
+
+def test_a_waiter_wakes_its_sleeper() -> None:
+    woken = []
+    waiter = Waiter()
+    waiter.wake = lambda: woken.append(1)
+    waiter.notify()
+    assert waiter.ready
+    assert woken == [1]

@@ -1,0 +1,31 @@
+"""The client's errors carry their facts, also through a pickle."""
+
+from __future__ import annotations
+
+import pickle
+
+from reput_client import errors
+from reput_client.receipts import SendReceipt
+from reput_protocol.codes import AckLevel
+from reput_protocol.errors import ReputError
+
+
+def test_facts_survive_a_pickle() -> None:
+    receipt = SendReceipt("t", 0, 1, 2, 3, "127.0.0.1:1", AckLevel.PAGE_CACHE)
+    for error in (
+        errors.ConnectFailed("a:1", "refused"),
+        errors.SendOutcomeUnknown("t", 1, ["id"], "no answer"),
+        errors.AckNotReached("flushed", [receipt], 10, "slow"),
+        errors.PartlySent([receipt, None], {1: errors.ClientClosed()}),
+        errors.DamagedMessage("t", 1, 2, "bad"),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert isinstance(copy, ReputError)
+        assert str(copy) == str(error)
+        assert vars(copy).keys() == vars(error).keys()
+
+
+def test_what_a_partly_sent_call_says() -> None:
+    receipt = SendReceipt("t", 0, 1, 2, 3, "127.0.0.1:1", AckLevel.PAGE_CACHE)
+    error = errors.PartlySent([receipt, None], {1: errors.ClientClosed("closed")})
+    assert str(error) == "1 messages stored, then message 1 failed: closed"

@@ -1,0 +1,59 @@
+"""Routes: which queues can be written and read, where, and for how long an answer holds."""
+
+from __future__ import annotations
+
+from reput_client.address import Address
+from reput_client.routing import Route, RouteTable
+from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
+from reput_protocol.message import MessageQueue
+
+BODY = TopicRoute(
+    queue_datas=[
+        QueueData("b2", read_queue_nums=1, write_queue_nums=3, perm=6),
+        QueueData("b1", read_queue_nums=2, write_queue_nums=2, perm=4),
+        QueueData("b3", read_queue_nums=1, write_queue_nums=1, perm=2),
+    ],
+    broker_datas=[
+        BrokerData("c", "b1", {0: "h1:1", 1: "h1:2"}),
+        BrokerData("c", "b2", {0: "h2:1"}),
+        BrokerData("c", "b3", {1: "h3:2"}),
+    ],
+)
+
+
+def test_permissions_and_numbers_choose_the_queues() -> None:
+    route = Route.from_body("t", BODY)
+    assert route.writable == (
+        MessageQueue("t", "b2", 0),
+        MessageQueue("t", "b2", 1),
+        MessageQueue("t", "b2", 2),
+        MessageQueue("t", "b3", 0),
+    )
+    assert route.readable == (
+        MessageQueue("t", "b1", 0),
+        MessageQueue("t", "b1", 1),
+        MessageQueue("t", "b2", 0),
+    )
+    assert route.brokers == {"b1": Address("h1", 1), "b2": Address("h2", 1)}, "only masters"
+
+
+def test_the_template_gives_a_new_topic_at_most_four_queues() -> None:
+    body = TopicRoute([QueueData("b", 8, 8, 7)], [BrokerData("c", "b", {0: "h:1"})])
+    route = Route.from_body("TBW102", body).as_template_for("new")
+    assert route.template
+    assert route.writable == tuple(MessageQueue("new", "b", number) for number in range(4))
+
+
+def test_a_route_grows_stale_but_stays_known() -> None:
+    table = RouteTable(refresh_s=30.0)
+    assert table.get("t") is None
+    assert table.is_stale("t", 0.0)
+    route = Route.from_body("t", BODY)
+    table.put(route, 100.0)
+    assert table.get("t") is route
+    assert not table.is_stale("t", 129.9)
+    assert table.is_stale("t", 130.0)
+    table.touch("t", 130.0)
+    assert not table.is_stale("t", 150.0)
+    table.forget("t")
+    assert table.get("t") is None
