@@ -6,12 +6,13 @@ Messages are built inside the timed part, and a consumer reads every body and ev
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reput_cli.bench_payload import Payloads, made_at_ns
 from reput_cli.bench_report import ClientResult
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from reput_client.received import ReceivedMessage
 from reput_protocol.errors import ReputError
 
 _TAG = "bench"
@@ -91,20 +92,25 @@ def _send(
 def run_consumer(plan: BenchPlan, client: int) -> ClientResult:
     """Read the plan's queues from their first message, each body and tag, until the plan's messages are read."""
     del client  # the queues say which part is this client's
-    payloads = Payloads(plan.size) if plan.verify else None
+    check = Payloads(plan.size).check if plan.verify else None
     result = ClientResult()
     with PullConsumer(plan.server, group="reput-bench", timeout_s=plan.timeout_s) as consumer:
         started_at = time.perf_counter()
-        for body in _bodies(consumer, plan):
-            result.messages += 1
-            result.message_bytes += len(body)
-            if payloads is not None and not payloads.check(bytes(body)):
-                result.errors += 1
+        for messages in _pulls(consumer, plan):
+            size = 0
+            for message in messages:
+                body = message.body
+                size += len(body)
+                if message.tag != _TAG or (check is not None and not check(body)):
+                    result.errors += 1
+            result.messages += len(messages)
+            result.message_bytes += size
         result.duration_s = time.perf_counter() - started_at
     return result
 
 
-def _bodies(consumer: PullConsumer, plan: BenchPlan) -> Iterator[bytes]:
+def _pulls(consumer: PullConsumer, plan: BenchPlan) -> Iterator[Sequence[ReceivedMessage]]:
+    """Pull the plan's queues in turn, from their first messages to their ends."""
     offsets = dict.fromkeys(plan.queues, 0)
     left = plan.messages
     while offsets and left > 0:
@@ -112,12 +118,7 @@ def _bodies(consumer: PullConsumer, plan: BenchPlan) -> Iterator[bytes]:
             result = consumer.pull(
                 plan.topic, queue_id=queue_id, offset=offsets[queue_id], max_messages=1_024, wait_s=0.0
             )
-            for message in result.messages:
-                if message.tag != _TAG:
-                    raise ReputError(
-                        f"{plan.topic}-{queue_id}#{message.queue_offset} was not put by this bench"
-                    )
-                yield message.body
+            yield result.messages
             left -= len(result.messages)
             offsets[queue_id] = result.next_begin_offset
             if result.next_begin_offset >= result.max_offset:

@@ -51,6 +51,10 @@ _BORN_TIMESTAMP: Final = 7
 _BODY_SIZE: Final = 8
 
 
+_TAGS_NAME: Final = b"TAGS\x01"
+_VALUE_END: Final = 2
+
+
 class ReceivedMessage:
     """One message of a pull.
 
@@ -113,7 +117,17 @@ class ReceivedMessage:
         """The tag, or None."""
         if not self._checked:
             self._check(self._body())
-        value = find_property_in(self._record, b"TAGS", self._properties_at(), self._end)
+        record, start, end = self._record, self._properties_at(), self._end
+        found = record.rfind(_TAGS_NAME, start, end)
+        if found < 0:
+            return None
+        if found == start or record[found - 1] == _VALUE_END:
+            # The usual case in few steps: the name stands where a name stands, and nothing like it comes later.
+            value_start = found + len(_TAGS_NAME)
+            value_end = record.find(_VALUE_END, value_start, end)
+            if value_end > value_start:
+                return record[value_start:value_end].decode("utf-8", "replace")
+        value = find_property_in(record, b"TAGS", start, end)
         return None if value is None else value.decode("utf-8", "replace")
 
     @property
