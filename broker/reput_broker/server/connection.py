@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 _READ_BYTES = 1 << 18
 _BODY_SENT_APART = 4096
+_ANSWERS_A_WRITE = 64  # a read can bring hundreds of frames: let the peer go on while the rest is handled
 _MSGPACK = HeaderType.MSGPACK.value
 _PYTHON = LanguageCode.PYTHON.value
 
@@ -216,6 +217,8 @@ class Connection:
                 result = await dispatcher.finish(request, result)
             if result is not None:
                 self.answer(request, result)
+                if self.outbox.queued >= _ANSWERS_A_WRITE:
+                    self.flush()
             elif header.flag & ONEWAY_FLAG:
                 self.answer(request, Response())
             elif not request.is_answered:

@@ -53,6 +53,11 @@ class Outbox:
         return self._draining
 
     @property
+    def queued(self) -> int:
+        """Buffers that wait for the next `flush`."""
+        return len(self._queued)
+
+    @property
     def is_crowded(self) -> bool:
         """Whether more waits here than one connection may leave waiting."""
         return self._unsent_bytes + self._queued_bytes > self._limit()
