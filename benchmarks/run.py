@@ -86,7 +86,7 @@ def blocks(rounds: int, scale: float) -> Row:
         plan = BenchPlan(
             address, TOPIC, count, SIZE, ack="page_cache", in_flight=8, batch=BATCH, warmup=6_400
         )
-        return run_producer(plan, 0).rate, echo.pipelined(Payloads(SIZE), count, 8, BATCH)
+        return run_producer(plan, 0).rate, echo.pipelined(Payloads(SIZE), count, 16, BATCH)
 
     ours, theirs, ratio = _against_echo(rounds, measure)
     return {
@@ -104,7 +104,7 @@ def pull(rounds: int, scale: float) -> Row:
     def measure(address: str, echo: EchoClient, _: RunningBroker) -> tuple[float, float]:
         run_producer(BenchPlan(address, TOPIC, count, SIZE, ack="page_cache", batch=BATCH), 0)
         plan = BenchPlan(address, TOPIC, count, SIZE, queues=(0, 1, 2, 3))
-        return run_consumer(plan, 0).rate, echo.pipelined(Payloads(SIZE), count, 8, BATCH)
+        return run_consumer(plan, 0).rate, echo.pipelined(Payloads(SIZE), count, 16, BATCH)
 
     ours, theirs, ratio = _against_echo(rounds, measure)
     return {
