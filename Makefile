@@ -46,7 +46,7 @@ check: $(READY) ## style, types, import rules; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests/typing_public_api.py
+	$(BIN)/mypy tests/typing_public_api.py tools/*.py examples/*.py benchmarks/*.py
 	$(BIN)/lint-imports
 
 format: $(READY) ## rewrite the code as `make check` wants it

@@ -16,7 +16,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,9 @@ def check_image(engine: Engine) -> None:
     check_config(engine.image_config())
     environment, ports = free_ports()
     address = f"127.0.0.1:{ports['port']}"
-    with_container(engine, environment, ports, lambda container: first_run(container, address))
+    with_container(
+        engine, environment, ports, lambda container: first_run(container, address, ports.values())
+    )
     with_container(engine, environment, ports, lambda container: second_run(container, address))
 
 
@@ -149,9 +151,9 @@ def wait_healthy(container: Container) -> None:
         time.sleep(0.2)
 
 
-def first_run(container: Container, address: str) -> None:
+def first_run(container: Container, address: str, ports: Iterable[int]) -> None:
     """Process 1 is confined as promised; what is put from outside is pulled back."""
-    check_confinement(container)
+    check_confinement(container, ports)
     with Producer(address, group="image-check") as producer:
         receipts = [producer.send(Message(TOPIC, body), ack="flushed", queue_id=0) for body in BODIES]
     if [receipt.queue_offset for receipt in receipts] != [*range(len(BODIES))]:
@@ -183,17 +185,19 @@ def check_messages(address: str) -> None:
 # Run inside the container. A child sees process 1 of its own namespace as /proc/1.
 _FACTS = """
 import json, os
+sockets = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
 status = dict(line.split(":", 1) for line in open("/proc/1/status"))
 print(json.dumps({
     "uid": status["Uid"].split(), "gid": status["Gid"].split(), "bounding": int(status["CapBnd"], 16),
     "effective": int(status["CapEff"], 16), "command": open("/proc/1/cmdline").read().split("\\0")[:-1],
     "root_read_only": bool(os.statvfs("/").f_flag & os.ST_RDONLY),
-    "volume_owner": os.stat("/var/lib/reput").st_uid}))
+    "volume_owner": os.stat("/var/lib/reput").st_uid,
+    "listening": [int(at[9:], 16) for _, at, _, state, *_ in sockets if state == "0A" and at.startswith("00000000:")]}))
 """
 
 
-def check_confinement(container: Container) -> None:
-    """Process 1 is the broker, as 10001, without capabilities, on a read-only root."""
+def check_confinement(container: Container, ports: Iterable[int]) -> None:
+    """Process 1 is the broker, as 10001, without capabilities, on a read-only root, and listens on every address."""
     answer = container.execute("python3", "-c", _FACTS)
     if answer.returncode:
         raise CheckFailed(f"a look inside failed: {answer.stderr}")
@@ -203,6 +207,11 @@ def check_confinement(container: Container) -> None:
     wrong = {name: facts[name] for name, value in expected.items() if facts[name] != value}
     if wrong or "serve" not in facts["command"]:
         raise CheckFailed(f"process 1 is not confined as promised: {wrong or facts['command']}")
+    unheard = {*ports} - {*facts["listening"]}
+    if unheard:
+        raise CheckFailed(
+            f"nothing listens on 0.0.0.0 at {sorted(unheard)}; a published port would reach nobody"
+        )
     _passed(f"process 1 is `{' '.join(facts['command'])}` as {UID}:{UID}, no capabilities, read-only root")
 
 
@@ -275,7 +284,11 @@ def _passed(what: str) -> None:
 def _finish(not_run: list[str], status: int) -> int:
     for what in not_run:
         print(f"not run {what}")
-    verdicts = {0: "the image works", 1: "the image check FAILED", 2: "the image was not built here"}
+    verdicts = {
+        0: "everything that could be run here passed",
+        1: "the image check FAILED",
+        2: "the image was not built here",
+    }
     print(verdicts[status], flush=True)
     return status
 

@@ -19,13 +19,14 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 IMAGE = "localhost/reput-image-check"
 UID = 10001
 STOP_DEADLINE_S = 40.0
+START_DEADLINE_S = 10.0
 
 
 class EngineError(Exception):
@@ -165,6 +166,7 @@ class ChrootEngine(Engine):
 
     def build(self, repository: Path, base: str) -> str:
         """Build with buildah, from a stand-in where the base image cannot be pulled."""
+        self.close()  # what an interrupted check left: its stand-in must not pass for a base image that was pulled
         self._directory.mkdir(parents=True, exist_ok=True)
         source = f"{base}, pulled"
         try:
@@ -208,7 +210,9 @@ class ChrootEngine(Engine):
         command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script]
         with log_path.open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        return _ChrootContainer(process, user, log_path, lambda: self._buildah("rm", container))
+        started = _ChrootContainer(process, user, log_path, lambda: self._buildah("rm", container))
+        started.wait_confined()
+        return started
 
     def close(self) -> None:
         """Remove image, containers and volume; the packed stand-in stays for the next time."""
@@ -268,12 +272,22 @@ class _ChrootContainer(Container):
     def log(self) -> str:
         return self._log_path.read_text(errors="replace")
 
+    def wait_confined(self) -> None:
+        """Wait until process 1 has its own root: before that, a command run beside it would see the machine's."""
+        deadline = time.monotonic() + START_DEADLINE_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError, EngineError):
+                if os.readlink(f"/proc/{self._process_one()}/root") != "/":
+                    return
+            time.sleep(0.01)
+
     def _process_one(self) -> int:
         pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        if not children:
-            raise EngineError(f"process 1 has ended\n  {self.log()[-2000:]}")
-        return int(children[0])
+        with suppress(OSError):
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            if children:
+                return int(children[0])
+        raise EngineError(f"process 1 has ended\n  {self.log()[-2000:]}")
 
 
 def _captured(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
