@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +61,9 @@ def command(
         starts = {q: start.resolve(admin, topic, q) for q in range(queues)}
         ends = {q: end.resolve(admin, topic, q) if end else None for q in range(queues)}
     follower = _Follower(settings, topic, group, tag, render, count)
-    anyio.run(follower.run, {q: (starts[q], ends[q]) for q in range(queues)})
+    spans = {q: (starts[q], ends[q]) for q in range(queues)}
+    if anyio.run(follower.run_until_interrupted, spans):
+        raise KeyboardInterrupt
     return ExitCode.DONE
 
 
@@ -91,6 +94,23 @@ class _Follower:
     tags: str
     render: Callable[[ReceivedMessage], str]
     remaining: int | None
+
+    async def run_until_interrupted(self, spans: dict[int, tuple[int, int | None]]) -> bool:
+        """Run, and return whether Ctrl-C ended it. What was printed by then is committed all the same."""
+        interrupted = False
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                nonlocal interrupted
+                with anyio.open_signal_receiver(signal.SIGINT) as signals:
+                    async for _ in signals:
+                        interrupted = True
+                        tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            await self.run(spans)
+            tasks.cancel_scope.cancel()
+        return interrupted
 
     async def run(self, spans: dict[int, tuple[int, int | None]]) -> None:
         """Follow each queue from its start to its end, or for ever where the end is None."""
