@@ -229,7 +229,7 @@ def check_config(config: Mapping[str, Any]) -> None:
         str(port) for port in PORTS.values()
     }:
         wrong["ExposedPorts"] = config.get("ExposedPorts")
-    if config.get("Healthcheck", {}).get("Test") != ["CMD", "reput", "health"]:
+    if (config.get("Healthcheck") or {}).get("Test") != ["CMD", "reput", "health"]:
         wrong["Healthcheck"] = config.get("Healthcheck")
     labels = {name for name in config.get("Labels", {}) if name.startswith("org.opencontainers.image.")}
     if len(labels) < 5 or wrong:

@@ -91,7 +91,8 @@ class Engine(ABC):
 class DaemonEngine(Engine):
     """docker or podman."""
 
-    VOLUME = "reput-image-check"
+    NAME = "reput-image-check"
+    """The name of the volume and of the one container at a time."""
 
     def __init__(self, program: str) -> None:
         self.name = program
@@ -99,20 +100,35 @@ class DaemonEngine(Engine):
 
     def build(self, repository: Path, base: str) -> str:
         """Pull the base image, build, and make the volume."""
+        self.close()  # what an interrupted check left
         run([self.name, "pull", base], deadline_s=600)
-        run([self.name, "build", "--tag", IMAGE, str(repository)])
-        run([self.name, "volume", "create", self.VOLUME])
+        # podman's own image format has no room for a health check.
+        formats = ["--format", "docker"] if self.name == "podman" else []
+        run([self.name, "build", *formats, "--tag", IMAGE, str(repository)])
+        run([self.name, "volume", "create", self.NAME])
         return f"{base}, pulled"
 
     def image_config(self) -> dict[str, Any]:
         """Return what the daemon says of the image."""
-        config: dict[str, Any] = json.loads(run([self.name, "image", "inspect", IMAGE]))[0]["Config"]
-        return config
+        inspected = json.loads(run([self.name, "image", "inspect", IMAGE]))[0]
+        # docker notes the health check in the configuration, podman beside it.
+        return {"Healthcheck": inspected.get("Healthcheck"), **inspected["Config"]}
 
     def start(self, environment: Mapping[str, str], ports: Sequence[int]) -> Container:
         """Start it detached, read-only and without capabilities."""
-        command = [self.name, "run", "--detach", "--read-only", "--cap-drop", "ALL", "--tmpfs", "/tmp"]
-        command += ["--security-opt", "no-new-privileges", "--volume", f"{self.VOLUME}:/var/lib/reput"]
+        command = [
+            self.name,
+            "run",
+            "--detach",
+            "--name",
+            self.NAME,
+            "--read-only",
+            "--cap-drop",
+            "ALL",
+            "--tmpfs",
+            "/tmp",
+        ]
+        command += ["--security-opt", "no-new-privileges", "--volume", f"{self.NAME}:/var/lib/reput"]
         for port in ports:
             command += ["--publish", f"127.0.0.1:{port}:{port}"]
         for name, value in environment.items():
@@ -120,9 +136,9 @@ class DaemonEngine(Engine):
         return _DaemonContainer(self.name, run([*command, IMAGE]).strip())
 
     def close(self) -> None:
-        """Remove the volume and the image; the base image stays."""
-        subprocess.run([self.name, "volume", "rm", self.VOLUME], capture_output=True, check=False)
-        subprocess.run([self.name, "image", "rm", IMAGE], capture_output=True, check=False)
+        """Remove container, volume and image; the base image stays."""
+        for removal in (["rm", "--force", self.NAME], ["volume", "rm", self.NAME], ["image", "rm", IMAGE]):
+            subprocess.run([self.name, *removal], capture_output=True, check=False)
 
 
 class _DaemonContainer(Container):
