@@ -1,0 +1,77 @@
+"""A plain socket that speaks frames: what any peer, well-behaved or not, can send to a broker."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from itertools import count
+from types import TracebackType
+
+from reput_protocol.frames import FrameReader, encode_frame
+from reput_protocol.header import Header, HeaderType, Value, decode_header
+
+TIMEOUT_S = 10.0
+
+
+class RawClient:
+    """One connection; `header_type` is what its requests are written in."""
+
+    def __init__(self, address: str, header_type: int = HeaderType.MSGPACK) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self._reader = FrameReader()
+        self._answers: list[tuple[Header, bytes, int]] = []
+        self._opaques = count(1)
+        self.header_type = header_type
+
+    def request(
+        self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"", *, flag: int = 0
+    ) -> tuple[Header, bytes]:
+        """Send a request and return its answer: header and body."""
+        opaque = self.send(code, ext, body, flag=flag)
+        header, content, header_type = self.receive()
+        assert header.opaque == opaque
+        assert header_type == self.header_type, "an answer mirrors the request's header type"
+        return header, content
+
+    def send(
+        self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"", *, flag: int = 0
+    ) -> int:
+        """Send a request and return its opaque number."""
+        opaque = next(self._opaques)
+        self.send_bytes(encode_frame(Header(code, opaque, flag, ext=dict(ext or {})), self.header_type, body))
+        return opaque
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self._socket.sendall(data)
+
+    def receive(self) -> tuple[Header, bytes, int]:
+        """Return the next answer: header, body, header type."""
+        while not self._answers:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise EOFError("the broker closed the connection")
+            self._answers += [
+                (decode_header(frame.header_type, frame.header), bytes(frame.body), frame.header_type)
+                for frame in self._reader.receive_data(data)
+            ]
+        return self._answers.pop(0)
+
+    def is_closed_by_peer(self) -> bool:
+        """Wait for the end of the connection; answers that come before are kept."""
+        try:
+            while True:
+                self._answers.append(self.receive())
+        except (EOFError, ConnectionError):
+            return True
+        except TimeoutError:
+            return False
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
