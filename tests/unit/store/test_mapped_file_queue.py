@@ -1,0 +1,234 @@
+"""Ordered, preallocated files named by their first offset: every operation, and what a directory may hold."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reput_broker.store.errors import DiskFull, FlushFailed, ForeignFile, StoreDamaged
+from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.mapped_file_queue import MappedFileQueue
+
+SIZE = 4096
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Iterator[MappedFileQueue]:
+    queue = MappedFileQueue(tmp_path / "log", SIZE)
+    queue.load()
+    yield queue
+    queue.close()
+
+
+def fill(stream: MappedFileQueue, size: int, start: int = 0) -> None:
+    """Append `size` bytes, each file to its brim."""
+    while size:
+        file = stream.last_file_for(start)
+        assert file is not None
+        part = min(size, file.left_bytes)
+        file.append(b"x" * part)
+        size -= part
+
+
+def names(stream: MappedFileQueue) -> list[int]:
+    return [int(path.name) for path in sorted(stream.directory.iterdir())]
+
+
+def test_an_empty_stream(stream: MappedFileQueue) -> None:
+    assert stream.first_file is None
+    assert stream.last_file is None
+    assert stream.last_file_for(0, create=False) is None
+    assert (stream.min_offset, stream.max_offset, stream.max_wrote_position) == (-1, 0, 0)
+    assert stream.find_by_offset(0, first_if_missing=True) is None
+    assert stream.find_by_timestamp(0) is None
+    assert stream.reset_offset(0) is False
+
+
+def test_a_stream_begins_with_the_file_that_contains_its_start(stream: MappedFileQueue) -> None:
+    file = stream.last_file_for(3 * SIZE + 5)
+    assert file is not None
+    assert file.base_offset == 3 * SIZE
+    assert names(stream) == [3 * SIZE]
+    assert stream.min_offset == 3 * SIZE
+    assert file.path.stat().st_blocks * 512 >= SIZE, "the file is allocated, not sparse"
+
+
+def test_appends_roll_and_offsets_are_found(stream: MappedFileQueue) -> None:
+    fill(stream, 2 * SIZE + 100)
+    assert names(stream) == [0, SIZE, 2 * SIZE]
+    assert stream.max_wrote_position == stream.max_offset == 2 * SIZE + 100
+    for offset, base in ((0, 0), (SIZE - 1, 0), (SIZE, SIZE), (3 * SIZE - 1, 2 * SIZE)):
+        found = stream.find_by_offset(offset)
+        assert found is not None
+        assert found.base_offset == base
+    assert stream.find_by_offset(3 * SIZE) is None
+    assert stream.find_by_offset(3 * SIZE, first_if_missing=True) is stream.first_file
+    full = stream.files[0]
+    assert stream.last_file_for(0, create=False) is stream.last_file
+    assert full.is_full
+
+
+def test_bytes_to_commit_and_to_flush_shrink_with_commit_and_flush(stream: MappedFileQueue) -> None:
+    fill(stream, SIZE + 10)
+    assert (stream.bytes_to_commit, stream.bytes_to_flush) == (SIZE + 10, SIZE + 10)
+    stream.commit()
+    assert stream.bytes_to_commit == 0
+    while stream.bytes_to_flush:
+        stream.flush()
+    assert stream.flushed_where == SIZE + 10
+    assert all(
+        file.flushed_position <= file.committed_position <= file.wrote_position for file in stream.files
+    )
+
+
+def test_find_by_timestamp_takes_the_first_file_modified_since(stream: MappedFileQueue) -> None:
+    fill(stream, 3 * SIZE)
+    for seconds, file in enumerate(stream.files, start=1_000):
+        os.utime(file.path, (seconds, seconds))
+    for wanted_ms, base in (
+        (0, 0),
+        (1_000_000, 0),
+        (1_000_001, SIZE),
+        (1_002_000, 2 * SIZE),
+        (9_999_999, 2 * SIZE),
+    ):
+        found = stream.find_by_timestamp(wanted_ms)
+        assert found is not None
+        assert found.base_offset == base
+
+
+def test_reset_offset_really_resets(stream: MappedFileQueue) -> None:
+    """RocketMQ 4.3.1 walked its files from the wrong end: nothing was reset, and it reported success."""
+    fill(stream, 2 * SIZE + 100)
+    assert stream.reset_offset(SIZE + 50) is True
+    assert stream.max_wrote_position == SIZE + 50
+    assert names(stream) == [0, SIZE]
+    last = stream.last_file
+    assert last is not None
+    assert last.path.read_bytes() == b"x" * 50 + bytes(SIZE - 50)
+    fill(stream, 10)
+    assert stream.max_wrote_position == SIZE + 60
+
+
+def test_reset_offset_refuses_what_lies_too_far_back_or_ahead(stream: MappedFileQueue) -> None:
+    fill(stream, 4 * SIZE)
+    for offset in (SIZE, 4 * SIZE + 1):
+        assert stream.reset_offset(offset) is False
+    assert names(stream) == [0, SIZE, 2 * SIZE, 3 * SIZE]
+
+
+def test_truncate_dirty_files_deletes_what_follows(stream: MappedFileQueue) -> None:
+    fill(stream, 3 * SIZE)
+    stream.truncate_dirty_files(SIZE + 7)
+    assert names(stream) == [0, SIZE]
+    assert stream.max_wrote_position == SIZE + 7
+
+
+def test_delete_last_takes_the_newest_file(stream: MappedFileQueue) -> None:
+    fill(stream, 2 * SIZE)
+    assert stream.delete_last()
+    assert names(stream) == [0]
+
+
+def test_a_prepared_file_is_adopted(stream: MappedFileQueue) -> None:
+    fill(stream, SIZE)
+    assert stream.prepare_next()
+    assert stream.has_prepared
+    assert names(stream) == [0, SIZE]
+    assert len(stream.files) == 1, "it belongs to the stream only once it is needed"
+    fill(stream, 1)
+    assert [file.base_offset for file in stream.files] == [0, SIZE]
+    assert not stream.has_prepared
+
+
+def test_a_full_disk_leaves_the_stream_and_the_directory_as_they_were(
+    stream: MappedFileQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(stream, SIZE)
+
+    def refuse(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", refuse)
+        with pytest.raises(DiskFull, match="no space"):
+            stream.last_file_for()
+    assert names(stream) == [0]
+    fill(stream, 1)
+    assert names(stream) == [0, SIZE]
+
+
+def test_a_failed_sync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = MappedFile(tmp_path / "f", SIZE, 0, create=True)
+    file.append(b"data")
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(FlushFailed):
+            file.flush()
+    with pytest.raises(FlushFailed):
+        file.flush()
+    assert file.flushed_position == 0
+    file.close()
+
+
+def test_a_file_that_is_held_outlives_its_destruction(tmp_path: Path) -> None:
+    file = MappedFile(tmp_path / "f", SIZE, 0, create=True)
+    file.append(b"held bytes")
+    assert file.hold()
+    view = file.slice(0, 10)
+    assert file.destroy(1_000_000) is False
+    assert bytes(view) == b"held bytes"
+    assert file.hold() is False, "no new readers"
+    view.release()
+    file.release()
+    assert file.is_cleaned_up
+    assert file.destroy(0) is True
+    assert not (tmp_path / "f").exists()
+
+
+def test_published_bytes_appear_with_the_first_eight_last(tmp_path: Path) -> None:
+    file = MappedFile(tmp_path / "f", SIZE, 0, create=True)
+    data = bytes(range(1, 101))
+    assert file.write_published(data) == 0
+    assert file.read_at(0, 100) == data
+    assert file.wrote_position == 100
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "says"),
+    [
+        ({"0" * 20: SIZE, "notes.txt": 3}, ForeignFile, "notes.txt"),
+        ({"0" * 20: 100, f"{SIZE:020}": SIZE}, ForeignFile, "0" * 20),
+        ({"0" * 20: SIZE, f"{SIZE:020}": SIZE - 1}, ForeignFile, f"{SIZE:020}"),
+        ({"0" * 20: SIZE, f"{2 * SIZE:020}": SIZE}, StoreDamaged, "missing"),
+        ({"7".zfill(20): SIZE}, ForeignFile, "7"),
+    ],
+)
+def test_what_does_not_belong_stops_the_load_and_stays(
+    tmp_path: Path, files: dict[str, int], error: type[Exception], says: str
+) -> None:
+    for name, size in files.items():
+        (tmp_path / name).write_bytes(b"\1" * size)
+    with pytest.raises(error, match=says):
+        MappedFileQueue(tmp_path, SIZE).load()
+    assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == files
+
+
+def test_an_empty_last_file_is_removed_at_load_and_subdirectories_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ("0" * 20)).write_bytes(b"\1" * SIZE)
+    (tmp_path / f"{SIZE:020}").touch()
+    (tmp_path / "other").mkdir()
+    stream = MappedFileQueue(tmp_path, SIZE)
+    stream.load()
+    assert [file.base_offset for file in stream.files] == [0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0" * 20, "other"]
+    stream.close()
