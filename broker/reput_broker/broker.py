@@ -247,7 +247,7 @@ class Broker:
         self._allocate = AllocateService(store)
         self._reput = ReputMessageService(store, self._after_dispatch)
         self._flush = FlushCommitLogService(
-            store, config.store, counters, on_flushed=self._reput.wake, on_failure=self._turn_read_only
+            store, config.store, counters, on_flushed=self._reput.catch_up, on_failure=self._turn_read_only
         )
         self._upkeep = StoreUpkeep(store, config.store, counters)
         self._topic_saver = TableSaver(self._topics)

@@ -36,7 +36,8 @@ class FlushCommitLogService:
     """Decides when the log is synced and releases those who wait.
 
     Args:
-        on_flushed: called after each sync that moved the flushed offset.
+        on_flushed: called after each sync that moved the flushed offset, before anybody is answered: what is
+            acknowledged as flushed can then be read already.
         on_failure: called once, with the reason, when a sync has failed.
     """
 
@@ -98,8 +99,8 @@ class FlushCommitLogService:
             return
         if flushed > before:
             self._counters.flush_seconds["commitlog"].observe(time.monotonic() - started_at)
-            self._release(flushed)
             self._on_flushed()
+            self._release(flushed)
         elif self._waiters:
             self._release(flushed)
 

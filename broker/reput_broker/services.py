@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import structlog
 import trio
@@ -23,6 +24,7 @@ from reput_protocol.errors import ReputError
 log = structlog.get_logger(__name__)
 
 _REPUT_INTERVAL_S = 0.001
+_CATCH_UP_STEPS = 4
 _STUCK_INTERVAL_S = 0.1
 _RETRY_INTERVAL_S = 1.0
 
@@ -41,6 +43,16 @@ class ReputMessageService:
     def wake(self) -> None:
         """Note that there is something to dispatch now."""
         self._woken.set()
+
+    def catch_up(self) -> None:
+        """Dispatch what has just become readable, at once; what takes longer, or fails, is left to `run`."""
+        with suppress(ReputError):
+            for _ in range(_CATCH_UP_STEPS):
+                if self._store.dispatch_idle or not self._store.reput_step():
+                    break
+                self._after_step()
+        if not self._store.dispatch_idle:
+            self.wake()
 
     async def run(self) -> None:
         """Dispatch until cancelled."""
