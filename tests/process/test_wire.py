@@ -71,6 +71,16 @@ def as_text(ext: dict[str, Value]) -> dict[str, Value]:
     return {name: str(value) for name, value in ext.items()}
 
 
+def wait_readable(client: RawClient, topic: str, end: int) -> None:
+    """Wait until queue 0 ends at `end`: an acknowledged message is dispatched to its queue a moment later."""
+    deadline = time.monotonic() + 5
+    while True:
+        header, _ = client.request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+        if int(str(header.ext["offset"])) == end:
+            return
+        assert time.monotonic() < deadline, header
+
+
 def bodies(data: bytes) -> list[bytes]:
     found, position = [], 0
     while position < len(data):
@@ -122,6 +132,7 @@ def test_rocketmq_sends_are_stored_with_what_the_broker_adds(
         assert [h.code for h in (first, second, third)] == [0, 0, 0]
         assert [h.ext["queueOffset"] for h in (first, second, third)] == ["0", "1", "2"]
         assert len(str(third.ext["msgId"]).split(",")) == 2
+        wait_readable(client, topic, 4)
         _, data = client.request(PULL, as_text(pull_ext(topic)))
         assert bodies(data) == [b"ten", b"three-ten", b"one", b"two"]
         record = decode_record(data)
@@ -164,6 +175,7 @@ def test_what_is_not_served_is_refused_and_not_stored_as_something_else(
 def test_a_pull_for_no_message_still_brings_one(broker: BrokerProcess, topic: str) -> None:
     with RawClient(broker.address) as client:
         client.request(PUT, put_ext(topic, 2, "flushed"), block_of(topic, b"1", b"2"))
+        wait_readable(client, topic, 2)
         header, data = client.request(PULL, pull_ext(topic, maxMsgNums=0))
         assert (header.code, bodies(data)) == (0, [b"1"])
 
@@ -177,6 +189,7 @@ def test_offsets_out_of_range_each_have_their_status(broker: BrokerProcess, topi
             ResponseCode.PULL_OFFSET_MOVED,
         )
         client.request(PUT, put_ext(topic, 2, "flushed"), block_of(topic, b"1", b"2"))
+        wait_readable(client, topic, 2)
         at_end, _ = client.request(PULL, pull_ext(topic, 2))
         beyond, _ = client.request(PULL, pull_ext(topic, 3))
         assert (at_end.code, at_end.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, 2)
