@@ -1,0 +1,106 @@
+"""Held pulls: woken by messages for them, ended by deadlines, forgotten with their clients."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from reput_broker.config import LongPollingConfig
+from reput_broker.long_polling import PullRequestHoldService
+from reput_protocol.filters import TagFilter
+from reput_protocol.hashing import tags_code
+
+QUEUE = ("orders", 0)
+
+
+class Holder:
+    """A hold service and a record of which pulls were run again, and when."""
+
+    def __init__(self) -> None:
+        self.service = PullRequestHoldService(LongPollingConfig())
+        self.resumed: list[tuple[str, float]] = []
+
+    def hold(self, name: str, offset: int, wait_s: float = 15.0, tags: str | None = None) -> Any:
+        client = SimpleNamespace(is_closed=False)
+        request: Any = SimpleNamespace(client=client)
+        tag_filter = None if tags is None else TagFilter.parse(tags)
+        self.service.hold(
+            request,
+            QUEUE,
+            offset,
+            tag_filter,
+            wait_s,
+            lambda: self.resumed.append((name, trio.current_time())),
+        )
+        return client
+
+    def arrive(self, end: int, *tags: str) -> None:
+        self.service.arriving(*QUEUE, end, [tags_code(tag) for tag in tags], 0)
+        self.service.answer_ready()
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.resumed]
+
+
+@pytest.mark.trio
+async def test_a_message_wakes_the_pulls_it_is_for() -> None:
+    holder = Holder()
+    holder.hold("behind", 5)
+    holder.hold("ahead", 6)
+    holder.hold("filtered", 5, tags="paid")
+    holder.arrive(6, "refunded")
+    assert holder.names == ["behind"]
+    holder.arrive(7, "paid", "refunded")
+    assert sorted(holder.names[1:]) == ["ahead", "filtered"]
+    assert holder.service.count == 0
+
+
+@pytest.mark.trio
+async def test_pulls_end_at_their_deadlines_and_no_later_than_the_longest_wait(
+    autojump_clock: MockClock,
+) -> None:
+    holder = Holder()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(holder.service.run)
+        await wait_all_tasks_blocked()
+        started_at = trio.current_time()
+        holder.hold("long", 0, wait_s=3600.0)
+        await trio.sleep(1.0)
+        holder.hold("short", 0, wait_s=2.0)
+        await trio.sleep(40.0)
+        nursery.cancel_scope.cancel()
+    assert [(name, round(at - started_at, 3)) for name, at in holder.resumed] == [
+        ("short", 3.0),
+        ("long", 25.0),
+    ]
+
+
+@pytest.mark.trio
+async def test_a_gone_client_is_forgotten() -> None:
+    holder = Holder()
+    holder.hold("gone", 0).is_closed = True
+    holder.hold("here", 0)
+    holder.service.drop_closed()
+    assert holder.service.count == 1
+    holder.arrive(1, "x")
+    assert holder.names == ["here"]
+
+
+@pytest.mark.trio
+async def test_all_are_run_again_when_the_broker_stops_or_the_topic_goes() -> None:
+    holder = Holder()
+    holder.hold("a", 0)
+    holder.hold("b", 9)
+    holder.service.release_topic("other")
+    assert holder.names == []
+    holder.service.release_topic("orders")
+    assert sorted(holder.names) == ["a", "b"]
+    holder.hold("c", 0)
+    holder.service.release_all()
+    assert holder.names[-1] == "c"
+    assert holder.service.count == 0
