@@ -1,0 +1,167 @@
+"""Group commit: one sync answers all who wait; a late sync and a failed one are told apart."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from reput_broker.config import StoreConfig
+from reput_broker.counters import Counters
+from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.request import Response
+from reput_broker.store.errors import StoreReadOnly
+from reput_protocol.codes import ResponseCode
+
+
+class FakeStore:
+    """A log whose syncs succeed, hang or fail as the test says."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.flushed_offset = 0
+        self.syncs = 0
+        self.failing = False
+        self.delay_s = 0.0
+
+    @property
+    def flush_behind_bytes(self) -> int:
+        return self.written - self.flushed_offset
+
+    def flush_commit_log(self) -> int:
+        target = self.written
+        self.syncs += 1
+        time.sleep(self.delay_s)
+        if self.failing:
+            raise StoreReadOnly("the disk is gone")
+        self.flushed_offset = target
+        return target
+
+
+class Bench:
+    """A flush service over a fake store, and the answers it gave."""
+
+    def __init__(self, flush: str = "sync", **options: Any) -> None:
+        self.store = FakeStore()
+        self.answers: list[tuple[int, Response]] = []
+        self.flushes = 0
+        self.failures: list[str] = []
+        store: Any = self.store
+        self.counters = Counters()
+        self.service = FlushCommitLogService(
+            store,
+            StoreConfig(flush=flush, **options),  # type: ignore[arg-type]
+            self.counters,
+            on_flushed=self._flushed,
+            on_failure=self.failures.append,
+        )
+
+    def _flushed(self) -> None:
+        self.flushes += 1
+
+    def put(self, number: int) -> None:
+        """Append 100 bytes and wait for their sync."""
+        self.store.written += 100
+        client = SimpleNamespace(
+            answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None
+        )
+        request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
+        request.reply = lambda response: self.answers.append((number, response))
+        response = Response(0, {"queueOffset": number, "ack": "flushed"})
+        self.service.answer_when_flushed(self.store.written, request, response, 1)
+
+    async def answered(self, count: int) -> None:
+        with trio.fail_after(5):
+            while len(self.answers) < count:
+                await trio.sleep(0.002)
+
+
+@pytest.mark.trio
+async def test_puts_that_wait_together_share_a_sync() -> None:
+    bench = Bench()
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            bench.put(number)
+        nursery.start_soon(bench.service.run)
+        await bench.answered(50)
+        nursery.cancel_scope.cancel()
+    assert bench.store.syncs == 1
+    assert bench.flushes == 1
+    assert [number for number, _ in bench.answers] == list(range(50))
+    assert {response.code for _, response in bench.answers} == {0}
+    assert bench.counters.flush_batch_messages.count == 1
+
+
+@pytest.mark.trio
+async def test_puts_that_come_during_a_sync_wait_for_the_next() -> None:
+    bench = Bench()
+    bench.store.delay_s = 0.05
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        bench.put(0)
+        await trio.sleep(0.02)
+        bench.put(1)
+        bench.put(2)
+        await bench.answered(1)
+        assert bench.store.flushed_offset == 100
+        await bench.answered(3)
+        nursery.cancel_scope.cancel()
+    assert bench.store.syncs == 2
+
+
+@pytest.mark.trio
+async def test_a_sync_that_takes_too_long_is_answered_with_the_receipt() -> None:
+    bench = Bench(sync_timeout="20ms")
+    bench.store.delay_s = 0.3
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        nursery.start_soon(bench.service.expire)
+        bench.put(7)
+        await bench.answered(1)
+        nursery.cancel_scope.cancel()
+    _, response = bench.answers[0]
+    assert response.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert response.ext["queueOffset"] == 7
+    assert response.ext["ack"] == "page_cache"
+    assert "do not send again" in str(response.remark)
+    assert bench.failures == []
+
+
+@pytest.mark.trio
+async def test_a_failed_sync_is_final_and_everybody_is_told() -> None:
+    bench = Bench()
+    bench.store.failing = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        bench.put(0)
+        await bench.answered(1)
+        bench.store.failing = False
+        bench.put(1)
+        await bench.answered(2)
+        nursery.cancel_scope.cancel()
+    assert [response.code for _, response in bench.answers] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
+    assert bench.store.syncs == 1, "no sync is tried after one has failed"
+    assert len(bench.failures) == 1
+    assert bench.counters.flush_errors["commitlog"] == 1
+
+
+@pytest.mark.trio
+async def test_asynchronous_flush_syncs_by_the_clock_and_at_once_for_who_waits() -> None:
+    bench = Bench("async", flush_interval="30ms")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        bench.store.written += 100
+        bench.service.wrote()
+        await trio.sleep(0.005)
+        assert bench.store.syncs == 0
+        with trio.fail_after(5):
+            while bench.store.flushed_offset < 100:
+                await trio.sleep(0.005)
+        bench.put(1)
+        await bench.answered(1)
+        nursery.cancel_scope.cancel()
+    assert bench.answers[0][1].code == 0
