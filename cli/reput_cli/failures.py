@@ -32,6 +32,11 @@ class CommandFailed(Exception):
 
 def report_failure(error: BaseException) -> int:
     """Print `error` for a person on stderr and return the exit code that stands for it."""
+    if isinstance(error, BaseExceptionGroup):
+        # Tasks that ran side by side failed together; what a person can act on is the first of them.
+        leaves = _leaves(error)
+        pipes = [leaf for leaf in leaves if isinstance(leaf, BrokenPipeError)]
+        return report_failure((pipes or leaves)[0])
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort | KeyboardInterrupt):
@@ -51,6 +56,12 @@ def report_failure(error: BaseException) -> int:
     if "-vv" in sys.argv:
         traceback.print_exception(error)
     return failure.code
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for member in error.exceptions for leaf in _leaves(member)]
+    return [error]
 
 
 def _close_stdout() -> None:
@@ -102,8 +113,6 @@ def _worded(error: BaseException) -> CommandFailed:
         if isinstance(error, kind):
             what, _, reason = str(error).partition("\n")
             return CommandFailed(what, reason=reason or None, remedy=remedy(), code=code)
-    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        return _worded(error.exceptions[0])
     if isinstance(error, protocol_errors.ReputError):
         return CommandFailed(str(error))
     if isinstance(error, OSError):

@@ -27,7 +27,10 @@ def command() -> None:
 def list_topics(settings: Settings, show_all: bool) -> int:
     """List the topics with their queues."""
     with _admin(settings) as admin:
-        names = sorted(name for name in admin.list_topics() if show_all or not is_system_topic(name))
+        own = _own_topics(admin)
+        names = sorted(
+            name for name in admin.list_topics() if show_all or not (is_system_topic(name) or name in own)
+        )
         configs = [admin.topic_config(name) for name in names]
     Printer(settings).rows(
         ["topic", "read_queues", "write_queues", "permission"],
@@ -142,6 +145,13 @@ def route(settings: Settings, topic: str) -> int:
     ]
     Printer(settings).rows(["topic", "broker", "address", "read_queues", "write_queues"], rows)
     return ExitCode.DONE
+
+
+def _own_topics(admin: Admin) -> set[str]:
+    """Return the topics that a broker has for its own name and its cluster's."""
+    info = admin.cluster_info()
+    clusters = set(info.cluster_addr_table)
+    return clusters | set(info.broker_addr_table) | {f"{cluster}_REPLY_TOPIC" for cluster in clusters}
 
 
 def _admin(settings: Settings) -> Admin:

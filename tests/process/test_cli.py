@@ -233,6 +233,38 @@ def test_interrupting_a_follower_keeps_what_it_printed(broker: BrokerProcess) ->
     assert again.stdout.splitlines() == ["d"]
 
 
+def test_a_reader_that_stops_reading_is_no_error(broker: BrokerProcess) -> None:
+    reput("produce", "piped-away", server=broker.address, text="\n".join(map(str, range(2_000))))
+    for more in ([], ["-g", "head"]):
+        command = [
+            sys.executable,
+            "-m",
+            "reput_cli",
+            "consume",
+            "piped-away",
+            "--server",
+            broker.address,
+            *more,
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(30) == 0
+        process.stderr.close()
+
+
+def test_only_topics_that_somebody_made_are_listed(broker: BrokerProcess) -> None:
+    reput("topic", "create", "listed", server=broker.address)
+    names = {
+        row["topic"] for row in json.loads(reput("topic", "list", "-O", "json", server=broker.address).stdout)
+    }
+    assert "listed" in names
+    assert names.isdisjoint({"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC", "TBW102"})
+
+
 def test_bench_measures_and_verifies(broker: BrokerProcess, tmp_path: Path) -> None:
     csv = tmp_path / "figures.csv"
     common = ["--topic", "bench-t", "--msgs", "2000", "--size", "128", "-O", "json"]
