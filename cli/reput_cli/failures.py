@@ -84,7 +84,7 @@ def _worded(error: BaseException) -> CommandFailed:
         (
             client_errors.BrokerNotFound,
             ExitCode.CANNOT_CONNECT,
-            lambda: "reput doctor, or check the broker's `advertise`",
+            lambda: "reput topic route TOPIC, and the `advertise` option of the broker",
         ),
         (
             client_errors.ConnectionLost,
