@@ -101,10 +101,11 @@ class FakeBroker:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        # First the acceptor ends: a connection it took a moment ago must be among those that are hung up on.
+        self._thread.join(5)
         self.drop_connections()
         with self._arrived:
             self._arrived.notify_all()
-        self._thread.join(5)
 
     def restart(self) -> None:
         """Listen again at the same address; messages and offsets are kept."""
