@@ -32,6 +32,7 @@ from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
+from reput_broker.processors.put_run import PutRunProcessor
 from reput_broker.processors.queue import QueueProcessor
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.topic import TopicProcessor
@@ -256,9 +257,10 @@ class Broker:
             self._offsets, self._offset_saver, lambda: config.offsets.flush_interval
         )
         access = TopicAccess(self._topics, self._topic_saver, counters)
+        lock = PutLock()
         appender = Appender(
             store,
-            PutLock(),
+            lock,
             self._flush,
             self._reput,
             counters,
@@ -300,7 +302,13 @@ class Broker:
         handlers: dict[int, Handler] = {}
         for processor in processors:
             handlers |= processor.handlers()
-        self._server = Server(config, Dispatcher(handlers), counters, on_gone=self._hold.drop_closed)
+        dispatcher = Dispatcher(
+            handlers,
+            PutRunProcessor(store, access, lock, self._flush, counters).put_run,
+            # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched.
+            _nothing if sync else self._reput.put_by,
+        )
+        self._server = Server(config, dispatcher, counters, on_gone=self._hold.drop_closed)
 
     def _after_dispatch(self) -> None:
         self._hold.answer_ready()
@@ -397,6 +405,10 @@ class Broker:
             "flush": self.config.store.flush,
             "held_pulls": self._hold.count if hasattr(self, "_hold") else 0,
         }
+
+
+def _nothing(_: object) -> None:
+    """Nothing is to be done."""
 
 
 def _log_store_event(event: str, facts: Any) -> None:

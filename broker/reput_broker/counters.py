@@ -144,16 +144,16 @@ class RequestTraffic:
         """A request of this kind was read."""
         self.inflight += 1
 
-    def done(self, response_code: int, duration_s: float) -> None:
-        """Its answer was queued (or, for a oneway request, it was handled) after `duration_s`."""
-        self.inflight -= 1
+    def done(self, response_code: int, duration_s: float, count: int = 1) -> None:
+        """Answers were queued (or, for a oneway request, it was handled) after `duration_s`."""
+        self.inflight -= count
         codes = self.codes
-        codes[response_code] = codes.get(response_code, 0) + 1
-        self.duration_seconds.observe(duration_s)
+        codes[response_code] = codes.get(response_code, 0) + count
+        self.duration_seconds.observe(duration_s, count)
 
-    def abandoned(self) -> None:
+    def abandoned(self, count: int = 1) -> None:
         """It will never be answered: its connection is gone."""
-        self.inflight -= 1
+        self.inflight -= count
 
 
 class ListenerTraffic:

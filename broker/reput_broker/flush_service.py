@@ -16,9 +16,9 @@ import trio
 
 from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
-from reput_broker.request import Refusal, Request, Response, reply_all
+from reput_broker.pending_puts import PendingPut, flush_clients
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
+from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
 
@@ -26,10 +26,7 @@ log = structlog.get_logger(__name__)
 class _Waiter(NamedTuple):
     end_offset: int
     deadline: float
-    request: Request
-    response: Response
-    messages: int
-    received_at: float
+    put: PendingPut
 
 
 class FlushCommitLogService:
@@ -67,15 +64,13 @@ class FlushCommitLogService:
         if self._sync_always:
             self._wanted.set()
 
-    def answer_when_flushed(
-        self, end_offset: int, request: Request, response: Response, messages: int
-    ) -> None:
-        """Send `response` once the log is durable up to `end_offset`, or say that this was not reached in time."""
+    def answer_when_flushed(self, end_offset: int, put: PendingPut) -> None:
+        """Answer `put` once the log is durable up to `end_offset`, or say that this was not reached in time."""
         if self._failure is not None:
-            request.reply(_not_flushed(response, self._failure))
+            put.admit(self._failure)
+            put.client.flush()
             return
-        deadline = request.received_at + self._config.sync_timeout
-        self._waiters.append(_Waiter(end_offset, deadline, request, response, messages, request.received_at))
+        self._waiters.append(_Waiter(end_offset, put.received_at + self._config.sync_timeout, put))
         self._wanted.set()
         self._waiting.set()
 
@@ -112,9 +107,8 @@ class FlushCommitLogService:
             now = time.monotonic()
             late = []
             while self._waiters and self._waiters[0].deadline <= now:
-                late.append(self._waiters.popleft())
-            reason = f"the sync took longer than store.sync_timeout ({self._config.sync_timeout} s)"
-            reply_all([(w.request, _not_flushed(w.response, reason)) for w in late])
+                late.append(self._waiters.popleft().put)
+            _admit(late, f"the sync took longer than store.sync_timeout ({self._config.sync_timeout} s)")
             if not self._waiters:
                 self._waiting = trio.Event()
 
@@ -128,19 +122,20 @@ class FlushCommitLogService:
                 await self._wanted.wait()
 
     def _release(self, flushed_offset: int) -> None:
-        answers: list[tuple[Request, Response]] = []
+        released: list[PendingPut] = []
         waiters = self._waiters
         messages = 0
         now = time.monotonic()
         produce_seconds = self._counters.produce_seconds["flushed"]
         while waiters and waiters[0].end_offset <= flushed_offset:
-            waiter = waiters.popleft()
-            answers.append((waiter.request, waiter.response))
-            messages += waiter.messages
-            produce_seconds.observe(now - waiter.received_at)
-        if answers:
+            put = waiters.popleft().put
+            put.acknowledge()
+            released.append(put)
+            messages += put.messages
+            produce_seconds.observe(now - put.received_at, put.requests)
+        if released:
             self._counters.flush_batch_messages.observe(messages)
-            reply_all(answers)
+            flush_clients(released)
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
@@ -150,17 +145,11 @@ class FlushCommitLogService:
             hint="check the disk, then restart the broker; puts are refused until then",
         )
         waiters, self._waiters = self._waiters, deque()
-        reply_all([(w.request, _not_flushed(w.response, reason)) for w in waiters])
+        _admit([waiter.put for waiter in waiters], reason)
         self._on_failure(reason)
 
 
-def _not_flushed(response: Response, reason: str) -> Response:
-    """Return the answer that carries the receipt and says that its ack level was not reached."""
-    error = ErrorCode.FLUSH_TIMEOUT
-    text = f"stored, but not known to be on disk: {reason}; do not send again unless a duplicate is harmless"
-    ext = {**response.ext, "ack": "page_cache"} if "ack" in response.ext else response.ext
-    return (
-        Refusal(error, text, ext=ext).response()
-        if ext
-        else Response(int(error.response_code), {}, remark=refusal_remark(error, text))
-    )
+def _admit(puts: list[PendingPut], reason: str) -> None:
+    for put in puts:
+        put.admit(reason)
+    flush_clients(puts)

@@ -11,13 +11,18 @@ It raises `Refusal` to say no. Nothing here makes a task per request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from reput_broker.counters import RequestTraffic
+from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode
+from reput_protocol.commands import PutMessageHeader
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
-from reput_protocol.header import Header, HeaderType, Value
+from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, Value
+
+_MSGPACK: Final = HeaderType.MSGPACK.value
+_PYTHON: Final = LanguageCode.PYTHON.value
 
 
 @dataclass(slots=True)
@@ -28,6 +33,11 @@ class Response:
     ext: dict[str, Value] = field(default_factory=dict)
     body: bytes = b""
     remark: str | None = None
+
+    def header(self, opaque: int, header_type: int) -> Header:
+        """Return the header that answers request `opaque`, in words for who speaks `header_type`."""
+        version = PROTOCOL_VERSION if header_type == _MSGPACK else ROCKETMQ_VERSION
+        return Header(self.code, opaque, RESPONSE_FLAG, self.remark, self.ext, _PYTHON, version)
 
 
 class Refusal(ReputError):
@@ -67,6 +77,9 @@ class Client(Protocol):
     def answer(self, request: Request, response: Response) -> None:
         """Queue an answer; it leaves with the next `flush`."""
 
+    def answer_run(self, run: PutRun, frames: bytes, response_code: int = 0) -> None:
+        """Queue the answers to all requests of a run; they leave with the next `flush`."""
+
     def flush(self) -> None:
         """Write what is queued."""
 
@@ -92,6 +105,11 @@ class Request:
     is_answered: bool = False
 
     @property
+    def count(self) -> int:
+        """How many requests this is; see `PutRun`."""
+        return 1
+
+    @property
     def ext(self) -> Mapping[str, Value]:
         """The header's named fields."""
         return self.header.ext
@@ -107,15 +125,29 @@ class Request:
         self.client.flush()
 
 
+@dataclass(slots=True, eq=False)
+class PutRun:
+    """Native puts that one read brought in a row, all with one ack level: what is alike is handled once for all."""
+
+    client: Client
+    received_at: float
+    """As of a `Request`."""
+    traffic: RequestTraffic
+    ack: AckLevel
+    opaques: list[int]
+    headers: list[PutMessageHeader]
+    blocks: list[memoryview]
+    is_answered: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many requests these are."""
+        return len(self.opaques)
+
+
+RunHandler: TypeAlias = Callable[[PutRun], bool]
+"""Takes a run as a whole, and answers it now or later; or returns False and has done nothing."""
+
 Result: TypeAlias = "Response | Awaitable[Response | None] | None"
 Handler: TypeAlias = Callable[[Request], Result]
 
-
-def reply_all(answers: Sequence[tuple[Request, Response]]) -> None:
-    """Answer many requests with one write for each connection."""
-    clients = {}
-    for request, response in answers:
-        request.client.answer(request, response)
-        clients[id(request.client)] = request.client
-    for client in clients.values():
-        client.flush()

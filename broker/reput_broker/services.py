@@ -39,15 +39,28 @@ class ReputMessageService:
         self._store = store
         self._after_step = after_step
         self._woken = trio.Event()
+        self._last_putter: object = None
 
     def wake(self) -> None:
         """Note that there is something to dispatch now."""
         self._woken.set()
 
-    def catch_up(self) -> None:
+    def put_by(self, putter: object) -> None:
+        """Dispatch what `putter` has put and been answered for.
+
+        At once if it is alone: waking a task costs more than a small step. What several put at a time is left to
+        `run`, which dispatches it together.
+        """
+        if putter is self._last_putter:
+            self.catch_up(steps=1)
+        else:
+            self._last_putter = putter
+            self.wake()
+
+    def catch_up(self, steps: int = _CATCH_UP_STEPS) -> None:
         """Dispatch what has just become readable, at once; what takes longer, or fails, is left to `run`."""
         with suppress(ReputError):
-            for _ in range(_CATCH_UP_STEPS):
+            for _ in range(steps):
                 if self._store.dispatch_idle or not self._store.reput_step():
                     break
                 self._after_step()

@@ -231,24 +231,29 @@ def judge(
 
 
 def patch_records(
-    block: bytearray | memoryview,
+    buffer: bytearray | memoryview,
     check: BlockCheck,
     first_queue_offset: int,
     first_physical_offset: int,
     hosts_and_time: bytes,
+    start: int = 0,
 ) -> None:
-    """Write the broker's fields into a checked block, record by record."""
+    """Write the broker's fields into a checked block, record by record.
+
+    The block lies at `start` in `buffer`, and in the log at `first_physical_offset`.
+    """
     queue_offset = first_queue_offset
     for position in check.positions:
-        _PACK_OFFSETS(block, position + QUEUE_OFFSET_AT, queue_offset, first_physical_offset + position)
-        block[position + BORN_HOST_AT : position + _HOSTS_END] = hosts_and_time
+        at = start + position
+        _PACK_OFFSETS(buffer, at + QUEUE_OFFSET_AT, queue_offset, first_physical_offset + position)
+        buffer[at + BORN_HOST_AT : at + _HOSTS_END] = hosts_and_time
         queue_offset += 1
 
 
-def seal_records(block: bytearray | memoryview, check: BlockCheck) -> None:
+def seal_records(buffer: bytearray | memoryview, check: BlockCheck, start: int = 0) -> None:
     """Renew the whole-record checksums of those records of a patched block that have one."""
     for position in check.sealed:
-        seal_record(block, position)
+        seal_record(buffer, start + position)
 
 
 _HEAD: Final = struct.Struct(">iiii4x16si8x36si")

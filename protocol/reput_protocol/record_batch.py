@@ -42,6 +42,7 @@ __all__ = [
     "check_put_block",
     "encode_put_block",
     "patch_block",
+    "patch_run",
     "scan_dispatch",
 ]
 
@@ -93,6 +94,35 @@ def patch_block(
         patch_positions(block, positions, first_queue_offset, first_physical_offset, hosts_and_time)
     if check.sealed:
         seal_records(block, check)
+
+
+def patch_run(
+    run: bytearray,
+    blocks: Iterable[tuple[int, int, BlockCheck]],
+    *,
+    first_physical_offset: int,
+    store_timestamp_ms: int,
+    born_host: bytes,
+    store_host: bytes,
+) -> None:
+    """Do what `patch_block` does for several blocks that lie back to back and go to the log together.
+
+    `blocks` gives for each its size, the queue offset of its first record and its check, in the order of `run`.
+    """
+    assert len(born_host) == len(store_host) == 8, "records of a block hold IPv4 hosts"
+    hosts_and_time = born_host + store_timestamp_ms.to_bytes(8, "big") + store_host
+    start = 0
+    for size, queue_offset, check in blocks:
+        physical_offset = first_physical_offset + start
+        if len(check.positions) < PATCH_COLUMNS_THRESHOLD:
+            patch_records(run, check, queue_offset, physical_offset, hosts_and_time, start)
+        else:
+            positions = np.array(check.positions, dtype=np.int64)
+            block = memoryview(run)[start : start + size]
+            patch_positions(block, positions, queue_offset, physical_offset, hosts_and_time)
+        if check.sealed:
+            seal_records(run, check, start)
+        start += size
 
 
 def encode_put_block(

@@ -13,6 +13,7 @@ import trio
 
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.pending_puts import PendingRequest
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Refusal, Request, Response
 from reput_broker.services import ReputMessageService
@@ -104,7 +105,9 @@ class Appender:
         self._counters.topic(topic).count_in(result.count, size)
         self._wake_reput()
         if ack is AckLevel.FLUSHED:
-            self._flush.answer_when_flushed(result.end_offset, request, response, result.count)
+            self._flush.answer_when_flushed(
+                result.end_offset, PendingRequest(request, response, result.count)
+            )
             return None
         self._flush.wrote()
         self._page_cache_seconds.observe(time.monotonic() - request.received_at)

@@ -18,8 +18,7 @@ from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id
 from reput_protocol.record import encode_record
-
-PUT_BLOCK_BYTES_MAX = 8 << 20
+from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
 
 class SendProcessor:
@@ -62,11 +61,11 @@ class SendProcessor:
         if ack is AckLevel.REPLICATED:
             raise Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
         size = len(request.body)
-        if size > PUT_BLOCK_BYTES_MAX:
+        if size > BLOCK_BYTES_MAX:
             self._counters.rejected["too_large"] += 1
             raise Refusal(
                 ErrorCode.TOO_LARGE,
-                f"a block of {size} bytes, but at most {PUT_BLOCK_BYTES_MAX} are taken; send several smaller ones",
+                f"a block of {size} bytes, but at most {BLOCK_BYTES_MAX} are taken; send several smaller ones",
             )
         if self._access.writable(header.topic, header.queue_id) is None:
             return self._create_and_put(request, header)

@@ -39,6 +39,16 @@ class TopicAccess:
             raise _no_queue(topic, queue_id, max(config.write_queue_nums, config.read_queue_nums))
         return config
 
+    def may_write(self, topic: str, queue_id: int) -> bool:
+        """Tell whether `writable` would return the topic; refuses and counts nothing."""
+        config = self._topics.get(topic)
+        return (
+            config is not None
+            and bool(config.perm & Perm.WRITE)
+            and topic not in FORBIDDEN_SEND_TOPICS
+            and 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums)
+        )
+
     async def create_on_send(self, topic: str, queues: int | None = None) -> None:
         """Create the topic that a send names and save the table before the send is stored.
 

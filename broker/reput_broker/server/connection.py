@@ -15,15 +15,16 @@ import trio
 
 from reput_broker.config import LimitsConfig
 from reput_broker.counters import Counters, ListenerTraffic
-from reput_broker.request import Request, Response
+from reput_broker.request import PutRun, Request, Response
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import BufferedBytes
 from reput_broker.server.outbox import Outbox
 from reput_broker.server.transport import Transport
-from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
+from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.errors import ErrorCode, FrameTooLarge, ProtocolError, UnknownHeaderType, refusal_remark
 from reput_protocol.frames import Frame, FrameReader, encode_frame, encode_frame_head
 from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, decode_header
+from reput_protocol.put_frames import PutHeaderCache, opaque_of
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +32,7 @@ _READ_BYTES = 1 << 18
 _BODY_SENT_APART = 4096
 _ANSWERS_A_WRITE = 64  # a read can bring hundreds of frames: let the peer go on while the rest is handled
 _MSGPACK = HeaderType.MSGPACK.value
-_PYTHON = LanguageCode.PYTHON.value
+_PUT_CODE = RequestCode.PUT_MESSAGE.value
 
 
 class Connection:
@@ -76,11 +77,13 @@ class Connection:
         self._on_close = on_close
         self._role = "unknown"
         self._close_reason: str | None = None
-        self._deferred: set[Request] = set()
+        self._deferred: set[Request | PutRun] = set()
         self._error_header_type = HeaderType.JSON.value
         self._memory_noted = 0
         self._scope = trio.CancelScope()
         self._reader = FrameReader(limits.frame_size, limits.header_size)
+        self._put_headers = PutHeaderCache()
+        self._put_runs = False
         self.outbox = Outbox(
             transport,
             limit=lambda: limits.connection_buffer,
@@ -110,16 +113,23 @@ class Connection:
         request.traffic.done(response.code, time.monotonic() - request.received_at)
         if self._close_reason is not None or asked.flag & ONEWAY_FLAG:
             return
-        version = PROTOCOL_VERSION if request.header_type == _MSGPACK else ROCKETMQ_VERSION
-        header = Header(
-            response.code, asked.opaque, RESPONSE_FLAG, response.remark, response.ext, _PYTHON, version
-        )
+        header = response.header(asked.opaque, request.header_type)
         body = response.body
         if len(body) < _BODY_SENT_APART:
             self.outbox.write(encode_frame(header, request.header_type, body))
         else:
             self.outbox.write(encode_frame_head(header, request.header_type, len(body)))
             self.outbox.write(body)
+
+    def answer_run(self, run: PutRun, frames: bytes, response_code: int = 0) -> None:
+        """Queue the answers to all requests of a run; they leave with the next `flush`."""
+        if run.is_answered:
+            return
+        run.is_answered = True
+        self._deferred.discard(run)
+        run.traffic.done(response_code, time.monotonic() - run.received_at, run.count)
+        if self._close_reason is None:
+            self.outbox.write(frames)
 
     def flush(self) -> None:
         """Write what is queued; a peer that has gone closes the connection."""
@@ -165,7 +175,7 @@ class Connection:
         self._memory_noted = 0
         for request in self._deferred:
             request.is_answered = True
-            request.traffic.abandoned()
+            request.traffic.abandoned(request.count)
         self._deferred.clear()
         self.outbox.close()
         self._transport.close()
@@ -201,32 +211,87 @@ class Connection:
 
     async def _handle(self, frames: list[Frame]) -> None:
         received_at = time.monotonic()
-        dispatcher, count = self._dispatcher, self._counters.request
-        for header_type, header_bytes, body in frames:
-            header = decode_header(header_type, header_bytes)
-            self._error_header_type = header_type
-            if header.flag & RESPONSE_FLAG:
-                continue  # we have asked this peer nothing
-            traffic = count(header_type, header.code)
-            traffic.inflight += 1
-            request = Request(self, header_type, header, body, received_at, traffic)
-            result = dispatcher.begin(request)
-            if result is not None and not isinstance(result, Response):
-                self.flush()  # what is answered already does not wait for this one
-                self._deferred.add(request)
-                result = await dispatcher.finish(request, result)
-            if result is not None:
-                self.answer(request, result)
-                if self.outbox.queued >= _ANSWERS_A_WRITE:
-                    self.flush()
-            elif header.flag & ONEWAY_FLAG:
-                self.answer(request, Response())
-            elif not request.is_answered:
-                self._deferred.add(request)
-            if self._close_reason is not None:
-                self._close_late(request)
-                return
-        self.flush()
+        self._put_runs = False
+        try:
+            position = 0
+            while position < len(frames):
+                run = self._run_of_puts(frames, position, received_at)
+                count = 1 if run is None else run.count
+                if run is None or not self._begin_run(run):
+                    for frame in frames[position : position + count]:
+                        await self._handle_one(frame, received_at)
+                position += count
+                if self._close_reason is not None:
+                    return
+            self.flush()
+        finally:
+            self._dispatch_puts()
+
+    def _run_of_puts(self, frames: list[Frame], start: int, received_at: float) -> PutRun | None:
+        """Return the native puts from frame `start` on that can be handled together; None if it is none."""
+        find = self._put_headers.find
+        run: PutRun | None = None
+        for index in range(start, min(start + _ANSWERS_A_WRITE, len(frames))):
+            header_type, header_bytes, body = frames[index]
+            if header_type != _MSGPACK:
+                break
+            header = find(header_bytes)
+            if header is None:
+                break
+            if run is None:
+                traffic = self._counters.request(_MSGPACK, _PUT_CODE)
+                run = PutRun(self, received_at, traffic, header.ack, [], [], [])
+            elif header.ack is not run.ack:
+                break
+            run.opaques.append(opaque_of(header_bytes))
+            run.headers.append(header)
+            run.blocks.append(body)
+        return run
+
+    def _begin_run(self, run: PutRun) -> bool:
+        run.traffic.inflight += run.count
+        if not self._dispatcher.begin_run(run):
+            run.traffic.inflight -= run.count
+            return False
+        self._put_runs = True
+        self._error_header_type = _MSGPACK
+        if not run.is_answered:
+            self._deferred.add(run)
+        elif run.count == _ANSWERS_A_WRITE:
+            self.flush()
+        return True
+
+    def _dispatch_puts(self) -> None:
+        """Have what runs have put dispatched. Comes after the answers have left, and before anything is awaited."""
+        if self._put_runs:
+            self._put_runs = False
+            self._dispatcher.after_puts(self)
+
+    async def _handle_one(self, frame: Frame, received_at: float) -> None:
+        header_type, header_bytes, body = frame
+        header = decode_header(header_type, header_bytes)
+        self._error_header_type = header_type
+        if header.flag & RESPONSE_FLAG or self._close_reason is not None:
+            return  # we have asked this peer nothing
+        traffic = self._counters.request(header_type, header.code)
+        traffic.inflight += 1
+        request = Request(self, header_type, header, body, received_at, traffic)
+        result = self._dispatcher.begin(request)
+        if result is not None and not isinstance(result, Response):
+            self.flush()  # what is answered already does not wait for this one
+            self._dispatch_puts()
+            self._deferred.add(request)
+            result = await self._dispatcher.finish(request, result)
+        if result is not None:
+            self.answer(request, result)
+            if self.outbox.queued >= _ANSWERS_A_WRITE:
+                self.flush()
+        elif header.flag & ONEWAY_FLAG:
+            self.answer(request, Response())
+        elif not request.is_answered:
+            self._deferred.add(request)
+        if self._close_reason is not None:
+            self._close_late(request)
 
     def _close_late(self, request: Request) -> None:
         """Count a request whose handling has outlived the connection."""

@@ -6,11 +6,11 @@ One table serves all three header types; a processor does not know which one its
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, PutRun, Refusal, Request, Response, RunHandler
 from reput_protocol.errors import (
     BodyMalformed,
     ErrorCode,
@@ -24,10 +24,27 @@ log = structlog.get_logger(__name__)
 
 
 class Dispatcher:
-    """The table of processors."""
+    """The table of processors.
 
-    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+    Args:
+        handlers: the processors by request code.
+        put_run: takes runs of native puts, which may instead go to their processor one by one.
+        after_puts: called with the connection once the runs of a read are stored and their answers written.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        put_run: RunHandler = lambda _: False,
+        after_puts: Callable[[object], None] = lambda _: None,
+    ) -> None:
         self._handlers = dict(handlers)
+        self._put_run = put_run
+        self.after_puts = after_puts
+
+    def begin_run(self, run: PutRun) -> bool:
+        """Store a run of puts; False if it has to be begun one by one instead."""
+        return self._put_run(run)
 
     def begin(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Start a request: return its answer, a coroutine that leads to it, or None if it comes by itself.

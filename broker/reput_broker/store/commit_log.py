@@ -21,10 +21,12 @@ from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.put_checks import has_queue_entry
-from reput_broker.store.results import PutResult
+from reput_broker.store.results import PutResult, RunResult
 from reput_broker.store.status import PutStatus
+from reput_protocol.buffers import Buffer
+from reput_protocol.commands import PutMessageHeader
 from reput_protocol.record import Record
-from reput_protocol.record_batch import BlockCheck, patch_block
+from reput_protocol.record_batch import BlockCheck, patch_block, patch_run
 from reput_protocol.record_layout import (
     BLANK_BYTES,
     BORN_HOST_AT,
@@ -145,6 +147,56 @@ class CommitLog:
         self.next_queue_offsets[key] = queue_offset + count
         self.last_store_timestamp_ms = now
         return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, physical_offset + size, now, count)
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes fit into the file in use."""
+        file = self._file
+        return file is not None and file.wrote_position + size + BLANK_BYTES <= self._file_size
+
+    def append_run(
+        self,
+        headers: Sequence[PutMessageHeader],
+        blocks: Sequence[Buffer],
+        checks: Sequence[BlockCheck],
+        born_host: bytes,
+    ) -> RunResult:
+        """Append checked blocks together, with one copy into the map; there must be room for all (`has_room`).
+
+        A killed process leaves all of them or none.
+        """
+        file = self._file
+        assert file is not None, "there is room in it"
+        run = bytearray().join(blocks)
+        first_physical_offset = physical_offset = file.base_offset + file.wrote_position
+        now = self._clock_ms()
+        taken: dict[tuple[str, int], int] = {}
+        known = self.next_queue_offsets
+        queue_offsets: list[int] = []
+        physical_offsets: list[int] = []
+        sizes: list[int] = []
+        for header, block in zip(headers, blocks, strict=True):
+            key = (header.topic, header.queue_id)
+            queue_offset = taken.get(key)
+            if queue_offset is None:
+                queue_offset = known.get(key, 0)
+            taken[key] = queue_offset + header.count
+            size = len(block)
+            queue_offsets.append(queue_offset)
+            physical_offsets.append(physical_offset)
+            sizes.append(size)
+            physical_offset += size
+        patch_run(
+            run,
+            zip(sizes, queue_offsets, checks, strict=True),
+            first_physical_offset=first_physical_offset,
+            store_timestamp_ms=now,
+            born_host=born_host,
+            store_host=self._store_host,
+        )
+        file.write_published(run)
+        known.update(taken)
+        self.last_store_timestamp_ms = now
+        return RunResult(queue_offsets, physical_offsets, physical_offset, now)
 
     def append_records(self, encoded: Sequence[bytes], records: Sequence[Record]) -> PutResult:
         """Append records that the broker encoded itself, contiguously and as one.

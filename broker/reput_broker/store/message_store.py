@@ -41,11 +41,15 @@ from reput_broker.store.results import (
     GetMessageResult,
     PutResult,
     RecoveryReport,
+    RunResult,
     TransferLimits,
 )
 from reput_broker.store.stats import StoreStats
 from reput_broker.store.status import GetStatus, PutStatus
+from reput_protocol.buffers import Buffer
 from reput_protocol.codes import BoundaryType
+from reput_protocol.commands import PutMessageHeader
+from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.filters import TagFilter
 from reput_protocol.record import Record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits, check_put_block
@@ -267,6 +271,40 @@ class MessageStore:
         stats = self.stats
         stats.put_blocks += 1
         stats.put_messages += count
+        stats.put_bytes += size
+        return result
+
+    def put_run(
+        self, headers: Sequence[PutMessageHeader], blocks: Sequence[Buffer], born_host: bytes
+    ) -> RunResult | None:
+        """Store several blocks together if there is nothing to say against any of them and they fit into the file.
+
+        Otherwise None, and nothing was stored: offer them one by one to `put_block`, which judges each.
+
+        Args:
+            headers: topic, queue and number of records of each block.
+            blocks: as for `put_block`, but not changed.
+            born_host: the peer that sent them all, as for `put_block`.
+        """
+        if self._refusal is not None or self._disk_full_reason is not None:
+            return None
+        size = sum(map(len, blocks))
+        if not self._log.has_room(size):
+            return None
+        limits = self._limits
+        try:
+            checks = [
+                check_put_block(
+                    block, topic=header.topic, queue_id=header.queue_id, count=header.count, limits=limits
+                )
+                for header, block in zip(headers, blocks, strict=True)
+            ]
+        except (RecordMalformed, InvalidMessage):
+            return None
+        result = self._log.append_run(headers, blocks, checks, born_host)
+        stats = self.stats
+        stats.put_blocks += len(blocks)
+        stats.put_messages += sum([header.count for header in headers])
         stats.put_bytes += size
         return result
 

@@ -13,6 +13,7 @@ import trio.testing
 from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.pending_puts import PendingRequest
 from reput_broker.request import Response
 from reput_broker.store.errors import StoreReadOnly
 from reput_protocol.codes import ResponseCode
@@ -72,7 +73,7 @@ class Bench:
         request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
         request.reply = lambda response: self.answers.append((number, response))
         response = Response(0, {"queueOffset": number, "ack": "flushed"})
-        self.service.answer_when_flushed(self.store.written, request, response, 1)
+        self.service.answer_when_flushed(self.store.written, PendingRequest(request, response, 1))
 
     async def answered(self, count: int) -> None:
         with trio.fail_after(5):
