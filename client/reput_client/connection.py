@@ -21,9 +21,13 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ProtocolError, ReputError
 from reput_protocol.header import Value
 
-_READ_BYTES: Final = 256 * 1024
+# Above 64 KiB the buffer of a read comes from the system anew each time, which costs more than a small read itself;
+# so large ones only where the last one was filled, or a frame is known to go on.
+_READ_BYTES: Final = 64 * 1024
 _READ_BYTES_LARGE: Final = 1024 * 1024
 _READS_MAX: Final = 8
+_IDLE_S: Final = 0.05
+"""After so long without an answer a connection is looked at before it is used."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
 _IOV_MAX: Final = 64
 
@@ -60,6 +64,8 @@ class Connection:
         self._writing = False
         self._closed = False
         self._useful = False  # whether this connection has brought anything yet
+        self._read_bytes = _READ_BYTES
+        self._read_at = -math.inf
 
     # -- connecting ------------------------------------------------------------------------------------------
 
@@ -85,8 +91,8 @@ class Connection:
             ConnectFailed: no connection in time.
             ClientClosed: the client was closed.
         """
-        if self._socket is not None:
-            self._notice_end()
+        if self.usable():
+            return
         while self._socket is None:
             if self._closed:
                 raise ClientClosed
@@ -162,7 +168,11 @@ class Connection:
 
     def _notice_end(self) -> None:
         """Notice that the broker hung up while the connection was idle, before a frame is risked on it."""
-        if self._core.pending == 0 and not self._pump.reading:
+        if (
+            self._core.pending == 0
+            and not self._pump.reading
+            and self._runtime.now() - self._read_at > _IDLE_S
+        ):
             self.read_ready()
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -185,6 +195,12 @@ class Connection:
         else:
             self._out.append(_Outgoing(call, (head, body)))
         return call
+
+    def usable(self) -> bool:
+        """Whether frames may be queued now; a connection that has been idle is looked at first."""
+        if self._socket is not None:
+            self._notice_end()
+        return self._socket is not None
 
     async def write_out(self, timeout_s: float, *, polite: bool) -> None:
         """Take the write turn: hand queued frames to the system until none is left or time is up.
@@ -262,10 +278,11 @@ class Connection:
 
     def read_ready(self) -> None:
         """Take what the socket has and finish the calls it answers; a failure ends the connection."""
+        core = self._core
         for _ in range(_READS_MAX):
             if self._socket is None:
                 return
-            wanted = _READ_BYTES_LARGE if self._core.expects_more else _READ_BYTES
+            wanted = self._read_bytes
             try:
                 data = self._socket.recv(wanted)
             except (BlockingIOError, InterruptedError):
@@ -279,12 +296,15 @@ class Connection:
             if not self._useful:
                 self._useful = True
                 self._backoff.reset()
+            self._read_at = self._runtime.now()
             try:
-                self._core.receive_data(data)
+                core.receive_data(data)
             except ProtocolError as error:
                 self.lose(ConnectionLost(str(self.address), f"the broker sent nonsense: {error}"))
                 return
-            if len(data) < wanted and not self._core.expects_more:
+            filled = len(data) == wanted
+            self._read_bytes = _READ_BYTES_LARGE if filled or core.expects_more else _READ_BYTES
+            if not filled and not core.expects_more:
                 return
 
     # -- ending ----------------------------------------------------------------------------------------------

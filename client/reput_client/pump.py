@@ -53,6 +53,9 @@ class Pump:
                 if remaining <= 0:
                     return False
                 unwritten = self._unwritten()
+                if unwritten is not None and not self._reading:
+                    unwritten.flush_now()  # usually all that it takes
+                    unwritten = self._unwritten()
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=self._reading)
                 elif not self._reading and self._connections:

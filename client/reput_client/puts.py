@@ -53,6 +53,9 @@ class Putter:
 
     async def connection(self, queue: MessageQueue, deadline: float) -> Connection:
         """Return an open connection to the queue's broker."""
+        known = self._session.known_connection(queue)
+        if known is not None and known.usable():
+            return known
         address = await self._session.broker_address(queue, deadline)
         return await self._session.open(address, deadline)
 

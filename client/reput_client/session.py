@@ -87,6 +87,12 @@ class Session:
             )
         return connection
 
+    def known_connection(self, queue: MessageQueue) -> Connection | None:
+        """Return the connection to the queue's broker, open or not, if both are known already."""
+        route = self.routes.get(queue.topic)
+        address = None if route is None else route.brokers.get(queue.broker_name)
+        return None if address is None else self._connections.get(address)
+
     async def connect(self) -> None:
         """Connect to the first address that answers, each tried once: a wrong address shows at once.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -48,31 +47,101 @@ class DispatchGroup(NamedTuple):
     rows: slice | IntArray
 
 
-@dataclass(slots=True)
+Row = tuple[int, int, int, int, int, int, int, int, int]
+"""The fields of one record in the order of `COLUMNS`."""
+
+COLUMNS: Final = (
+    "position", "physical_offset", "size", "queue_offset", "tags_code", "store_timestamp_ms", "sys_flag",
+    "properties_position", "properties_size",
+)  # fmt: skip
+
+
 class DispatchRows:
-    """One row per whole record at the beginning of the scanned bytes.
+    """One row per whole record at the beginning of the scanned bytes, as columns of 64-bit integers.
 
     `position`, `properties_position` and `properties_size` are bytes from the start of the scanned buffer. `indexed`
     is False for prepared and rolled-back transaction records, which get no ConsumeQueue unit. `consumed` is where the
     rows end; `stopped_by` says what lies there: None is the end of the buffer, otherwise a blank record, the beginning
     of a record whose rest is missing, or something that is no record, with the reason.
+
+    Where there are only a few rows, they were found one by one: `few` holds them, and columns are made when asked for.
     """
 
-    position: IntArray
-    physical_offset: IntArray
-    size: IntArray
-    queue_offset: IntArray
-    tags_code: IntArray
-    store_timestamp_ms: IntArray
-    sys_flag: IntArray
-    properties_position: IntArray
-    properties_size: IntArray
-    runs: list[DispatchRun]
-    consumed: int
-    stopped_by: RecordScan | None
+    __slots__ = ("_columns", "consumed", "few", "runs", "stopped_by")
+
+    def __init__(
+        self,
+        columns: Sequence[IntArray] | None,
+        few: list[Row] | None,
+        runs: list[DispatchRun],
+        consumed: int,
+        stopped_by: RecordScan | None,
+    ) -> None:
+        assert (columns is None) != (few is None)
+        self._columns = columns
+        self.few = few
+        self.runs = runs
+        self.consumed = consumed
+        self.stopped_by = stopped_by
+
+    def _column(self, number: int) -> IntArray:
+        if self._columns is None:
+            few = self.few
+            self._columns = np.array(few, dtype=np.int64).T.copy() if few else np.empty((9, 0), dtype=np.int64)
+        return self._columns[number]
+
+    @property
+    def position(self) -> IntArray:
+        """Where each record starts."""
+        return self._column(0)
+
+    @property
+    def physical_offset(self) -> IntArray:
+        """Where each record says that it lies in the log."""
+        return self._column(1)
+
+    @property
+    def size(self) -> IntArray:
+        """Bytes of each whole record."""
+        return self._column(2)
+
+    @property
+    def queue_offset(self) -> IntArray:
+        """The number of each message in its queue."""
+        return self._column(3)
+
+    @property
+    def tags_code(self) -> IntArray:
+        """What a ConsumeQueue unit says of each tag."""
+        return self._column(4)
+
+    @property
+    def store_timestamp_ms(self) -> IntArray:
+        """The broker's clock when each record was put."""
+        return self._column(5)
+
+    @property
+    def sys_flag(self) -> IntArray:
+        """The system flag of each record."""
+        return self._column(6)
+
+    @property
+    def properties_position(self) -> IntArray:
+        """Where each properties text starts."""
+        return self._column(7)
+
+    @property
+    def properties_size(self) -> IntArray:
+        """Bytes of each properties text."""
+        return self._column(8)
+
+    @property
+    def last_store_timestamp_ms(self) -> int:
+        """The store time of the last row; there must be one."""
+        return self.few[-1][5] if self.few is not None else int(self.store_timestamp_ms[-1])
 
     def __len__(self) -> int:
-        return len(self.position)
+        return len(self.few) if self.few is not None else len(self.position)
 
     @property
     def indexed(self) -> BoolArray:
@@ -133,7 +202,7 @@ def _holds_many(data: bytes) -> bool:
 
 
 def _scan_structs(data: bytes, base_physical_offset: int | None, levels_ms: Sequence[int]) -> DispatchRows:
-    rows: list[tuple[int, int, int, int, int, int, int, int, int]] = []
+    rows: list[Row] = []
     runs: list[DispatchRun] = []
     run_topic = b""
     run_queue = -1
@@ -200,23 +269,7 @@ def _scan_structs(data: bytes, base_physical_offset: int | None, levels_ms: Sequ
         position = stop
     if rows:
         runs.append(DispatchRun(_text(run_topic), run_queue, run_start, len(rows)))
-        table = np.array(rows, dtype=np.int64).T.copy()
-    else:
-        table = np.empty((9, 0), dtype=np.int64)
-    return DispatchRows(
-        position=table[0],
-        physical_offset=table[1],
-        size=table[2],
-        queue_offset=table[3],
-        tags_code=table[4],
-        store_timestamp_ms=table[5],
-        sys_flag=table[6],
-        properties_position=table[7],
-        properties_size=table[8],
-        runs=runs,
-        consumed=position,
-        stopped_by=stopped_by,
-    )
+    return DispatchRows(None, rows, runs, position, stopped_by)
 
 
 def _parts(data: bytes, position: int, size: int, extent: Extent) -> tuple[int, bytes, int, int]:
@@ -256,20 +309,18 @@ def _scan_columns(data: bytes, base_physical_offset: int | None, levels_ms: Sequ
         if topic == SCHEDULE_TOPIC:
             for row in range(first, last):
                 codes[row] = parked_tags_code(data, starts[row], stops[row], int(stored_at[row]), levels_ms)
-    return DispatchRows(
-        position=found.position[:count],
-        physical_offset=physical_offset[:count],
-        size=head["size"].astype(np.int64),
-        queue_offset=head["queue_offset"].astype(np.int64),
-        tags_code=np.array(codes, dtype=np.int64),
-        store_timestamp_ms=stored_at,
-        sys_flag=head["sys_flag"].astype(np.int64),
-        properties_position=properties,
-        properties_size=properties_size,
-        runs=runs,
-        consumed=consumed,
-        stopped_by=stopped_by,
+    columns = (
+        found.position[:count],
+        physical_offset[:count],
+        head["size"].astype(np.int64),
+        head["queue_offset"].astype(np.int64),
+        np.array(codes, dtype=np.int64),
+        stored_at,
+        head["sys_flag"].astype(np.int64),
+        properties,
+        properties_size,
     )
+    return DispatchRows(columns, None, runs, consumed, stopped_by)
 
 
 def _runs(data: bytes, position: IntArray, size: IntArray, queue_id: NDArray[Any]) -> list[DispatchRun]:

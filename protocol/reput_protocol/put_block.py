@@ -142,6 +142,34 @@ def check_records(block: Buffer, topic: str, queue_id: int, count: int, limits: 
     return BlockCheck(positions, sealed)
 
 
+def passes_quick_look(
+    block: Buffer, position: int, stop: int, topic: str, queue_id: int, limits: BlockLimits
+) -> int | None:
+    """Return where the properties of the record at `[position, stop)` start if all before them, but for the body's
+    checksum, is right in every respect; None says nothing.
+    """
+    magic, topic_bytes = topic_of_records(topic)
+    size, record_magic, _, record_queue, offsets, sys_flag, broker_fields, body_size = _HEAD.unpack_from(
+        block, position
+    )
+    body_end = position + HEAD_BYTES + body_size
+    properties: int = body_end + len(topic_bytes) + 2
+    if (
+        size == stop - position
+        and record_magic == magic
+        and record_queue == queue_id
+        and offsets == _ZEROS_16
+        and broker_fields == _ZEROS_36
+        and not sys_flag & ~CLIENT_BITS
+        and 0 <= body_size <= limits.body_bytes_max
+        and 0 <= stop - properties <= limits.properties_bytes_max
+        and memoryview(block)[body_end : properties - 2] == topic_bytes
+        and _SHORT(block, properties - 2)[0] == stop - properties
+    ):
+        return properties
+    return None
+
+
 def judge(
     block: Buffer, index: int, position: int, topic: str, queue_id: int, limits: BlockLimits
 ) -> tuple[int, bool]:

@@ -28,7 +28,6 @@ from reput_protocol.put_frames import PutHeaderCache, opaque_of
 
 log = structlog.get_logger(__name__)
 
-_READ_BYTES = 1 << 18
 _BODY_SENT_APART = 4096
 _ANSWERS_A_WRITE = 64  # a read can bring hundreds of frames: let the peer go on while the rest is handled
 _MSGPACK = HeaderType.MSGPACK.value
@@ -184,7 +183,7 @@ class Connection:
     async def _serve(self) -> None:
         receive, reader = self._transport.receive, self._reader
         while not self.is_closed:
-            data = await receive(_READ_BYTES)
+            data = await receive()
             if not data:
                 await self._finish_answers()
                 return

@@ -13,11 +13,22 @@ from typing import Protocol
 import trio
 
 
+# Above 64 KiB the buffer of a read comes from the system anew each time, which costs more than a small read itself; so
+# large ones only for peers that fill them.
+_READ_BYTES = 1 << 16
+_READ_BYTES_MAX = 1 << 18
+# A peer that waits for each answer sends again a moment after it has got one: looking twice more, a turn of the loop
+# apart, finds that without going to sleep and being woken, which takes longer. A peer whose rhythm is another one is
+# looked at like this ever more rarely.
+_LOOKS = 2
+_SKIPPED_MAX = 63
+
+
 class Transport(Protocol):
     """A connected peer."""
 
-    async def receive(self, size: int) -> bytes:
-        """Return up to `size` bytes, b"" at the end. Raises OSError or trio.BrokenResourceError."""
+    async def receive(self) -> bytes:
+        """Return the next bytes, b"" at the end. Raises OSError or trio.BrokenResourceError."""
 
     def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
         """Send what goes without waiting; return how many bytes that were. Raises OSError."""
@@ -35,22 +46,41 @@ class SocketTransport:
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         self._socket = connected
+        self._read_bytes = _READ_BYTES
+        self._looks_in_vain = 0
+        self._skip_looks = 0
 
-    async def receive(self, size: int) -> bytes:
+    async def receive(self) -> bytes:
         """See `Transport`. Gives other tasks their turn at least once a call."""
-        try:
-            data = self._socket.recv(size)
-        except BlockingIOError:
-            pass
-        else:
+        data = self._try_receive()
+        if data is not None:
             await trio.lowlevel.checkpoint()
             return data
+        if self._skip_looks:
+            self._skip_looks -= 1
+        else:
+            for _ in range(_LOOKS):
+                await trio.lowlevel.checkpoint()
+                data = self._try_receive()
+                if data is not None:
+                    self._looks_in_vain = 0
+                    return data
+            self._looks_in_vain = min(2 * self._looks_in_vain + 1, _SKIPPED_MAX)
+            self._skip_looks = self._looks_in_vain
         while True:
             await trio.lowlevel.wait_readable(self._socket)
-            try:
-                return self._socket.recv(size)
-            except BlockingIOError:
-                continue
+            data = self._try_receive()
+            if data is not None:
+                return data
+
+    def _try_receive(self) -> bytes | None:
+        """Return what is there, b"" at the end, None if nothing is there yet."""
+        try:
+            data = self._socket.recv(self._read_bytes)
+        except BlockingIOError:
+            return None
+        self._read_bytes = _READ_BYTES_MAX if len(data) >= _READ_BYTES else _READ_BYTES
+        return data
 
     def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
         """See `Transport`."""
@@ -83,9 +113,9 @@ class StreamTransport:
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
 
-    async def receive(self, size: int) -> bytes:
+    async def receive(self) -> bytes:
         """See `Transport`."""
-        return bytes(await self._stream.receive_some(size))
+        return bytes(await self._stream.receive_some(_READ_BYTES_MAX))
 
     def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
         """See `Transport`."""

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_protocol.record_batch import DispatchRows
+from reput_protocol.dispatch_rows import Row
+from reput_protocol.record_batch import DispatchRows, DispatchRun
 from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT
 
 Column = Sequence[int] | NDArray[Any]
@@ -67,34 +68,33 @@ def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[Que
 
     A queue whose offsets do not follow each other, which a healthy log never has, comes in several parts.
     """
-    return _few_by_queue(rows, deleted) if len(rows) <= FEW_ROWS else _many_by_queue(rows, deleted)
+    few = rows.few
+    if few is not None and len(few) <= FEW_ROWS:
+        return _few_by_queue(few, rows.runs, deleted)
+    return _many_by_queue(rows, deleted)
 
 
-def _few_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
+def _few_by_queue(
+    rows: list[Row], runs: list[DispatchRun], deleted: DeletedTopics | None
+) -> list[QueueRows]:
     parts: list[tuple[str, int, int, list[int], list[int], list[int], list[int]]] = []
     latest: dict[tuple[str, int], tuple[str, int, int, list[int], list[int], list[int], list[int]]] = {}
-    queue_offsets = rows.queue_offset.tolist()
-    physical_offsets = rows.physical_offset.tolist()
-    sizes = rows.size.tolist()
-    codes = rows.tags_code.tolist()
-    timestamps = rows.store_timestamp_ms.tolist()
-    sys_flags = rows.sys_flag.tolist()
-    for topic, queue_id, start, stop in rows.runs:
-        for row in range(start, stop):
-            transaction = sys_flags[row] & TRANSACTION_BITS
+    for topic, queue_id, start, stop in runs:
+        for _, physical_offset, size, queue_offset, code, stored_at, sys_flag, _, _ in rows[start:stop]:
+            transaction = sys_flag & TRANSACTION_BITS
             if transaction and transaction != TRANSACTION_COMMIT:
                 continue
-            if deleted is not None and deleted.hides(topic, physical_offsets[row]):
+            if deleted is not None and deleted.hides(topic, physical_offset):
                 continue
             part = latest.get((topic, queue_id))
-            if part is None or queue_offsets[row] != part[2] + len(part[3]):
-                part = (topic, queue_id, queue_offsets[row], [], [], [], [])
+            if part is None or queue_offset != part[2] + len(part[3]):
+                part = (topic, queue_id, queue_offset, [], [], [], [])
                 latest[topic, queue_id] = part
                 parts.append(part)
-            part[3].append(physical_offsets[row])
-            part[4].append(sizes[row])
-            part[5].append(codes[row])
-            part[6].append(timestamps[row])
+            part[3].append(physical_offset)
+            part[4].append(size)
+            part[5].append(code)
+            part[6].append(stored_at)
     return [QueueRows(*part[:6], part[6][-1]) for part in parts]
 
 

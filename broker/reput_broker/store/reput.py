@@ -105,7 +105,7 @@ class Reput:
         for dispatcher in self._dispatchers:
             dispatcher.dispatch(batch)
         self.position = batch.end_offset
-        self.store_timestamp_ms = int(rows.store_timestamp_ms[-1])
+        self.store_timestamp_ms = rows.last_store_timestamp_ms
         stats = self._stats
         stats.dispatch_steps += 1
         stats.dispatched_messages += len(rows)

@@ -104,6 +104,15 @@ class SparseFileQueue:
         """
         file_size = self.file_size
         assert position == self.end if not self.is_empty else position % file_size == 0
+        inside = position - self.last_start
+        if not self.is_empty and inside + len(data) <= file_size and inside < file_size:
+            file = self._lease(self.last_start)
+            try:
+                write_all(file.fd, data, inside, file.path)
+            finally:
+                self._cache.release(file)
+            self.end = position + len(data)
+            return
         created: list[int] = []
         total = len(data)
         last = self.last_start if not self.is_empty else -1
