@@ -150,4 +150,3 @@ RunHandler: TypeAlias = Callable[[PutRun], bool]
 
 Result: TypeAlias = "Response | Awaitable[Response | None] | None"
 Handler: TypeAlias = Callable[[Request], Result]
-

@@ -19,6 +19,7 @@ from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import SendReceipt
 from reput_client.routing import Route
 from reput_client.session import Session, wall_clock_ms
+from reput_client.unique_ids import ids_for
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import BrokerError, InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
@@ -74,7 +75,7 @@ class PipelinedSend:
         self._session = session
         self._putter = putter
         self._selector = selector
-        self._next_id = ids.next if ids is not None else None
+        self._ids = ids
         self._in_flight = in_flight
         self._batch = batch
         self._flush_every = max(1, in_flight // _FLUSHES_PER_WINDOW)
@@ -129,8 +130,8 @@ class PipelinedSend:
             if lane is None or not lane.connection.is_open:
                 lane = await self._new_lane(queue, 1)
             unique_id = message.unique_id
-            if unique_id is None and self._next_id is not None:
-                unique_id = self._next_id()
+            if unique_id is None and self._ids is not None:
+                unique_id = self._ids.next()
             text = encode_properties_text(message, unique_id)
             record = encode_put_record(
                 topic_bytes, queue.queue_id, message.body, text, message.flag, 0, wall_clock_ms()
@@ -160,8 +161,7 @@ class PipelinedSend:
             lane = self._lanes.get((queue, len(group)))
             if lane is None or not lane.connection.is_open:
                 lane = await self._new_lane(queue, len(group))
-            next_id = self._next_id
-            unique_ids = [message.unique_id or (next_id() if next_id else None) for message in group]
+            unique_ids = ids_for(group, self._ids)
             block = encode_put_block(group, topic, queue.queue_id, wall_clock_ms(), unique_ids)
             if len(block) > BLOCK_BYTES_MAX:
                 raise InvalidMessage(

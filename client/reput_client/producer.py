@@ -17,7 +17,7 @@ from reput_client.receipts import SendReceipt
 from reput_client.routing import Route
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
-from reput_client.unique_ids import new_generator
+from reput_client.unique_ids import ids_for, new_generator
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import BrokerError, InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
@@ -297,11 +297,7 @@ class Producer:
     async def _send_block(
         self, queue: MessageQueue, messages: Sequence[Message], ack: AckLevel, timeout_s: float | None
     ) -> list[SendReceipt]:
-        if self._ids is not None:
-            next_id = self._ids.next
-            unique_ids: list[str | None] = [message.unique_id or next_id() for message in messages]
-        else:
-            unique_ids = [message.unique_id for message in messages]
+        unique_ids = ids_for(messages, self._ids)
         block = encode_put_block(messages, queue.topic, queue.queue_id, wall_clock_ms(), unique_ids)
         if len(block) > BLOCK_BYTES_MAX:
             # Long properties made it larger than it looked.

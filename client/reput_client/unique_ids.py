@@ -6,7 +6,9 @@ import os
 import random
 import socket
 import time
+from collections.abc import Sequence
 
+from reput_protocol.message import Message
 from reput_protocol.message_id import UniqueIdGenerator
 
 
@@ -18,6 +20,14 @@ def new_generator() -> UniqueIdGenerator:
         random.SystemRandom().getrandbits(32),
         lambda: time.time_ns() // 1_000_000,
     )
+
+
+def ids_for(messages: Sequence[Message], generator: UniqueIdGenerator | None) -> list[str | None]:
+    """Return the id of each message: its own, or a fresh one if there is a generator."""
+    if generator is None:
+        return [message.unique_id for message in messages]
+    fresh = generator.next_many(len(messages))
+    return [message.unique_id or own for message, own in zip(messages, fresh, strict=True)]
 
 
 def _own_address() -> bytes:

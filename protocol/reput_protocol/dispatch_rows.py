@@ -87,7 +87,10 @@ class DispatchRows:
     def _column(self, number: int) -> IntArray:
         if self._columns is None:
             few = self.few
-            self._columns = np.array(few, dtype=np.int64).T.copy() if few else np.empty((9, 0), dtype=np.int64)
+            table = (
+                np.array(few, dtype=np.int64).T.copy() if few else np.empty((len(COLUMNS), 0), dtype=np.int64)
+            )
+            self._columns = list(table)
         return self._columns[number]
 
     @property

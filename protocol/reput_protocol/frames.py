@@ -39,7 +39,7 @@ class Frame(NamedTuple):
     """One frame. `body` may be a view of the read that brought it, and keeps that read in memory."""
 
     header_type: int
-    header: Buffer
+    header: bytes
     body: memoryview
 
 
@@ -96,7 +96,7 @@ class FrameReader:
         """Append all whole frames of `data` from `start` on and keep the rest."""
         size = len(data)
         view = memoryview(data)
-        source = data if type(data) is bytes else view
+        source = data if type(data) is bytes else None  # whose slices are bytes; those of others are copied
         total_limit = self._total_limit
         header_limit = self._header_limit
         unpack_head = _HEAD.unpack_from
@@ -104,7 +104,7 @@ class FrameReader:
         append = frames.append
         last_head = size - _HEAD_SIZE
         while start <= last_head:
-            total, mark = unpack_head(source, start)
+            total, mark = unpack_head(view, start)
             header_size = mark & _HEADER_SIZE_MASK
             if total > total_limit or header_size > header_limit or header_size > total - _MARK_SIZE:
                 self._refuse(total, header_size)
@@ -114,7 +114,10 @@ class FrameReader:
                 break
             header_start = start + _HEAD_SIZE
             body_start = header_start + header_size
-            append(new_frame(Frame, (mark >> 24, source[header_start:body_start], view[body_start:end])))
+            header = (
+                bytes(view[header_start:body_start]) if source is None else source[header_start:body_start]
+            )
+            append(new_frame(Frame, (mark >> 24, header, view[body_start:end])))
             start = end
         if start < size:
             self._buffer += view[start:]

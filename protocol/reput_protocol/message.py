@@ -88,9 +88,13 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
         InvalidMessage: longer than 32767 bytes, or text that UTF-8 cannot hold (a lone surrogate).
     """
     unique_id = message.unique_id or unique_id
-    text = f"UNIQ_KEY\x01{unique_id}\x02" if unique_id else ""
-    if message.tag is not None:
-        text += f"TAGS\x01{message.tag}\x02"
+    tag = message.tag
+    if unique_id and tag is not None:
+        text = f"UNIQ_KEY\x01{unique_id}\x02TAGS\x01{tag}\x02"  # nearly every message
+    else:
+        text = f"UNIQ_KEY\x01{unique_id}\x02" if unique_id else ""
+        if tag is not None:
+            text += f"TAGS\x01{tag}\x02"
     if message.keys:
         text += f"KEYS\x01{' '.join(message.keys)}\x02"
     if message.properties:

@@ -46,6 +46,10 @@ def decode_offset_message_id(message_id: str) -> tuple[Host, int]:
     return Host.unpack(data[: -_OFFSET.size]), _OFFSET.unpack(data[-_OFFSET.size :])[0]
 
 
+_IDS_A_LOOK = 1024
+"""So many ids are made without another look at the clock; far fewer than a millisecond has."""
+
+
 class UniqueIdGenerator:
     """Makes the ids that producers write into `UNIQ_KEY` (RocketMQ: MessageClientIDSetter).
 
@@ -70,12 +74,26 @@ class UniqueIdGenerator:
 
     def next(self) -> str:
         """Return the next id: 32 digits, or 56 with an IPv6 address."""
+        return self._current_prefix() + "%04X" % (self._count() & 0xFFFF)
+
+    def next_many(self, count: int) -> list[str]:
+        """Return the next `count` ids, at a fraction of the cost of asking for each."""
+        number = self._count
+        ids: list[str] = []
+        while count > 0:
+            prefix = self._current_prefix()
+            part = min(count, _IDS_A_LOOK)
+            ids += [prefix + "%04X" % (number() & 0xFFFF) for _ in range(part)]
+            count -= part
+        return ids
+
+    def _current_prefix(self) -> str:
         now_ms = self._clock_ms()
         prefix_ms, prefix = self._prefix
         if now_ms != prefix_ms:
             prefix = self._prefix_for(now_ms)
             self._prefix = (now_ms, prefix)
-        return prefix + "%04X" % (self._count() & 0xFFFF)
+        return prefix
 
     def _prefix_for(self, now_ms: int) -> str:
         since_month_start = now_ms - self._month_start_ms

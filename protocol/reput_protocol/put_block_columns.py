@@ -32,11 +32,7 @@ def check_columns(block: Buffer, topic: str, queue_id: int, count: int, limits: 
     check_block_size(block, limits)
     end = len(block)
     size = end // count if count > 0 else 0
-    if (
-        size < HEAD_BYTES
-        or size * count != end
-        or not _rows_pass(block, topic, queue_id, size, limits)
-    ):
+    if size < HEAD_BYTES or size * count != end or not _rows_pass(block, topic, queue_id, size, limits):
         return check_records(block, topic, queue_id, count, limits)
     return BlockCheck(list(range(0, end, size)), [])
 
@@ -58,10 +54,9 @@ def _rows_pass(block: Buffer, topic: str, queue_id: int, size: int, limits: Bloc
     ):
         return False
     view = memoryview(block)
-    crcs = heads[:, 8:12].copy().view(">i4").ravel().tolist()
-    return crcs == [  # type: ignore[no-any-return]
-        crc32(view[at : at + body_size]) & 0x7FFF_FFFF for at in range(HEAD_BYTES, len(block), size)
-    ]
+    stated: list[int] = heads[:, 8:12].copy().view(">i4").ravel().tolist()
+    body_starts = range(HEAD_BYTES, len(block), size)
+    return stated == [crc32(view[at : at + body_size]) & 0x7FFF_FFFF for at in body_starts]
 
 
 _VALUE_END: Final = 2

@@ -8,11 +8,9 @@ numbers. Both are recognised and made here without going through a map of named 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
 from reput_protocol.commands_send import PutMessageHeader, PutMessageResult
 from reput_protocol.errors import HeaderFieldError, HeaderMalformed

@@ -13,7 +13,7 @@ import pytest
 import reput_client.blocking
 from faces import FACES, Face, open_sockets
 from fakes import HANG_UP, SILENCE, Answer, FakeBroker
-from reput_client import Message
+from reput_client import Message, connection
 from reput_client.errors import (
     AckNotReached,
     BrokerNotFound,
@@ -127,8 +127,10 @@ def test_a_level_that_is_not_reached_carries_the_receipt(face: Face, broker: Fak
 
 
 def test_a_connection_that_ended_while_idle_is_noticed_before_a_frame_is_risked(
-    face: Face, broker: FakeBroker
+    face: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection, "_IDLE_S", 0.0)  # the shortest silence counts
+
     async def scenario() -> None:
         async with face.Producer(broker.address) as producer:
             await producer.send(Message("t", b"x"))

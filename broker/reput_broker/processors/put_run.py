@@ -80,12 +80,8 @@ class PutRunProcessor:
         if max(map(len, run.blocks)) > BLOCK_BYTES_MAX:
             return False
         may_write = self._access.may_write
-        return all(
-            [
-                may_write(topic, queue_id)
-                for topic, queue_id in {(header.topic, header.queue_id) for header in run.headers}
-            ]
-        )
+        wanted = {(header.topic, header.queue_id) for header in run.headers}
+        return all(may_write(topic, queue_id) for topic, queue_id in wanted)
 
     def _count(self, run: PutRun) -> int:
         """Count the run into its topics; return how many messages it brought."""

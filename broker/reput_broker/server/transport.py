@@ -12,7 +12,6 @@ from typing import Protocol
 
 import trio
 
-
 # Above 64 KiB the buffer of a read comes from the system anew each time, which costs more than a small read itself; so
 # large ones only for peers that fill them.
 _READ_BYTES = 1 << 16

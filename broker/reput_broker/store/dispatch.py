@@ -74,9 +74,7 @@ def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[Que
     return _many_by_queue(rows, deleted)
 
 
-def _few_by_queue(
-    rows: list[Row], runs: list[DispatchRun], deleted: DeletedTopics | None
-) -> list[QueueRows]:
+def _few_by_queue(rows: list[Row], runs: list[DispatchRun], deleted: DeletedTopics | None) -> list[QueueRows]:
     parts: list[tuple[str, int, int, list[int], list[int], list[int], list[int]]] = []
     latest: dict[tuple[str, int], tuple[str, int, int, list[int], list[int], list[int], list[int]]] = {}
     for topic, queue_id, start, stop in runs:
