@@ -137,7 +137,13 @@ def pull(address: str, topic: str, tags: str, task: object, progress: Progress) 
             offset, end = 0, admin.max_offset(topic, queue_id)
             while offset < end:
                 result = consumer.pull(
-                    topic, queue_id=queue_id, offset=offset, tags=tags, max_messages=1024, wait_s=0
+                    topic,
+                    queue_id=queue_id,
+                    offset=offset,
+                    tags=tags,
+                    max_messages=1024,
+                    wait_s=0,
+                    read_ahead=True,
                 )
                 for message in result.messages:
                     lines, size = counts[message.tag or ""]

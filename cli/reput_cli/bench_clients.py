@@ -116,7 +116,12 @@ def _pulls(consumer: PullConsumer, plan: BenchPlan) -> Iterator[Sequence[Receive
     while offsets and left > 0:
         for queue_id in list(offsets):
             result = consumer.pull(
-                plan.topic, queue_id=queue_id, offset=offsets[queue_id], max_messages=1_024, wait_s=0.0
+                plan.topic,
+                queue_id=queue_id,
+                offset=offsets[queue_id],
+                max_messages=1_024,
+                wait_s=0.0,
+                read_ahead=True,
             )
             yield result.messages
             left -= len(result.messages)

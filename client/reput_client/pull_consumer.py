@@ -11,10 +11,12 @@ from reput_client.backoff import Backoff
 from reput_client.offsets import OffsetRequests
 from reput_client.pull_result import PullResult
 from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX, pull_ext, pull_result
+from reput_client.read_ahead import ReadAhead
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
-from reput_protocol.codes import BoundaryType, RequestCode
+from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.filters import TagFilter
+from reput_protocol.header import Value
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_client_group, check_topic
 
@@ -52,6 +54,7 @@ class PullConsumer:
             new_backoff=new_backoff,
         )
         self._offsets = OffsetRequests(self._session)
+        self._read_ahead = ReadAhead(self._session.pump)
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -90,6 +93,7 @@ class PullConsumer:
         wait_s: float = 15.0,
         tags: str = "*",
         max_bytes: int = PULL_BYTES_MAX,
+        read_ahead: bool = False,
     ) -> PullResult:
         """Return messages of one queue from `offset` on, waiting up to `wait_s` seconds if there are none yet.
 
@@ -97,6 +101,9 @@ class PullConsumer:
             offset: the queue offset of the first wanted message.
             max_messages, max_bytes: at most as much; the first message comes whatever its size.
             tags: `*`, or tags joined by `||`.
+            read_ahead: while the queue has more, ask for it at once, so that it arrives while these messages are
+                handled. A next pull from `next_begin_offset` with the same arguments takes it; its answer, the
+                queue's bounds included, may be as old as this pull. One answer per queue is kept.
 
         Returns:
             A result even where nothing was found: its status says why, its `next_begin_offset` where to go on.
@@ -112,23 +119,33 @@ class PullConsumer:
         tag_filter = TagFilter.parse(tags)
         deadline = self._session.deadline(None)
         queue, address = await self._session.queue(check_topic(topic), queue_id, deadline)
-        call = await self._session.ask(
-            RequestCode.PULL_MESSAGE,
-            pull_ext(
+
+        def ext(start: int, wait_s: float) -> dict[str, Value]:
+            return pull_ext(
                 self.group,
                 topic,
                 queue_id,
-                offset,
+                start,
                 tag_filter,
                 max_messages=max_messages,
                 max_bytes=max_bytes,
                 wait_s=wait_s,
-            ),
-            what=f"pull from {topic}/{queue_id}",
-            address=address,
-            deadline=deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0),
-        )
-        return pull_result(topic, call, tag_filter, queue.broker_name)
+            )
+
+        call = await self._read_ahead.take(topic, queue_id, ext(offset, 0.0), deadline)
+        if call is None or (wait_s and call.answer.code == ResponseCode.PULL_NOT_FOUND):
+            call = await self._session.ask(
+                RequestCode.PULL_MESSAGE,
+                ext(offset, wait_s),
+                what=f"pull from {topic}/{queue_id}",
+                address=address,
+                deadline=deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0),
+            )
+        result = pull_result(topic, call, tag_filter, queue.broker_name)
+        if read_ahead and offset < result.next_begin_offset < result.max_offset:
+            connection = self._session.connection_to(address)
+            self._read_ahead.start(topic, queue_id, ext(result.next_begin_offset, 0.0), connection)
+        return result
 
     async def commit(self, topic: str, queue_id: int, offset: int) -> None:
         """Commit that the group goes on at `offset`; it may be lower than before, which rewinds.
@@ -162,3 +179,4 @@ class PullConsumer:
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone."""
         self._session.after_fork()
+        self._read_ahead = ReadAhead(self._session.pump)

@@ -54,6 +54,19 @@ _BODY_SIZE: Final = 8
 _TAGS_NAME: Final = b"TAGS\x01"
 _VALUE_END: Final = 2
 
+# Messages of one producer tend to end in one tag: the separator before it, its name, the value, the separator after it.
+# A record that ends so has that tag. It cannot be a longer text's end by accident: no value holds a separator; nor can
+# it begin before the properties: their size would be part of it, whose first byte is 0 there. One tuple, so that
+# threads read both or neither.
+_last_tag: tuple[bytes, str | None] = (b"\x02TAGS\x01*\x02", "*")
+_TAG_UNIT_BYTES_MAX: Final = 255
+
+
+def _remember_tag(unit: bytes, tag: str) -> None:
+    global _last_tag
+    if len(unit) <= _TAG_UNIT_BYTES_MAX and b"\x00" not in unit:
+        _last_tag = (unit, tag)
+
 
 class ReceivedMessage:
     """One message of a pull.
@@ -94,9 +107,14 @@ class ReceivedMessage:
         """
         head = self._head
         at = self._body_at
-        body = self._record[at : at + head[_BODY_SIZE]]
+        record = self._record
+        body = record[at : at + head[_BODY_SIZE]]
         if not self._checked:
-            self._check(body)
+            if crc32(body) & 0x7FFF_FFFF != head[_BODY_CRC] or record.startswith(
+                _CRC_UNIT, self._end - CRC_PROPERTY_BYTES
+            ):
+                self._check(body)
+            self._checked = True
         return self._inflated(body) if head[_SYS_FLAG] & 1 else body
 
     @property
@@ -117,18 +135,10 @@ class ReceivedMessage:
         """The tag, or None."""
         if not self._checked:
             self._check(self._body())
-        record, start, end = self._record, self._properties_at(), self._end
-        found = record.rfind(_TAGS_NAME, start, end)
-        if found < 0:
-            return None
-        if found == start or record[found - 1] == _VALUE_END:
-            # The usual case in few steps: the name stands where a name stands, and nothing like it comes later.
-            value_start = found + len(_TAGS_NAME)
-            value_end = record.find(_VALUE_END, value_start, end)
-            if value_end > value_start:
-                return record[value_start:value_end].decode("utf-8", "replace")
-        value = find_property_in(record, b"TAGS", start, end)
-        return None if value is None else value.decode("utf-8", "replace")
+        unit, tag = _last_tag
+        if self._record.endswith(unit, self._start, self._end):
+            return tag
+        return self._find_tag()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -257,6 +267,23 @@ class ReceivedMessage:
     def _store_host_bytes(self) -> bytes:
         at = self._start + _HOSTS_AT + (20 if self.sys_flag & 0x10 else 8) + 8
         return self._record[at : at + (20 if self.sys_flag & 0x20 else 8)]
+
+    def _find_tag(self) -> str | None:
+        record, start, end = self._record, self._properties_at(), self._end
+        found = record.rfind(_TAGS_NAME, start, end)
+        if found < 0:
+            return None
+        if found == start or record[found - 1] == _VALUE_END:
+            # The usual case in few steps: the name stands where a name stands, and nothing like it comes later.
+            value_start = found + len(_TAGS_NAME)
+            value_end = record.find(_VALUE_END, value_start, end)
+            if value_end > value_start:
+                tag = record[value_start:value_end].decode("utf-8", "replace")
+                if value_end == end - 1 and found > start:
+                    _remember_tag(record[found - 1 : end], tag)
+                return tag
+        value = find_property_in(record, b"TAGS", start, end)
+        return None if value is None else value.decode("utf-8", "replace")
 
     def _property(self, name: bytes) -> bytes | None:
         if not self._checked:

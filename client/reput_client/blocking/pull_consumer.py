@@ -61,6 +61,7 @@ class PullConsumer(BlockingClient):
         wait_s: float = 15.0,
         tags: str = "*",
         max_bytes: int = PULL_BYTES_MAX,
+        read_ahead: bool = False,
     ) -> PullResult:
         """Return messages of one queue from `offset` on; see `reput_client.PullConsumer.pull`."""
         return self._runtime.run(
@@ -72,6 +73,7 @@ class PullConsumer(BlockingClient):
                 wait_s=wait_s,
                 tags=tags,
                 max_bytes=max_bytes,
+                read_ahead=read_ahead,
             )
         )
 

@@ -1,0 +1,50 @@
+"""Pulls asked for before they are wanted: a reader that goes on where it stopped finds the next answer on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reput_client.connection import Connection
+from reput_client.core import Call, Waiter
+from reput_client.pump import Pump
+from reput_protocol.codes import RequestCode
+from reput_protocol.header import Value
+
+
+class ReadAhead:
+    """At most one such pull for each queue; its answer is kept until it is taken, replaced or dropped.
+
+    A pull is taken only by a reader that asks for exactly the same; any other ask drops it.
+    """
+
+    def __init__(self, pump: Pump) -> None:
+        self._pump = pump
+        self._pulls: dict[tuple[str, int], tuple[Mapping[str, Value], Connection, Call]] = {}
+
+    def start(self, topic: str, queue_id: int, ext: Mapping[str, Value], connection: Connection) -> None:
+        """Ask for `ext` now, without waiting; on a connection that is not open, do nothing."""
+        self.drop(topic, queue_id)
+        if connection.usable():
+            call = connection.start(RequestCode.PULL_MESSAGE, ext, Waiter())
+            connection.flush_now()
+            self._pulls[topic, queue_id] = (ext, connection, call)
+
+    async def take(self, topic: str, queue_id: int, ext: Mapping[str, Value], deadline: float) -> Call | None:
+        """Return the answered pull that asked for `ext`; None if there is none, it failed or `deadline` passed."""
+        if (topic, queue_id) not in self._pulls:
+            return None
+        asked, connection, call = self._pulls.pop((topic, queue_id))
+        try:
+            if asked == ext:
+                await self._pump.wait(call.waiter, deadline)
+        finally:
+            if not call.done:
+                connection.abandon(call)
+        return call if call.done and call.error is None and asked == ext else None
+
+    def drop(self, topic: str, queue_id: int) -> None:
+        """Want the queue's pull no more."""
+        if (topic, queue_id) in self._pulls:
+            _, connection, call = self._pulls.pop((topic, queue_id))
+            if not call.done:
+                connection.abandon(call)
