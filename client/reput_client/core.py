@@ -15,9 +15,11 @@ from typing import Final
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
+from reput_protocol.commands import PutMessageResult
 from reput_protocol.errors import ReputError
 from reput_protocol.frames import FRAME_BYTES_MAX, FrameReader
-from reput_protocol.header import Header, HeaderType, Value, decode_header, encode_header
+from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, Value, decode_header, encode_header
+from reput_protocol.put_frames import PutAnswerCache
 
 _HEAD: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">I")
@@ -25,6 +27,8 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 # A value whose msgpack form appears nowhere else in a header, so that the opaque can be found and replaced.
 _OPAQUE_MARK: Final = 0x7E5A_A5E7
 _EMPTY: Final = memoryview(b"")
+_MSGPACK: Final = int(HeaderType.MSGPACK)
+_SUCCESS: Final = Header(code=0, opaque=0, flag=RESPONSE_FLAG)
 
 
 class Waiter:
@@ -49,7 +53,7 @@ class Call:
     `sent` tells whether the whole frame was handed to the system: only then may the broker have acted on it.
     """
 
-    __slots__ = ("body", "done", "error", "header", "opaque", "sent", "waiter")
+    __slots__ = ("body", "done", "error", "header", "opaque", "put_result", "sent", "waiter")
 
     def __init__(self, opaque: int, waiter: Waiter) -> None:
         self.opaque = opaque
@@ -57,6 +61,9 @@ class Call:
         self.done = False
         self.sent = False
         self.header: Header | None = None
+        self.put_result: PutMessageResult | None = (
+            None  # of a put, where the answer's fields are decoded already
+        )
         self.body: memoryview = _EMPTY
         self.error: ReputError | None = None
 
@@ -122,6 +129,7 @@ class ChannelCore:
 
     def __init__(self, frame_limit: int = FRAME_BYTES_MAX) -> None:
         self._reader = FrameReader(frame_limit=frame_limit)
+        self._put_answers = PutAnswerCache()
         self._pending: dict[int, Call] = {}
         self._next_opaque = 1
 
@@ -156,7 +164,15 @@ class ChannelCore:
             ProtocolError: the broker broke the rules; the connection can carry nothing more.
         """
         pending = self._pending
+        find_put = self._put_answers.find
         for header_type, encoded, body in self._reader.receive_data(data):
+            put = find_put(encoded) if header_type == _MSGPACK else None
+            if put is not None:
+                call = pending.pop(put[0], None)
+                if call is not None:
+                    call.put_result = put[1]
+                    call.finish(_SUCCESS, body)
+                continue
             header = decode_header(header_type, encoded)
             if header.flag & 1:
                 call = pending.pop(header.opaque, None)

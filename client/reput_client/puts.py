@@ -110,6 +110,8 @@ def result_of(call: Call) -> PutMessageResult:
     Raises:
         BrokerError: it was refused.
     """
+    if call.put_result is not None:
+        return call.put_result
     header = call.answer
     if header.code not in _STORED:
         raise error_from_response(header.code, header.remark, header.ext)

@@ -1,8 +1,8 @@
 """PutMessage frames at full speed: request headers that repeat, and answers of one fixed shape.
 
 A producer sends one header over and over, with nothing but the opaque changed, and gets answers that differ in three
-numbers. Both are recognised and made here without going through a map of named fields; what does not fit is left to
-`decode_header` and `encode_frame`, which tests hold these to.
+numbers. Both are recognised and made here, for broker and producer, without going through a map of named fields; what
+does not fit is left to `decode_header` and `encode_frame`, which tests hold these to.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from functools import lru_cache
 from typing import Final
 
-from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
+from reput_protocol.codes import PROTOCOL_VERSION, AckLevel, LanguageCode, RequestCode
 from reput_protocol.commands_send import PutMessageHeader, PutMessageResult
 from reput_protocol.errors import HeaderFieldError, HeaderMalformed
 from reput_protocol.header_model import RESPONSE_FLAG, Header, HeaderType
@@ -25,6 +25,10 @@ _START: Final = b"\x97\xce" + _U32.pack(_PUT_CODE)
 _OPAQUE_MARK_AT: Final = 8
 _OPAQUE_AT: Final = 9
 _OPAQUE_END: Final = 13
+_FRAME_HEAD_BYTES: Final = 8
+# An answer: parts that repeat, and between them the opaque, queue offset, physical offset and store timestamp.
+_LAYOUT: Final = ">{}sI{}sQ{}sQ{}sQ{}s"
+_I64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 _CACHED_MAX: Final = 256
 _CACHED_BYTES_MAX: Final = 512
 
@@ -71,6 +75,57 @@ def opaque_of(data: bytes) -> int:
     return opaque
 
 
+class PutAnswerCache:
+    """The answers to puts that one connection has brought so far, without their opaques and numbers. Bounded."""
+
+    __slots__ = ("_known", "_layouts")
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, struct.Struct] = {}
+        self._known: dict[tuple[bytes, ...], tuple[int, str, AckLevel]] = {}
+
+    def find(self, data: bytes) -> tuple[int, PutMessageResult] | None:
+        """Return opaque and result if a msgpack header says that a put succeeded, in the form of `encode_put_answer`.
+
+        None says nothing: the header may be another answer, in another form, or broken.
+        """
+        layout = self._layouts.get(len(data))
+        if layout is None:
+            return self._learn(data)
+        start, opaque, to_queue, queue_offset, to_physical, physical_offset, to_time, time_ms, end = (
+            layout.unpack(data)
+        )
+        known = self._known.get((start, to_queue, to_physical, to_time, end))
+        if known is None:
+            return self._learn(data)
+        if queue_offset > _I64_MAX or physical_offset > _I64_MAX or time_ms > _I64_MAX:
+            return None
+        queue_id, store_host, ack = known
+        return opaque, PutMessageResult(queue_id, queue_offset, physical_offset, time_ms, store_host, ack)
+
+    def _learn(self, data: bytes) -> tuple[int, PutMessageResult] | None:
+        if len(data) > _CACHED_BYTES_MAX:
+            return None
+        try:
+            header = decode_msgpack_header(data)
+            if header.code or header.flag != RESPONSE_FLAG or "storeHost" not in header.ext:
+                return None
+            result = PutMessageResult.from_ext(header.ext)
+        except (HeaderMalformed, HeaderFieldError):
+            return None
+        shape = _answer_shape(result.queue_id, result.store_host, result.ack)
+        if shape.encode(header.opaque, result)[_FRAME_HEAD_BYTES:] != data:
+            return None
+        if len(self._known) >= _CACHED_MAX:
+            self._known.clear()
+            self._layouts.clear()
+        start, *others = shape.parts
+        key = (start[_FRAME_HEAD_BYTES:], *others)
+        self._layouts[len(data)] = struct.Struct(_LAYOUT.format(*map(len, key)))
+        self._known[key] = (result.queue_id, result.store_host, result.ack)
+        return header.opaque, result
+
+
 class _AnswerShape:
     """Answers to puts into one queue: everything but the opaque and three numbers."""
 
@@ -98,9 +153,22 @@ class _AnswerShape:
             before, _, rest = rest.partition(mark)
             parts.append(before)
         parts.append(rest)
-        sizes = [len(part) for part in parts]
         self.parts = tuple(parts)
-        self.pack = struct.Struct(">{}sI{}sQ{}sQ{}sQ{}s".format(*sizes)).pack
+        self.pack = struct.Struct(_LAYOUT.format(*map(len, parts))).pack
+
+    def encode(self, opaque: int, result: PutMessageResult) -> bytes:
+        start, to_queue, to_physical, to_time, end = self.parts
+        return self.pack(
+            start,
+            opaque,
+            to_queue,
+            result.queue_offset,
+            to_physical,
+            result.physical_offset,
+            to_time,
+            result.store_timestamp,
+            end,
+        )
 
 
 @lru_cache(maxsize=4096)
