@@ -184,7 +184,7 @@ class FakeBroker:
             case RequestCode.PUT_MESSAGE:
                 return self.put(header, body)
             case RequestCode.PULL_MESSAGE:
-                return self._pull(ext)
+                return self.pull(header, body)
             case RequestCode.QUERY_CONSUMER_OFFSET:
                 offset = self.committed.get(
                     (str(ext["consumerGroup"]), str(ext["topic"]), int(str(ext["queueId"])))
@@ -246,7 +246,10 @@ class FakeBroker:
             }
         )
 
-    def _pull(self, ext: Mapping[str, Any]) -> Answer:
+    def pull(self, header: Header, body: memoryview) -> Answer:
+        """Answer a pull as a broker would."""
+        del body
+        ext: Mapping[str, Any] = header.ext
         queue = self.log[str(ext["topic"]), int(ext["queueId"])]
         offset = int(ext["queueOffset"])
         deadline = time.monotonic() + int(ext["suspendTimeoutMillis"]) / 1000

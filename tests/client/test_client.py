@@ -382,6 +382,43 @@ def test_a_long_poll_is_woken_by_a_message_and_ends_at_its_deadline(
     face.run(scenario)
 
 
+def test_reading_ahead_gives_what_single_pulls_give(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        bodies = [b"%03d" % number for number in range(250)]
+        async with face.Producer(address) as producer, face.PullConsumer(address, group="g") as consumer:
+            await producer.send_batch([Message(topic, body) for body in bodies], queue_id=0)
+            received: list[bytes] = []
+            offset = 0
+            while offset < len(bodies):
+                result = await consumer.pull(topic, 0, offset, max_messages=100, read_ahead=True)
+                received += [message.body for message in result.messages]
+                offset = result.next_begin_offset
+            assert received == bodies
+
+            # Whoever turns elsewhere gets what is there, not what was asked for ahead.
+            await consumer.pull(topic, 0, 0, max_messages=10, read_ahead=True)
+            result = await consumer.pull(topic, 0, 100, max_messages=10)
+            assert result.messages[0].queue_offset == 100
+            await consumer.pull(topic, 0, 0, max_messages=10, read_ahead=True)
+            result = await consumer.pull(topic, 0, 10, max_messages=20)
+            assert len(result.messages) == 20
+            await consumer.pull(topic, 0, 0, max_messages=10, read_ahead=True)
+
+            # At the end there is nothing to ask for, and the next pull waits for a message as ever.
+            await consumer.pull(topic, 0, 240, read_ahead=True)
+
+            async def send() -> None:
+                await producer.send(Message(topic, b"late"), queue_id=0)
+
+            async def wait() -> None:
+                result = await consumer.pull(topic, 0, 250, wait_s=10.0, read_ahead=True)
+                assert [message.body for message in result.messages] == [b"late"]
+
+            await face.together(wait, send)
+
+    face.run(scenario)
+
+
 def test_offsets_are_committed_and_rewound(face: Face, address: str, topic: str) -> None:
     async def scenario() -> None:
         async with face.Producer(address) as producer:

@@ -142,6 +142,44 @@ def test_a_connection_that_ended_while_idle_is_noticed_before_a_frame_is_risked(
     face.run(scenario)
 
 
+@pytest.mark.parametrize("fault", ["lost", "refused", "silent"])
+def test_a_read_ahead_that_fails_costs_nothing_but_time(face: Face, broker: FakeBroker, fault: str) -> None:
+    async def scenario() -> None:
+        async with (
+            face.Producer(broker.address) as producer,
+            face.PullConsumer(broker.address, group="g", timeout_s=0.5) as consumer,
+        ):
+            await producer.send_batch([Message("t", b"%d" % number) for number in range(20)], queue_id=0)
+            if fault != "lost":
+                broker.behave(RequestCode.PULL_MESSAGE, second_fails(broker, fault))
+            first = await consumer.pull("t", 0, 0, max_messages=10, wait_s=0.0, read_ahead=True)
+            if fault == "lost":
+                broker.drop_connections()
+            if fault == "refused":
+                with pytest.raises(BrokerBusy):
+                    await consumer.pull("t", 0, 10, max_messages=10, wait_s=0.0)
+            if fault == "silent":
+                with pytest.raises(RequestTimeout):
+                    await consumer.pull("t", 0, 10, max_messages=10, wait_s=0.0)
+            second = await consumer.pull("t", 0, 10, max_messages=10, wait_s=0.0)
+            bodies = [message.body for message in (*first.messages, *second.messages)]
+            assert bodies == [b"%d" % number for number in range(20)]
+
+    face.run(scenario)
+
+
+def second_fails(broker: FakeBroker, fault: str):  # type: ignore[no-untyped-def]
+    pulls = []
+
+    def behave(header: Header, body: memoryview) -> Answer:
+        pulls.append(header)
+        if len(pulls) != 2:
+            return broker.pull(header, body)
+        return SILENCE if fault == "silent" else Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
+
+    return behave
+
+
 def test_requests_that_may_be_repeated_survive_a_restart(face: Face, broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with face.PullConsumer(broker.address, group="g", timeout_s=5.0) as consumer:

@@ -16,6 +16,7 @@ from reput_broker.put_lock import PutLock
 from reput_broker.request import PutRun
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
+from reput_protocol.errors import ReputError
 from reput_protocol.put_frames import encode_put_answer
 from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
@@ -47,6 +48,8 @@ class PutRunProcessor:
         lock.acquire_nowait()
         try:
             stored = self._store.put_run(run.headers, run.blocks, run.client.born_host)
+        except ReputError:
+            return False  # nothing was stored; each put is told why
         finally:
             lock.release()
         if stored is None:

@@ -105,14 +105,16 @@ class Server:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_house)
-            with self._accepting:
-                async with trio.open_nursery() as accepting:
-                    for name, bound in listeners.items():
-                        bound.listen(_BACKLOG)
-                        accepting.start_soon(self._accept, name, bound, nursery)
-                    task_status.started()
-            for bound in listeners.values():
-                bound.close()
+            try:
+                with self._accepting:
+                    async with trio.open_nursery() as accepting:
+                        for name, bound in listeners.items():
+                            bound.listen(_BACKLOG)
+                            accepting.start_soon(self._accept, name, bound, nursery)
+                        task_status.started()
+            finally:
+                for bound in listeners.values():
+                    bound.close()
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; open connections go on."""

@@ -13,10 +13,14 @@ import trio.testing
 from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
-from reput_broker.pending_puts import PendingRequest
-from reput_broker.request import Response
+from reput_broker.pending_puts import PendingRequest, PendingRun
+from reput_broker.request import PutRun, Response
 from reput_broker.store.errors import StoreReadOnly
-from reput_protocol.codes import ResponseCode
+from reput_broker.store.results import RunResult
+from reput_protocol.codes import AckLevel, ResponseCode
+from reput_protocol.commands import PutMessageHeader, PutMessageResult
+from reput_protocol.frames import FrameReader
+from reput_protocol.header import Header, decode_header
 
 
 class FakeStore:
@@ -166,3 +170,74 @@ async def test_asynchronous_flush_syncs_by_the_clock_and_at_once_for_who_waits()
         await bench.answered(1)
         nursery.cancel_scope.cancel()
     assert bench.answers[0][1].code == 0
+
+
+class RunClient:
+    """Takes the answers to a run of puts."""
+
+    def __init__(self) -> None:
+        self.frames = b""
+        self.codes: list[int] = []
+        self.flushes = 0
+
+    def answer_run(self, run: PutRun, frames: bytes, response_code: int = 0) -> None:
+        self.frames += frames
+        self.codes.append(response_code)
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+    @property
+    def answers(self) -> list[Header]:
+        return [
+            decode_header(frame.header_type, frame.header)
+            for frame in FrameReader().receive_data(self.frames)
+        ]
+
+
+def put_run(bench: Bench) -> RunClient:
+    """Append a run of two puts and wait for their sync."""
+    bench.store.written += 200
+    client: Any = RunClient()
+    headers = [PutMessageHeader("t", queue_id, 3, AckLevel.FLUSHED) for queue_id in (0, 1)]
+    run = PutRun(client, time.monotonic(), Any, AckLevel.FLUSHED, [70, 80], headers, [])  # type: ignore[arg-type]
+    stored = RunResult([5, 6], [700, 800], bench.store.written, 1_000)
+    pending = PendingRun(run, b"done", stored, "127.0.0.1:10911", messages=6)
+    bench.service.answer_when_flushed(stored.end_offset, pending)
+    return client  # type: ignore[no-any-return]
+
+
+@pytest.mark.trio
+async def test_a_run_is_answered_with_what_was_made_for_it() -> None:
+    bench = Bench()
+    client = put_run(bench)
+    await bench.service.flush_now()
+    assert (client.frames, client.codes, client.flushes) == (b"done", [0], 1)
+    assert bench.counters.flush_batch_messages.total == 6
+    assert bench.counters.produce_seconds["flushed"].count == 2
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("how", ["late", "failed", "failed before"])
+async def test_a_run_whose_sync_fails_or_is_late_gets_its_receipts_and_the_truth(how: str) -> None:
+    bench = Bench(sync_timeout="20ms")
+    bench.store.failing = how != "late"
+    if how == "failed before":
+        await bench.service.flush_now()
+    client = put_run(bench)
+    if how == "failed":
+        await bench.service.flush_now()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.expire)
+        with trio.fail_after(5):
+            while not client.flushes:
+                await trio.sleep(0.002)
+        nursery.cancel_scope.cancel()
+    assert client.codes == [ResponseCode.FLUSH_DISK_TIMEOUT]
+    assert [header.opaque for header in client.answers] == [70, 80]
+    for header, queue_id in zip(client.answers, (0, 1), strict=True):
+        assert header.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert "do not send again" in str(header.remark)
+        assert PutMessageResult.from_ext(header.ext) == PutMessageResult(
+            queue_id, 5 + queue_id, 700 + 100 * queue_id, 1_000, "127.0.0.1:10911", AckLevel.PAGE_CACHE
+        )

@@ -13,6 +13,7 @@ from reput_client.pull_result import PulledMessages
 from reput_client.received import ReceivedMessage, message_positions
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filters import TagFilter
+from reput_protocol.properties import find_property
 from reput_protocol.record import Host, Record, encode_record
 
 
@@ -191,3 +192,36 @@ def test_no_bytes_get_past_the_size_check_and_then_out_of_bounds(
         except (DamagedMessage, UnsupportedCompression):
             continue
         _ = (message.store_host, message.born_host, message.store_timestamp_ms, message.offset_message_id)
+
+
+TAG_TEXTS = st.lists(
+    st.sampled_from(
+        [
+            "TAGS\x01a\x02",
+            "TAGS\x01bb\x02",
+            "XTAGS\x01a\x02",
+            "k\x01TAGS\x02",
+            "KEYS\x01q\x02",
+            "TAGS\x01\x02",
+            "TAGS\x01c",
+        ]
+    ),
+    max_size=4,
+).map("".join)
+
+
+@given(st.lists(st.tuples(TAG_TEXTS, st.booleans()), min_size=1, max_size=12))
+def test_a_tag_is_the_same_whatever_was_read_before(texts: list[tuple[str, bool]]) -> None:
+    for text, long_topic in texts:
+        properties = text.encode()
+        encoded = record(
+            topic="%RETRY%" + "g" * 150 if long_topic else "TAGS\x01a\x02", properties=properties
+        )
+        value = find_property(properties, b"TAGS")
+        assert received(encoded).tag == (None if value is None else value.decode())
+
+
+@pytest.mark.parametrize("tag", ["x" * 300, "a\x00b", "größe"])
+def test_unusual_tags_are_read_each_time(tag: str) -> None:
+    for wanted in (tag, "usual", tag, tag):
+        assert received(record(properties=f"UNIQ_KEY\x01i\x02TAGS\x01{wanted}\x02".encode())).tag == wanted

@@ -1,0 +1,424 @@
+"""One connection: every request answered once, framing errors told, peers that leave, stall or crowd."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from reput_broker.config import LimitsConfig
+from reput_broker.counters import Counters
+from reput_broker.request import Handler, PutRun, Refusal, Request, Response
+from reput_broker.server.connection import Connection
+from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.memory import BufferedBytes
+from reput_protocol.codes import ROCKETMQ_VERSION, AckLevel, RequestCode, ResponseCode
+from reput_protocol.commands import PutMessageHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.frames import FrameReader, encode_frame
+from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType, decode_header
+
+# Any codes that are counted by name; what they mean elsewhere is of no interest here.
+ECHO, LATER, SLOW = RequestCode.GET_MAX_OFFSET, RequestCode.PULL_MESSAGE, RequestCode.UPDATE_AND_CREATE_TOPIC
+REFUSED, BROKEN, BIG = (
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC,
+)
+
+
+@dataclass
+class Peer:
+    """The far end: what it sends, what it has got, and how much it takes without waiting."""
+
+    room: int = 1 << 30
+    got: bytearray = field(default_factory=bytearray)
+    sends: int = 0
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._to_broker, self._from_peer = trio.open_memory_channel[bytes](100)
+        self._room = trio.Event()
+
+    # the transport
+
+    async def receive(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if self.closed:
+            raise trio.ClosedResourceError
+        return await self._from_peer.receive()
+
+    def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
+        self.sends += 1
+        taken = b"".join(buffers)[: self.room]
+        self.room -= len(taken)
+        self.got += taken
+        return len(taken)
+
+    async def send(self, data: memoryview) -> int:
+        while not self.room:
+            await self._room.wait()
+        taken = data[: self.room]
+        self.room -= len(taken)
+        self.got += taken
+        return len(taken)
+
+    def close(self) -> None:
+        self.closed = True
+        self._to_broker.close()
+
+    # the test
+
+    def says(self, *frames: bytes) -> None:
+        self._to_broker.send_nowait(b"".join(frames))
+
+    def ends(self) -> None:
+        self._to_broker.send_nowait(b"")
+
+    def reads(self, size: int = 1 << 30) -> None:
+        self.room += size
+        self._room.set()
+        self._room = trio.Event()
+
+    @property
+    def answers(self) -> list[tuple[Header, bytes]]:
+        return [
+            (decode_header(frame.header_type, frame.header), bytes(frame.body))
+            for frame in FrameReader().receive_data(bytes(self.got))
+        ]
+
+    @property
+    def answered(self) -> list[tuple[int, int]]:
+        return [(header.opaque, header.code) for header, _ in self.answers]
+
+
+class Bench:
+    """A connection to a peer, with handlers of the test's own."""
+
+    def __init__(self, peer: Peer, nursery: trio.Nursery, **limits: Any) -> None:
+        self.peer = peer
+        self.counters = Counters()
+        self.traffic = self.counters.listeners["main"]
+        self.limits = LimitsConfig(**limits)
+        self.memory = BufferedBytes(self.counters, lambda: self.limits.buffer_total)
+        self.held: list[Request] = []
+        self.runs: list[PutRun] = []
+        self.after_puts: list[int] = []
+        self.takes_runs = True
+        self.proceed = trio.Event()
+        self.ended: list[Connection] = []
+        handlers: dict[int, Handler] = {
+            ECHO: lambda request: Response(0, {"n": str(request.header.opaque)}),
+            LATER: self._later,
+            SLOW: self._slow,
+            REFUSED: self._refused,
+            BROKEN: self._broken,
+            BIG: lambda _: Response(0, body=bytes(100_000)),
+        }
+        self.traffic.connection_opened()
+        self.connection = Connection(
+            peer,
+            peer="10.0.0.1:5",
+            born_host=bytes(8),
+            dialled_address="10.0.0.2:10911",
+            dispatcher=Dispatcher(handlers, self._run, lambda _: self.after_puts.append(len(self.peer.got))),
+            limits=self.limits,
+            counters=self.counters,
+            traffic=self.traffic,
+            memory=self.memory,
+            nursery=nursery,
+            on_close=self.ended.append,
+        )
+
+    def _later(self, request: Request) -> None:
+        self.held.append(request)
+
+    async def _slow(self, request: Request) -> Response:
+        await self.proceed.wait()
+        return Response(0)
+
+    def _refused(self, request: Request) -> Response:
+        raise Refusal(ErrorCode.NO_TOPIC, "no such thing")
+
+    def _broken(self, request: Request) -> Response:
+        raise ZeroDivisionError
+
+    def _run(self, run: PutRun) -> bool:
+        self.runs.append(run)
+        if self.takes_runs and run.ack is AckLevel.PAGE_CACHE:
+            run.client.answer_run(run, b"".join(answer(opaque) for opaque in run.opaques))
+        return self.takes_runs
+
+    def traffic_of(self, code: int) -> Any:
+        return self.counters.request(HeaderType.JSON, code)
+
+
+def ask(code: int, opaque: int, flag: int = 0, body: bytes = b"", kind: int = HeaderType.JSON) -> bytes:
+    return encode_frame(Header(code, opaque, flag), kind, body)
+
+
+def put(opaque: int, ack: AckLevel = AckLevel.PAGE_CACHE) -> bytes:
+    ext = PutMessageHeader("t", 0, 1, ack).to_ext(HeaderType.MSGPACK)
+    return encode_frame(
+        Header(PutMessageHeader.REQUEST_CODE, 1 << 20 | opaque, ext=ext), HeaderType.MSGPACK, b"x"
+    )
+
+
+def answer(opaque: int) -> bytes:
+    return encode_frame(Header(0, opaque, 1), HeaderType.MSGPACK)
+
+
+Started = Callable[..., Awaitable[None]]
+
+
+@asynccontextmanager
+async def connected(peer: Peer | None = None, **limits: Any) -> AsyncIterator[Bench]:
+    async with trio.open_nursery() as nursery:
+        bench = Bench(peer or Peer(), nursery, **limits)
+        nursery.start_soon(bench.connection.run)
+        yield bench
+        bench.connection.close("shutdown")
+
+
+async def settled() -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.trio
+async def test_all_frames_of_a_read_are_answered_with_one_write() -> None:
+    async with connected() as bench:
+        bench.peer.says(*(ask(ECHO, opaque) for opaque in range(50)))
+        await settled()
+        assert bench.peer.answered == [(opaque, 0) for opaque in range(50)]
+        assert bench.peer.sends == 1
+        assert bench.traffic_of(ECHO).codes == {0: 50}
+        assert bench.traffic_of(ECHO).inflight == 0
+
+
+@pytest.mark.trio
+async def test_an_answer_that_comes_later_holds_up_nobody() -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(LATER, 1), ask(ECHO, 2))
+        await settled()
+        assert bench.peer.answered == [(2, 0)]
+        assert bench.connection.is_busy
+        bench.held[0].reply(Response(7))
+        bench.held[0].reply(Response(8))
+        assert bench.peer.answered == [(2, 0), (1, 7)], "a request is answered once"
+        assert not bench.connection.is_busy
+
+
+@pytest.mark.trio
+async def test_what_is_answered_leaves_before_a_slow_request_is_waited_for() -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(ECHO, 1), ask(SLOW, 2), ask(ECHO, 3))
+        await settled()
+        assert bench.peer.answered == [(1, 0)]
+        bench.proceed.set()
+        await settled()
+        assert bench.peer.answered == [(1, 0), (2, 0), (3, 0)]
+
+
+@pytest.mark.trio
+async def test_refusals_and_defects_are_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(REFUSED, 1), ask(BROKEN, 2), ask(4711, 3), ask(ECHO, 4))
+        await settled()
+        codes = dict(bench.peer.answered)
+        assert codes[1] == ErrorCode.NO_TOPIC.response_code
+        assert codes[2] == ErrorCode.INTERNAL.response_code
+        assert codes[3] == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert codes[4] == 0
+        remark = next(header.remark for header, _ in bench.peer.answers if header.opaque == 2)
+        incident = str(remark).split("incident ")[1].split(" ")[0]
+        assert incident in capsys.readouterr().out
+
+
+@pytest.mark.trio
+async def test_oneway_requests_and_answers_of_the_peer_get_no_answer() -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(ECHO, 1, ONEWAY_FLAG), ask(LATER, 2, ONEWAY_FLAG), ask(ECHO, 3, 1), ask(ECHO, 4))
+        await settled()
+        assert bench.peer.answered == [(4, 0)]
+        assert bench.traffic_of(ECHO).codes == {0: 2}
+        assert bench.traffic_of(ECHO).inflight == bench.traffic_of(LATER).inflight == 0
+
+
+@pytest.mark.trio
+async def test_runs_of_puts_are_handled_together_and_dispatched_after_the_answers() -> None:
+    async with connected() as bench:
+        bench.peer.says(*(put(opaque) for opaque in range(5)), ask(ECHO, 9))
+        await settled()
+        assert [run.count for run in bench.runs] == [5]
+        assert [opaque & 0xFFFFF for opaque, _ in bench.peer.answered] == [0, 1, 2, 3, 4, 9]
+        assert bench.after_puts == [len(bench.peer.got)]
+        traffic = bench.counters.request(HeaderType.MSGPACK, PutMessageHeader.REQUEST_CODE)
+        assert (traffic.codes, traffic.inflight) == ({0: 5}, 0)
+
+
+@pytest.mark.trio
+async def test_a_run_ends_where_the_ack_level_changes() -> None:
+    async with connected() as bench:
+        levels = [AckLevel.PAGE_CACHE] * 2 + [AckLevel.FLUSHED] * 3 + [AckLevel.PAGE_CACHE]
+        bench.peer.says(*(put(opaque, ack) for opaque, ack in enumerate(levels)))
+        await settled()
+        assert [(run.count, run.ack.value) for run in bench.runs] == [
+            (2, "page_cache"), (3, "flushed"), (1, "page_cache"),
+        ]  # fmt: skip
+        assert bench.connection.is_busy
+        run = bench.runs[1]
+        run.client.answer_run(run, b"".join(answer(opaque) for opaque in run.opaques))
+        run.client.answer_run(run, b"twice")
+        run.client.flush()
+        assert len(bench.peer.answers) == 6
+        assert not bench.connection.is_busy
+
+
+@pytest.mark.trio
+async def test_a_run_that_is_not_taken_is_handled_one_by_one() -> None:
+    async with connected() as bench:
+        bench.takes_runs = False
+        bench.peer.says(put(1), put(2), ask(ECHO, 3))
+        await settled()
+        assert [code for _, code in bench.peer.answered] == [3, 3, 0], "this table has no processor for puts"
+        traffic = bench.counters.request(HeaderType.MSGPACK, PutMessageHeader.REQUEST_CODE)
+        assert (traffic.codes, traffic.inflight) == ({0: 0, 3: 2}, 0)
+        assert bench.after_puts == []
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("data", "reason", "code"),
+    [
+        (struct.pack(">II", 1 << 30, 0), "too_large", ErrorCode.TOO_LARGE),
+        (struct.pack(">II", 100, 200), "malformed", ErrorCode.MALFORMED),
+        (struct.pack(">II", 4 + 100_000, 100_000), "too_large", ErrorCode.TOO_LARGE),
+        (struct.pack(">II", 6, 77 << 24 | 2) + b"\xc1\xc1", "malformed", ErrorCode.MALFORMED),
+        (struct.pack(">II", 6, 2) + b"{{", "malformed", ErrorCode.MALFORMED),
+        (struct.pack(">II", 6, 9 << 24 | 2) + b"{}", "unknown_header_type", ErrorCode.MALFORMED),
+    ],
+)
+async def test_a_framing_error_is_told_after_what_came_before_it_and_ends_the_connection(
+    data: bytes, reason: str, code: ErrorCode
+) -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(ECHO, 1), data)
+        await settled()
+        assert bench.peer.closed
+        (first, _), (last, _) = bench.peer.answers
+        assert (first.opaque, first.code) == (1, 0)
+        assert (last.opaque, last.code, last.version) == (0, code.response_code, ROCKETMQ_VERSION)
+        assert str(last.remark).endswith("the connection is closed")
+        assert sum(bench.counters.protocol_errors.values()) == 1
+        assert any(reason in key for key in bench.counters.protocol_errors)
+        assert bench.ended == [bench.connection]
+        assert bench.traffic.closed["malformed"] == 1
+
+
+@pytest.mark.trio
+async def test_a_peer_that_leaves_takes_its_open_requests_with_it() -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(LATER, 1), put(2, AckLevel.FLUSHED))
+        await settled()
+        bench.connection.close("peer")
+        await settled()
+        assert bench.traffic_of(LATER).inflight == 0
+        assert bench.counters.request(HeaderType.MSGPACK, PutMessageHeader.REQUEST_CODE).inflight == 0
+        assert bench.held[0].is_answered, "nobody answers it any more"
+        sent = bytes(bench.peer.got)
+        bench.held[0].reply(Response(0))
+        bench.runs[0].client.answer_run(bench.runs[0], b"late")
+        assert bytes(bench.peer.got) == sent
+        assert bench.traffic.open == 0
+
+
+@pytest.mark.trio
+async def test_a_peer_that_only_stops_sending_still_gets_its_answers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(LATER, 1))
+        bench.peer.ends()
+        await trio.sleep(0.5)
+        assert not bench.peer.closed
+        bench.held[0].reply(Response(0))
+        await trio.sleep(0.1)
+        assert bench.peer.answered == [(1, 0)]
+        assert bench.peer.closed
+        assert bench.traffic.closed["peer"] == 1
+
+
+@pytest.mark.trio
+async def test_an_answer_that_does_not_come_keeps_a_half_closed_connection_for_a_second_only(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(LATER, 1))
+        bench.peer.ends()
+        started_at = trio.current_time()
+        with trio.fail_after(5):
+            while not bench.ended:
+                await trio.sleep(0.01)
+        assert trio.current_time() - started_at == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.trio
+async def test_a_peer_that_does_not_read_is_not_read_from(autojump_clock: trio.testing.MockClock) -> None:
+    async with connected(Peer(room=0), connection_buffer="64KiB") as bench:
+        bench.peer.says(ask(BIG, 1))
+        bench.peer.says(ask(ECHO, 2))
+        await trio.sleep(1)
+        assert bench.traffic_of(ECHO).codes == {0: 0}, "the second request is not looked at"
+        assert bench.memory.total > 64 * 1024
+        bench.peer.reads()
+        await trio.sleep(1)
+        assert bench.peer.answered == [(1, 0), (2, 0)]
+        assert bench.memory.total == 0
+        assert bench.counters.backpressure_seconds["write_queue"] >= 0
+
+
+@pytest.mark.trio
+async def test_nobody_is_read_from_while_all_together_hold_too_much(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected(buffer_total="1MiB") as bench:
+        bench.memory.change("write", 2 << 20)  # others hold it
+        bench.peer.says(ask(ECHO, 1))
+        bench.peer.says(ask(ECHO, 2))
+        await trio.sleep(0.5)
+        assert bench.peer.answered == [(1, 0)], "what was read is answered"
+        bench.memory.change("write", -(2 << 20))
+        await trio.sleep(0.01)
+        assert bench.peer.answered == [(1, 0), (2, 0)]
+
+
+@pytest.mark.trio
+async def test_an_unfinished_frame_counts_as_held_until_it_is_whole_or_the_peer_has_gone() -> None:
+    async with connected() as bench:
+        whole = ask(ECHO, 1, body=bytes(5000))
+        bench.peer.says(whole[:3000])
+        await settled()
+        assert bench.counters.buffered_bytes["read"] == 3000
+        bench.peer.says(whole[3000:])
+        await settled()
+        assert bench.counters.buffered_bytes["read"] == 0
+        bench.peer.says(whole[:3000])
+        await settled()
+        bench.connection.close("peer")
+        assert bench.counters.buffered_bytes["read"] == 0
+        assert bench.peer.answered == [(1, 0)]
+
+
+@pytest.mark.trio
+async def test_the_first_role_stands() -> None:
+    async with connected() as bench:
+        bench.connection.note_role("producer")
+        bench.connection.note_role("consumer")
+        assert bench.traffic.open_by_role["producer"] == 1
+        assert bench.traffic.open_by_role["consumer"] == 0

@@ -1,0 +1,202 @@
+"""Listening sockets: who is let in, who is sent away, and who is closed for silence or for not reading."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from reput_broker.config import BrokerConfig
+from reput_broker.counters import Counters
+from reput_broker.request import Request, Response
+from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.listener import ListenFailed, Server, bind
+from reput_protocol.codes import RequestCode
+from reput_protocol.frames import encode_frame
+from reput_protocol.header import Header, HeaderType
+
+ECHO, HELD, BIG = RequestCode.GET_MAX_OFFSET, RequestCode.PULL_MESSAGE, RequestCode.GET_MIN_OFFSET
+BIG_BYTES = 12 << 20
+
+
+def frame(code: int) -> bytes:
+    return encode_frame(Header(code, 1), HeaderType.JSON)
+
+
+class Bench:
+    """A server on a free port."""
+
+    def __init__(self, tmp_path: Path, **limits: Any) -> None:
+        self.config = BrokerConfig(data_dir=tmp_path, limits=limits)
+        self.counters = Counters()
+        self.traffic = self.counters.listeners["main"]
+        self.gone = 0
+        self.held: list[Request] = []
+        handlers = {
+            ECHO: lambda _: Response(0),
+            HELD: self.held.append,
+            BIG: lambda _: Response(0, body=bytes(BIG_BYTES)),
+        }
+        self.server = Server(self.config, Dispatcher(handlers), self.counters, on_gone=self._ended)
+        self.bound = bind("127.0.0.1", 0)
+        self.address: tuple[str, int] = self.bound.getsockname()
+
+    def _ended(self) -> None:
+        self.gone += 1
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream(*self.address)
+
+    async def until(self, condition: Any) -> None:
+        with trio.fail_after(5):
+            while not condition():
+                await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, **limits: Any) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path, **limits)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bench.server.run, {"main": bench.bound})
+        yield bench
+        nursery.cancel_scope.cancel()
+
+
+async def exchange(stream: trio.SocketStream) -> None:
+    await stream.send_all(frame(ECHO))
+    assert await stream.receive_some()
+
+
+@pytest.mark.trio
+async def test_connections_beyond_the_limit_are_sent_away_and_the_others_go_on(tmp_path: Path) -> None:
+    async with running(tmp_path, connections=2) as bench:
+        streams = [await bench.connect() for _ in range(2)]
+        for stream in streams:
+            await exchange(stream)
+        async with await bench.connect() as refused:
+            assert await refused.receive_some() == b""
+        assert bench.traffic.closed["limit"] == 1
+        for stream in streams:
+            await exchange(stream)
+        await streams.pop().aclose()
+        await bench.until(lambda: bench.gone == 1)
+        async with await bench.connect() as stream:
+            await exchange(stream)
+        await streams.pop().aclose()
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    """The time of day for real sockets, which the test can move on."""
+    return trio.testing.MockClock(rate=1.0)
+
+
+@pytest.mark.trio
+async def test_a_silent_connection_is_closed_and_a_waiting_one_is_not(
+    tmp_path: Path, clock: trio.testing.MockClock
+) -> None:
+    async with running(tmp_path, idle_timeout="2m") as bench:
+        silent, waiting = await bench.connect(), await bench.connect()
+        await exchange(silent)
+        await waiting.send_all(frame(HELD))
+        await bench.until(lambda: bench.held)
+        clock.jump(60)
+        await trio.sleep(0.05)
+        assert bench.gone == 0
+        clock.jump(61)
+        assert await silent.receive_some() == b""
+        assert bench.traffic.closed["idle"] == 1
+        bench.held[0].reply(Response(0))
+        assert await waiting.receive_some()
+        await silent.aclose()
+        await waiting.aclose()
+
+
+@pytest.mark.trio
+async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_not(
+    tmp_path: Path, clock: trio.testing.MockClock
+) -> None:
+    async with running(tmp_path, slow_reader_timeout="30s") as bench:
+        slow, stuck = await bench.connect(), await bench.connect()
+        for stream in (slow, stuck):
+            await stream.send_all(frame(BIG) * 3)
+        await bench.until(lambda: bench.counters.buffered_bytes["write"] > BIG_BYTES)
+        received = 0
+        for _ in range(3):
+            wanted = received + (
+                8 << 20
+            )  # more than lies in the system's buffers: the broker has to send again
+            while received < wanted:
+                received += len(await slow.receive_some(1 << 20))
+            await trio.sleep(0.05)
+            clock.jump(20)
+            await trio.sleep(0.05)
+        await bench.until(lambda: bench.traffic.closed["slow_reader"] == 1)
+        while received < 3 * BIG_BYTES and (data := await slow.receive_some(1 << 20)):
+            received += len(data)
+        assert bench.traffic.closed["slow_reader"] == 1
+        assert bench.gone == 1
+        await bench.until(lambda: bench.counters.buffered_bytes["write"] == 0)
+        await slow.aclose()
+        await stuck.aclose()
+
+
+@pytest.mark.trio
+async def test_running_out_of_descriptors_is_waited_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(tmp_path)
+    failures = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
+
+    class Bound(socket.socket):
+        def accept(self) -> Any:
+            if failures:
+                raise failures.pop(0)
+            return super().accept()
+
+    bound = Bound(fileno=bench.bound.detach())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bench.server.run, {"main": bound})
+        async with await bench.connect() as stream:
+            await exchange(stream)
+        nursery.cancel_scope.cancel()
+    assert not failures
+    assert "ulimit" in capsys.readouterr().out
+
+
+@pytest.mark.trio
+async def test_when_no_more_are_accepted_open_connections_go_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        async with await bench.connect() as stream:
+            await exchange(stream)
+            bench.server.stop_accepting()
+            await bench.until(lambda: bench.bound.fileno() < 0)
+            with pytest.raises(OSError, match="all attempts to connect"):
+                await bench.connect()
+            await exchange(stream)
+            assert not bench.server.is_busy
+            bench.server.close_all("shutdown")
+            assert await stream.receive_some() == b""
+        assert bench.traffic.closed["shutdown"] == 1
+
+
+def test_a_port_in_use_is_named_with_the_remedy() -> None:
+    with bind("127.0.0.1", 0) as bound:
+        bound.listen()
+        port = bound.getsockname()[1]
+        with pytest.raises(
+            ListenFailed, match=f"127.0.0.1:{port}: Address already in use; stop what uses it"
+        ):
+            bind("127.0.0.1", port)
+
+
+def test_a_host_that_is_no_address_is_named() -> None:
+    with pytest.raises(ListenFailed, match=r"256\.0\.0\.1"):
+        bind("256.0.0.1", 10911)

@@ -1,0 +1,162 @@
+"""Dispatch is driven at once for one putter, together for several, and never given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from reput_broker.services import AllocateService, ReputMessageService
+from reput_broker.store.errors import DiskFull, StoreReadOnly
+
+
+class FakeStore:
+    """A log with so many records to dispatch, so many a step."""
+
+    def __init__(self) -> None:
+        self.behind = 0
+        self.steps = 0
+        self.failures: list[Exception] = []
+        self.is_writable = True
+        self.half_full = False
+        self.made = 0
+
+    @property
+    def dispatch_idle(self) -> bool:
+        return not self.behind
+
+    def reput_step(self) -> int:
+        self.steps += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        dispatched = min(self.behind, 10)
+        self.behind -= dispatched
+        return dispatched
+
+    def should_prepare_next_file(self) -> bool:
+        return self.half_full
+
+    def prepare_next_file(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.made += 1
+        self.half_full = False
+
+
+def service(store: Any) -> tuple[ReputMessageService, list[int]]:
+    behind_after_each: list[int] = []
+    return ReputMessageService(store, lambda: behind_after_each.append(store.behind)), behind_after_each
+
+
+def test_what_one_putter_put_is_dispatched_before_it_goes_on() -> None:
+    store = FakeStore()
+    reput, steps = service(store)
+    reput.put_by("a")  # who puts for the first time might be one of many
+    store.behind = 5
+    reput.put_by("a")
+    assert steps == [0]
+
+
+def test_what_several_put_in_turn_is_left_to_be_dispatched_together() -> None:
+    store = FakeStore()
+    reput, steps = service(store)
+    for putter in ("a", "b", "a", "b"):
+        store.behind += 5
+        reput.put_by(putter)
+    assert (steps, store.behind) == ([], 20)
+
+
+@pytest.mark.trio
+async def test_what_is_left_is_dispatched_by_the_task() -> None:
+    store = FakeStore()
+    reput, steps = service(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reput.run)
+        await trio.testing.wait_all_tasks_blocked()
+        store.behind = 35
+        reput.put_by("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert steps == [25, 15, 5, 0]
+        store.behind = 25
+        reput.put_by("a")
+        assert store.behind == 15, "one step at once"
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.behind == 0, "and the rest soon"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_nothing_to_do_costs_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    store = FakeStore()
+    reput, _ = service(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reput.run)
+        await trio.sleep(3600)
+        nursery.cancel_scope.cancel()
+    assert store.steps == 0
+
+
+@pytest.mark.trio
+async def test_a_step_that_fails_is_tried_again(
+    autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = FakeStore()
+    reput, steps = service(store)
+    store.failures = [StoreReadOnly("no space"), StoreReadOnly("no space")]
+    store.behind = 5
+    reput.put_by("a")
+    reput.put_by("a")  # fails without harm to whoever put
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reput.run)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert steps == [0]
+    assert "dispatch_stopped" in capsys.readouterr().out
+
+
+@pytest.mark.trio
+async def test_what_cannot_be_dispatched_yet_is_looked_at_every_millisecond(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = FakeStore()
+    waiting = 3
+
+    def step() -> int:  # the bytes of a block are there, its length is not
+        nonlocal waiting
+        waiting -= 1
+        store.behind = 1 if waiting else 0
+        return 0
+
+    store.reput_step = step  # type: ignore[method-assign]
+    store.behind = 1
+    reput, _ = service(store)
+    started_at = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reput.run)
+        while waiting:
+            await trio.sleep(0.0001)
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - started_at == pytest.approx(0.002, abs=0.0005)
+
+
+@pytest.mark.trio
+async def test_the_next_file_is_made_once_and_tried_again_after_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("reput_broker.services._RETRY_INTERVAL_S", 0.001)
+    store: Any = FakeStore()
+    allocate = AllocateService(store)
+    store.failures = [DiskFull("commitlog/1024", 1024)]
+    store.half_full = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(allocate.run)
+        with trio.fail_after(5):
+            while not store.made:
+                allocate.wrote()
+                allocate.wrote()
+                await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+    assert store.made == 1
+    assert "next_file_not_made" in capsys.readouterr().out
