@@ -13,7 +13,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.status import GetStatus, PutStatus
-from stores import FakeClock, SyncRecorder, bodies, dispatch_all, killed, power_cut, put, small_options
+from reput_protocol.codes import AckLevel
+from reput_protocol.commands import PutMessageHeader
+from reput_protocol.message import Message
+from reput_protocol.record_batch import check_put_block, encode_put_block
+from stores import (
+    BORN_HOST,
+    T0,
+    FakeClock,
+    SyncRecorder,
+    bodies,
+    dispatch_all,
+    killed,
+    power_cut,
+    put,
+    small_options,
+)
 
 QUEUES = st.tuples(st.sampled_from(["T", "U"]), st.integers(0, 1))
 Queue = tuple[str, int]
@@ -76,6 +91,30 @@ class StoreMachine(RuleBasedStateMachine):
         self.log += [
             (queue, body, result.physical_offset + size * index) for index, body in enumerate(block, start=1)
         ]
+
+    @rule(blocks=st.lists(st.tuples(QUEUES, st.integers(1, 30), st.integers(0, 60)), min_size=1, max_size=6))
+    def put_run(self, blocks: list[tuple[Queue, int, int]]) -> None:
+        headers, encoded, messages = [], [], []
+        for (topic, queue_id), count, size in blocks:
+            bodies = [b"%d/%d:" % (self.number, index) + bytes(size) for index in range(count)]
+            self.number += 1
+            encoded.append(encode_put_block([Message(topic, body) for body in bodies], topic, queue_id, T0))
+            headers.append(PutMessageHeader(topic, queue_id, count, AckLevel.PAGE_CACHE))
+            messages.append(((topic, queue_id), bodies, encoded[-1]))
+        self.clock.now_ms += 1000
+        before = self.store.max_physical_offset
+        result = self.store.put_run(headers, encoded, BORN_HOST)
+        if result is None:  # it does not fit into the file
+            assert self.store.max_physical_offset == before
+            return
+        assert result.end_offset == self.store.max_physical_offset == before + sum(map(len, encoded))
+        for (queue, bodies, block), place, queue_offset in zip(
+            messages, result.physical_offsets, result.queue_offsets, strict=True
+        ):
+            assert queue_offset == len(self.of_queue(queue))
+            check = check_put_block(block, topic=queue[0], queue_id=queue[1], count=len(bodies))
+            ends = [*check.positions[1:], len(block)]
+            self.log += [(queue, body, place + end) for body, end in zip(bodies, ends, strict=True)]
 
     @rule()
     def step(self) -> None:
