@@ -7,7 +7,6 @@ flushed, tables saved, store closed.
 
 from __future__ import annotations
 
-import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,6 +27,7 @@ from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.loop_delay import measure_loop_delay
 from reput_broker.metrics import MetricsCollector, MetricsSources
 from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.open_files import raise_limit, shares_of
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.offset import OffsetProcessor
@@ -126,7 +126,7 @@ class Broker:
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         """Run everything; the caller's block is the time between ready and draining."""
-        _raise_descriptor_limit()
+        self._open_files = shares_of(raise_limit())
         self._bind()
         try:
             async with trio.open_nursery() as nursery:
@@ -210,6 +210,7 @@ class Broker:
             flush_sync=store.flush == "sync",
             message_bytes_max=store.message_size_max,
             record_crc=store.record_crc,
+            queue_files_open_max=self._open_files.queue_files,
             host=self._store_host(),
             on_event=_log_store_event,
         )
@@ -308,7 +309,13 @@ class Broker:
             # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched.
             _nothing if sync else self._reput.put_by,
         )
-        self._server = Server(config, dispatcher, counters, on_gone=self._hold.drop_closed)
+        self._server = Server(
+            config,
+            dispatcher,
+            counters,
+            connections_max=self._open_files.connections,
+            on_gone=self._hold.drop_closed,
+        )
 
     def _after_dispatch(self) -> None:
         self._hold.answer_ready()
@@ -413,13 +420,3 @@ def _nothing(_: object) -> None:
 
 def _log_store_event(event: str, facts: Any) -> None:
     log.warning(event, **facts)
-
-
-def _raise_descriptor_limit() -> None:
-    """Use as many open files as the system lets this process have: connections, log files and queues need them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError) as error:
-            log.warning("open_files_limit_kept", limit=soft, detail=str(error))

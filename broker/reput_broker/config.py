@@ -160,7 +160,7 @@ class LimitsConfig(_Section):
         le=3600.0,
     )
     pull_bytes: Size = _option(
-        4 * _MIB, "bytes of messages in one pull's answer", live=True, ge=1024, le=128 * _MIB
+        4 * _MIB, "bytes of messages in one pull's answer", live=True, ge=1024, le=15 * _MIB
     )
     pull_messages: int = _option(4096, "messages in one pull's answer", live=True, ge=1, le=1_000_000)
 

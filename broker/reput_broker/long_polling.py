@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -21,11 +21,14 @@ from reput_protocol.filters import TagFilter
 
 QueueKey = tuple[str, int]
 
+_TIDY_FROM = 64
+
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
     """One parked request."""
 
+    number: int
     request: Request
     queue: QueueKey
     offset: int
@@ -33,7 +36,8 @@ class HeldPull:
     deadline: float
     resume: Callable[[], None]
     """Run the pull again and answer."""
-    released: bool = field(default=False)
+    abandon: Callable[[], None]
+    """Nobody waits for it any more."""
 
 
 class PullRequestHoldService:
@@ -42,11 +46,16 @@ class PullRequestHoldService:
     def __init__(self, config: LongPollingConfig) -> None:
         self._config = config
         self._held: dict[QueueKey, set[HeldPull]] = {}
-        self._deadlines: list[tuple[float, int, HeldPull]] = []
+        self._by_number: dict[int, HeldPull] = {}
+        self._deadlines: list[tuple[float, int]] = []  # also of pulls that have left, until it is tidied
         self._sequence = count()
         self._ready: list[HeldPull] = []
         self._earlier_deadline = trio.Event()
-        self.count = 0
+
+    @property
+    def count(self) -> int:
+        """How many pulls are parked."""
+        return len(self._by_number)
 
     def hold(
         self,
@@ -56,15 +65,20 @@ class PullRequestHoldService:
         tag_filter: TagFilter | None,
         wait_s: float,
         resume: Callable[[], None],
+        abandon: Callable[[], None],
     ) -> None:
-        """Park a pull for at most `wait_s` seconds, and never longer than `long_polling.max_wait`."""
+        """Park a pull for at most `wait_s` seconds, and never longer than `long_polling.max_wait`.
+
+        In the end either `resume` is called, or, if its client has gone, `abandon`.
+        """
         deadline = trio.current_time() + min(wait_s, self._config.max_wait)
-        held = HeldPull(request, queue, offset, tag_filter, deadline, resume)
+        number = next(self._sequence)
+        held = HeldPull(number, request, queue, offset, tag_filter, deadline, resume, abandon)
         self._held.setdefault(queue, set()).add(held)
-        self.count += 1
+        self._by_number[number] = held
         if not self._deadlines or deadline < self._deadlines[0][0]:
             self._earlier_deadline.set()
-        heapq.heappush(self._deadlines, (deadline, next(self._sequence), held))
+        heapq.heappush(self._deadlines, (deadline, number))
 
     def arriving(
         self,
@@ -79,7 +93,7 @@ class PullRequestHoldService:
         queue = (topic, queue_id)
         for held in list(self._held.get(queue, ())):
             if held.request.client.is_closed:
-                self._release(held)
+                self._drop(held)
             elif max_queue_offset > held.offset and _lets_any_through(held.tag_filter, tags_codes):
                 self._release(held)
                 self._ready.append(held)
@@ -89,7 +103,9 @@ class PullRequestHoldService:
         if self._ready:
             ready, self._ready = self._ready, []
             for held in ready:
-                if not held.request.client.is_closed:
+                if held.request.client.is_closed:
+                    held.abandon()
+                else:
                     held.resume()
 
     def drop_closed(self) -> None:
@@ -97,7 +113,7 @@ class PullRequestHoldService:
         for queue in list(self._held):
             for held in list(self._held.get(queue, ())):
                 if held.request.client.is_closed:
-                    self._release(held)
+                    self._drop(held)
 
     def release_all(self) -> None:
         """Run every held pull again: the broker is about to stop."""
@@ -119,7 +135,7 @@ class PullRequestHoldService:
         """Let pulls go whose time is up, until cancelled. Parks while none is held."""
         while True:
             self._earlier_deadline = trio.Event()
-            while self._deadlines and self._deadlines[0][2].released:
+            while self._deadlines and self._deadlines[0][1] not in self._by_number:
                 heapq.heappop(self._deadlines)
             if not self._deadlines:
                 await self._earlier_deadline.wait()
@@ -129,19 +145,25 @@ class PullRequestHoldService:
                 continue
             now = trio.current_time()
             while self._deadlines and self._deadlines[0][0] <= now:
-                held = heapq.heappop(self._deadlines)[2]
-                if not held.released:
+                held = self._by_number.get(heapq.heappop(self._deadlines)[1])
+                if held is not None:
                     self._release(held)
                     self._ready.append(held)
             self.answer_ready()
 
+    def _drop(self, held: HeldPull) -> None:
+        self._release(held)
+        held.abandon()
+
     def _release(self, held: HeldPull) -> None:
-        held.released = True
-        self.count -= 1
+        del self._by_number[held.number]
         pulls = self._held[held.queue]
         pulls.discard(held)
         if not pulls:
             del self._held[held.queue]
+        if len(self._deadlines) > 2 * len(self._by_number) + _TIDY_FROM:
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._by_number]
+            heapq.heapify(self._deadlines)
 
 
 def _lets_any_through(tag_filter: TagFilter | None, tags_codes: Sequence[int] | NDArray[Any]) -> bool:

@@ -137,6 +137,7 @@ class PutRun:
     opaques: list[int]
     headers: list[PutMessageHeader]
     blocks: list[memoryview]
+    """The bodies, until they are stored."""
     is_answered: bool = False
 
     @property

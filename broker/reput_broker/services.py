@@ -16,7 +16,6 @@ import trio
 from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.offsets import ConsumerOffsetManager
-from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_broker.table_saver import TableSaver
 from reput_protocol.errors import ReputError
@@ -102,13 +101,15 @@ class AllocateService:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Make files until cancelled. A full disk is tried again: puts are refused when it comes to that."""
+        """Make files until cancelled. What fails is tried again: puts are refused when it comes to that."""
         while True:
             await self._wanted.wait()
             try:
                 await trio.to_thread.run_sync(self._store.prepare_next_file)
-            except DiskFull as error:
-                log.warning("next_file_not_made", detail=str(error))
+            except (ReputError, OSError) as error:
+                log.warning(
+                    "next_file_not_made", detail=str(error), hint="free disk space; it is tried again"
+                )
                 await trio.sleep(_RETRY_INTERVAL_S)
             self._wanted = trio.Event()
 

@@ -58,13 +58,13 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(body: Buffer) -> list[BatchItem]:
-    """Return the units of a batch request's body, bytes copied out.
+def decode_batch(body: Buffer, count_max: int | None = None) -> list[BatchItem]:
+    """Return the units of a batch request's body, bytes copied out; at most `count_max` of them are taken.
 
     The two unused fields are not looked at, as RocketMQ does not look at them either.
 
     Raises:
-        RecordMalformed: a unit's lengths do not add up, or the body ends within a unit.
+        RecordMalformed: a unit's lengths do not add up, the body ends within a unit, or there are too many.
     """
     items: list[BatchItem] = []
     view = memoryview(body)
@@ -72,6 +72,12 @@ def decode_batch(body: Buffer) -> list[BatchItem]:
     position = 0
     while position < end:
         left = end - position
+        if count_max is not None and len(items) == count_max:
+            raise RecordMalformed(
+                count_max,
+                position,
+                f"at most {count_max} messages are taken in a batch; send several smaller ones",
+            )
         if left < UNIT_BYTES_MIN:
             raise RecordMalformed(len(items), position, f"{left} bytes are left, too few for a unit")
         size, _, _, flag, body_size = _HEAD.unpack_from(view, position)

@@ -151,6 +151,30 @@ def test_rocketmq_sends_are_stored_with_what_the_broker_adds(
         assert unknown.code == 1
 
 
+@pytest.mark.parametrize(("count", "size"), [(40_000, 0), (10, 1_000_000)])
+def test_a_batch_that_is_too_large_is_refused_and_harms_nobody(
+    broker: BrokerProcess, topic: str, count: int, size: int
+) -> None:
+    ext: dict[str, Value] = {
+        "a": "g",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": "1",
+        "h": "0",
+    }
+    ext |= {"i": "", "j": "0", "k": "false", "m": "true"}
+    with RawClient(broker.address, HeaderType.JSON) as client:
+        body = encode_batch([BatchItem(0, bytes(size), b"")] * count)
+        header, _ = client.request(RequestCode.SEND_BATCH_MESSAGE, ext, body)
+        assert header.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "send several smaller ones" in str(header.remark)
+        header, _ = client.request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+        assert header.ext["offset"] == "0"
+
+
 @pytest.mark.parametrize("what", ["DELAY\x013\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_SEC\x015\x02"])
 def test_what_is_not_served_is_refused_and_not_stored_as_something_else(
     broker: BrokerProcess, topic: str, what: str

@@ -26,6 +26,7 @@ from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.record_batch import RecordTooLarge
 
 _OK = PutStatus.PUT_OK
+_STORED = memoryview(b"")
 
 
 class Appender:
@@ -105,6 +106,7 @@ class Appender:
         self._counters.topic(topic).count_in(result.count, size)
         self._wake_reput()
         if ack is AckLevel.FLUSHED:
+            request.body = _STORED  # it is in the log; a request that waits for the disk need not keep it
             self._flush.answer_when_flushed(
                 result.end_offset, PendingRequest(request, response, result.count)
             )

@@ -142,7 +142,7 @@ class PullProcessor:
 
         queue = (header.topic, header.queue_id)
         wait_s = header.suspend_timeout_millis / 1000
-        self._hold.hold(request, queue, header.queue_offset, tag_filter, wait_s, resume)
+        self._hold.hold(request, queue, header.queue_offset, tag_filter, wait_s, resume, waiting.abandoned)
 
     def _count(self, header: PullMessageHeader, result: GetMessageResult) -> None:
         self._counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)

@@ -55,6 +55,7 @@ class PutRunProcessor:
         if stored is None:
             return False
         messages = self._count(run)
+        run.blocks.clear()  # they are in the log; a run that waits for the disk need not keep them
         host, ack, stored_at = self._store_host, run.ack, stored.store_timestamp_ms
         frames = b"".join(
             [

@@ -22,6 +22,7 @@ from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
 from reput_protocol.record import Record
+from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
 # Properties that ask for something this broker does not do: storing the message as an ordinary one would deliver it at
 # once, or before its transaction is decided.
@@ -32,6 +33,9 @@ _REFUSED = (
     names.TIMER_DELIVER_MS,
     names.TIMER_OUT_MS,
 )
+BATCH_MESSAGES_MAX = 32_768
+"""Messages in one batch: storing them holds up everybody else, and the answer has to name every one."""
+
 _TRANSACTION_BITS = 0xC
 _BROKER_BITS = (
     0xF0  # host kinds and inner batches: set by whoever writes the record, never taken from a client
@@ -79,10 +83,15 @@ def records_of(header: SendMessageHeader, body: Buffer, born_host: Host, cluster
 
 
 def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchParts:
+    if len(body) > BLOCK_BYTES_MAX:
+        raise Refusal(
+            ErrorCode.TOO_LARGE,
+            f"a batch of {len(body)} bytes, but at most {BLOCK_BYTES_MAX} are taken; send several smaller ones",
+        )
     if header.topic.startswith(RETRY_PREFIX):
         raise Refusal(ErrorCode.MALFORMED, "a batch cannot go to a retry topic; send its messages one by one")
     try:
-        items = decode_batch(body)
+        items = decode_batch(body, BATCH_MESSAGES_MAX)
     except RecordMalformed as error:
         raise Refusal(ErrorCode.MALFORMED, f"{error}; nothing of the batch was stored") from error
     if not items:

@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.config import LimitsConfig
 from reput_broker.counters import Counters, ListenerTraffic
-from reput_broker.request import PutRun, Request, Response
+from reput_broker.request import PutRun, Refusal, Request, Response
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import BufferedBytes
 from reput_broker.server.outbox import Outbox
@@ -30,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 _BODY_SENT_APART = 4096
 _ANSWERS_A_WRITE = 64  # a read can bring hundreds of frames: let the peer go on while the rest is handled
+_BYTES_A_TURN = 1 << 20  # after so many bytes of answers the others have their turn
+_DEFERRED_REQUEST_BYTES = 512  # about what a request that is not answered yet costs
+_ANSWERED_LOOK_S = 0.01
 _MSGPACK = HeaderType.MSGPACK.value
 _PUT_CODE = RequestCode.PUT_MESSAGE.value
 
@@ -77,6 +80,7 @@ class Connection:
         self._role = "unknown"
         self._close_reason: str | None = None
         self._deferred: set[Request | PutRun] = set()
+        self._deferred_requests = 0
         self._error_header_type = HeaderType.JSON.value
         self._memory_noted = 0
         self._scope = trio.CancelScope()
@@ -87,6 +91,7 @@ class Connection:
             transport,
             limit=lambda: limits.connection_buffer,
             note_buffered=lambda size: memory.change("write", size),
+            note_sent=self._count_sent,
             start_drain=lambda: nursery.start_soon(self._drain),
         )
 
@@ -107,28 +112,60 @@ class Connection:
         if request.is_answered:
             return
         request.is_answered = True
-        self._deferred.discard(request)
-        asked = request.header
+        self._no_longer_deferred(request)
+        frame = b""
+        if self._close_reason is None and not request.header.flag & ONEWAY_FLAG:
+            frame, response = self._encoded(request, response)
         request.traffic.done(response.code, time.monotonic() - request.received_at)
-        if self._close_reason is not None or asked.flag & ONEWAY_FLAG:
-            return
-        header = response.header(asked.opaque, request.header_type)
-        body = response.body
-        if len(body) < _BODY_SENT_APART:
-            self.outbox.write(encode_frame(header, request.header_type, body))
-        else:
-            self.outbox.write(encode_frame_head(header, request.header_type, len(body)))
-            self.outbox.write(body)
+        if frame:
+            self.outbox.write(frame)
+            if len(response.body) >= _BODY_SENT_APART:
+                self.outbox.write(response.body)
+
+    def _encoded(self, request: Request, response: Response) -> tuple[bytes, Response]:
+        """Return an answer's frame, without a large body, and the answer: another one if that cannot be sent."""
+        header_type, body = request.header_type, response.body
+        header = response.header(request.header.opaque, header_type)
+        try:
+            if len(body) < _BODY_SENT_APART:
+                return encode_frame(header, header_type, body), response
+            return encode_frame_head(header, header_type, len(body)), response
+        except (ProtocolError, ValueError) as error:
+            log.error(
+                "answer_not_sent",
+                peer=self.peer,
+                code=request.header.code,
+                detail=str(error),
+                hint="a defect of the broker; please report it with this log entry",
+            )
+            refusal = Refusal(ErrorCode.INTERNAL, f"the answer cannot be sent: {error}").response()
+            header = refusal.header(request.header.opaque, header_type)
+            return encode_frame(header, header_type), refusal
 
     def answer_run(self, run: PutRun, frames: bytes, response_code: int = 0) -> None:
         """Queue the answers to all requests of a run; they leave with the next `flush`."""
         if run.is_answered:
             return
         run.is_answered = True
-        self._deferred.discard(run)
+        self._no_longer_deferred(run)
         run.traffic.done(response_code, time.monotonic() - run.received_at, run.count)
         if self._close_reason is None:
             self.outbox.write(frames)
+
+    def _defer(self, asked: Request | PutRun) -> None:
+        """Note that something is answered later. Until then it counts as memory held for the peer."""
+        self._deferred.add(asked)
+        self._deferred_requests += asked.count
+        self._memory.change("read", asked.count * _DEFERRED_REQUEST_BYTES)
+
+    def _no_longer_deferred(self, asked: Request | PutRun) -> None:
+        if asked in self._deferred:
+            self._deferred.discard(asked)
+            self._deferred_requests -= asked.count
+            self._memory.change("read", -asked.count * _DEFERRED_REQUEST_BYTES)
+
+    def _count_sent(self, size: int) -> None:
+        self._traffic.bytes_out += size
 
     def flush(self) -> None:
         """Write what is queued; a peer that has gone closes the connection."""
@@ -169,9 +206,8 @@ class Connection:
             return
         self._close_reason = reason
         self._traffic.connection_closed(reason, self._role)
-        self._traffic.bytes_out += self.outbox.sent_bytes
-        self._memory.change("read", -self._memory_noted)
-        self._memory_noted = 0
+        self._memory.change("read", -self._memory_noted - self._deferred_requests * _DEFERRED_REQUEST_BYTES)
+        self._memory_noted = self._deferred_requests = 0
         for request in self._deferred:
             request.is_answered = True
             request.traffic.abandoned(request.count)
@@ -201,12 +237,30 @@ class Connection:
             if buffered != self._memory_noted:
                 self._memory.change("read", buffered - self._memory_noted)
                 self._memory_noted = buffered
-            if self.outbox.is_crowded:
-                with self._held_back("write_queue"):
-                    await self.outbox.drained()
-            if self._memory.is_over:
-                with self._held_back("memory"):
-                    await self._memory.wait()
+            if self._is_held_back:
+                await self._wait_for_room()
+
+    @property
+    def _is_held_back(self) -> bool:
+        """Whether so much waits for this peer, or for all together, that nothing more of it is handled."""
+        return self.outbox.is_crowded or self._memory.is_over or self._owes_too_many_answers
+
+    @property
+    def _owes_too_many_answers(self) -> bool:
+        return self._deferred_requests * _DEFERRED_REQUEST_BYTES > self._limits.connection_buffer
+
+    async def _wait_for_room(self) -> None:
+        if self.outbox.is_crowded:
+            with self._held_back("write_queue"):
+                await self.outbox.drained()
+        if self._owes_too_many_answers:
+            with self._held_back("memory"):
+                # Rare; an event would cost every answer.
+                while self._owes_too_many_answers and not self.is_closed:  # noqa: ASYNC110
+                    await trio.sleep(_ANSWERED_LOOK_S)
+        if self._memory.is_over:
+            with self._held_back("memory"):
+                await self._memory.wait()
 
     async def _handle(self, frames: list[Frame]) -> None:
         received_at = time.monotonic()
@@ -220,11 +274,21 @@ class Connection:
                     for frame in frames[position : position + count]:
                         await self._handle_one(frame, received_at)
                 position += count
+                if self.outbox.unsent_bytes > _BYTES_A_TURN or self._memory.is_over:
+                    await self._give_turn()
                 if self._close_reason is not None:
                     return
             self.flush()
         finally:
             self._dispatch_puts()
+
+    async def _give_turn(self) -> None:
+        """In the middle of a read: let what is answered leave and others go on, and wait while too much is held."""
+        self.flush()
+        self._dispatch_puts()
+        await trio.lowlevel.checkpoint()
+        if self._is_held_back:
+            await self._wait_for_room()
 
     def _run_of_puts(self, frames: list[Frame], start: int, received_at: float) -> PutRun | None:
         """Return the native puts from frame `start` on that can be handled together; None if it is none."""
@@ -255,7 +319,7 @@ class Connection:
         self._put_runs = True
         self._error_header_type = _MSGPACK
         if not run.is_answered:
-            self._deferred.add(run)
+            self._defer(run)
         elif run.count == _ANSWERS_A_WRITE:
             self.flush()
         return True
@@ -279,7 +343,7 @@ class Connection:
         if result is not None and not isinstance(result, Response):
             self.flush()  # what is answered already does not wait for this one
             self._dispatch_puts()
-            self._deferred.add(request)
+            self._defer(request)
             result = await self._dispatcher.finish(request, result)
         if result is not None:
             self.answer(request, result)
@@ -288,14 +352,14 @@ class Connection:
         elif header.flag & ONEWAY_FLAG:
             self.answer(request, Response())
         elif not request.is_answered:
-            self._deferred.add(request)
+            self._defer(request)
         if self._close_reason is not None:
             self._close_late(request)
 
     def _close_late(self, request: Request) -> None:
         """Count a request whose handling has outlived the connection."""
         if not request.is_answered:
-            self._deferred.discard(request)
+            self._no_longer_deferred(request)
             request.is_answered = True
             request.traffic.abandoned()
 

@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 _BACKLOG = 1024
 _HOUSEKEEPING_S = 1.0
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NOT_LISTENING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
+_ACCEPT_PAUSE_S = 0.1
 
 
 class ListenFailed(ReputError):
@@ -69,6 +71,7 @@ class Server:
     """Accepts connections and keeps house among them.
 
     Args:
+        connections_max: how many connections the process can have besides all else that it opens.
         on_gone: called after connections have ended, so that what hangs on them can be let go.
     """
 
@@ -78,9 +81,11 @@ class Server:
         dispatcher: Dispatcher,
         counters: Counters,
         *,
+        connections_max: int,
         on_gone: Callable[[], None],
     ) -> None:
         self._config = config
+        self._connections_max = connections_max
         self._dispatcher = dispatcher
         self._counters = counters
         self._on_gone = on_gone
@@ -133,12 +138,14 @@ class Server:
             except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as error:
-                if error.errno not in _OUT_OF_DESCRIPTORS:
+                if error.errno in _NOT_LISTENING:
                     raise
-                log.error(
-                    "accept_failed", detail=str(error), hint="raise the limit of open files (ulimit -n)"
-                )
-                await trio.sleep(0.1)
+                # What is left is trouble of the new connection alone, or of the machine for the moment.
+                hint = "raise the limit of open files (ulimit -n)"
+                if error.errno not in _OUT_OF_DESCRIPTORS:
+                    hint = "see whether a firewall or the network stands in the way; others are still served"
+                log.error("accept_failed", detail=str(error), hint=hint)
+                await trio.sleep(_ACCEPT_PAUSE_S)
                 continue
             with suppress(OSError):  # the peer may be gone already
                 self._start(name, accepted, nursery)
@@ -147,9 +154,13 @@ class Server:
         traffic = self._counters.listeners[name]
         peer_host, peer_port = address_of(accepted, peer=True)
         traffic.connection_opened()
-        if len(self._connections) >= self._config.limits.connections:
+        limit = min(self._config.limits.connections, self._connections_max)
+        if len(self._connections) >= limit:
             traffic.connection_closed("limit")
-            log.warning("connection_refused", peer=f"{peer_host}:{peer_port}", reason="limit")
+            hint = "raise limits.connections" if limit < self._connections_max else "raise ulimit -n"
+            log.warning(
+                "connection_refused", peer=f"{peer_host}:{peer_port}", reason="limit", limit=limit, hint=hint
+            )
             accepted.close()
             return
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -6,6 +6,7 @@ the purpose, hands it over as the peer reads. Whoever produces answers looks at 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -13,6 +14,7 @@ import trio
 from reput_broker.server.transport import Transport
 
 _BUFFERS_MAX = 512  # a system call takes at most 1,024
+_JOIN_BYTES = 256 * 1024
 
 
 class Outbox:
@@ -21,7 +23,9 @@ class Outbox:
     Args:
         transport: where they go.
         limit: bytes from which on the outbox is crowded; read anew each time, since it may change.
-        note_buffered: told by how many bytes the unsent total grew or shrank.
+        note_buffered: told by how many bytes that what waits for the peer grew or shrank. What leaves with the next
+            `flush` is not told of.
+        note_sent: told how many bytes the peer has taken.
         start_drain: starts `drain` as a task.
     """
 
@@ -31,19 +35,20 @@ class Outbox:
         *,
         limit: Callable[[], int],
         note_buffered: Callable[[int], None],
+        note_sent: Callable[[int], None],
         start_drain: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._limit = limit
         self._note_buffered = note_buffered
+        self._note_sent = note_sent
         self._start_drain = start_drain
-        self._queued: list[bytes | memoryview] = []
-        self._queued_bytes = 0
-        self._unsent_bytes = 0
+        self._queued: deque[bytes | memoryview] = deque()
+        self._unsent_bytes = 0  # queued, or in the hands of `drain`
+        self._noted_bytes = 0
         self._draining = False
         self._drained = trio.Event()
         self._closed = False
-        self.sent_bytes = 0
         self.progress_at = 0.0
         """When the peer last took something while answers were waiting, on trio's clock."""
 
@@ -58,9 +63,14 @@ class Outbox:
         return len(self._queued)
 
     @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._unsent_bytes
+
+    @property
     def is_crowded(self) -> bool:
         """Whether more waits here than one connection may leave waiting."""
-        return self._unsent_bytes + self._queued_bytes > self._limit()
+        return self._unsent_bytes > self._limit()
 
     async def drained(self) -> None:
         """Wait until the peer has taken everything, or is gone."""
@@ -69,55 +79,72 @@ class Outbox:
 
     def write(self, data: bytes | memoryview) -> None:
         """Queue bytes behind what is queued already."""
+        if self._closed:
+            return
         self._queued.append(data)
-        self._queued_bytes += len(data)
+        self._unsent_bytes += len(data)
+        if self._draining:
+            self._note()
 
     def flush(self) -> None:
         """Send what is queued, as far as it goes without waiting. Raises OSError if the peer is gone."""
         if not self._queued or self._draining or self._closed:
             return
-        buffers: list[bytes | memoryview] = (
-            self._queued if len(self._queued) <= _BUFFERS_MAX else [b"".join(self._queued)]
-        )
-        size = self._queued_bytes
-        self._queued, self._queued_bytes = [], 0
+        buffers: list[bytes | memoryview] = list(self._queued)
+        if len(buffers) > _BUFFERS_MAX:
+            buffers = [b"".join(buffers)]
+        self._queued.clear()
         sent = self._transport.try_send(buffers)
-        self.sent_bytes += sent
-        if sent < size:
-            self._queued = _rest_of(buffers, sent)
-            self._queued_bytes = size - sent
+        self._unsent_bytes -= sent
+        self._note_sent(sent)
+        if self._unsent_bytes:
+            self._queued.extend(_rest_of(buffers, sent))
             self._draining = True
             self._drained = trio.Event()
+            self.progress_at = trio.current_time()
+            self._note()
             self._start_drain()
 
     async def drain(self) -> None:
         """Send until nothing is left. Runs as a task of its own. Raises OSError if the peer is gone."""
-        self.progress_at = trio.current_time()
         try:
             while self._queued and not self._closed:
-                rest = memoryview(b"".join(self._queued))
-                self._queued, self._queued_bytes = [], 0
-                self._change_unsent(len(rest))
+                rest = memoryview(self._next_piece())
                 while len(rest) and not self._closed:
                     sent = await self._transport.send(rest)
                     self.progress_at = trio.current_time()
-                    self.sent_bytes += sent
-                    self._change_unsent(-sent)
                     rest = rest[sent:]
+                    self._note_sent(sent)
+                    if not self._closed:
+                        self._unsent_bytes -= sent
+                        self._note()
         finally:
-            self._change_unsent(-self._unsent_bytes)
             self._draining = False
             self._drained.set()
+
+    def _next_piece(self) -> bytes | memoryview:
+        """Take what is sent next from the queue: a large buffer as it is, small ones together."""
+        first = self._queued.popleft()
+        size = len(first)
+        if size >= _JOIN_BYTES or not self._queued:
+            return first
+        together = [first]
+        while self._queued and size + len(self._queued[0]) <= _JOIN_BYTES:
+            together.append(self._queued.popleft())
+            size += len(together[-1])
+        return b"".join(together)
 
     def close(self) -> None:
         """Drop what is left; whoever waits goes on."""
         self._closed = True
-        self._queued, self._queued_bytes = [], 0
+        self._queued.clear()
+        self._unsent_bytes = 0
+        self._note()
         self._drained.set()
 
-    def _change_unsent(self, difference: int) -> None:
-        self._unsent_bytes += difference
-        self._note_buffered(difference)
+    def _note(self) -> None:
+        self._note_buffered(self._unsent_bytes - self._noted_bytes)
+        self._noted_bytes = self._unsent_bytes
 
 
 def _rest_of(buffers: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:

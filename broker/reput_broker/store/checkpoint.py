@@ -73,10 +73,19 @@ class StoreCheckpoint:
         self.mark: FlushMark | None = None
         """None until it is set, or if the file's mark is missing or void."""
         self._lock = threading.Lock()
+        self._mark_lock = threading.Lock()
         self._fd: int | None = None
         self._written = b""
         self._flushed = b""
         self._flush_error: FlushFailed | None = None
+
+    def move_mark(self, *, flushed_offset: int = 0, queues_offset: int = 0) -> None:
+        """Move the mark on; neither offset ever goes back. The syncs of log and queues call it from two threads."""
+        with self._mark_lock:
+            known = self.mark or FlushMark(0, 0)
+            self.mark = FlushMark(
+                max(known.flushed_offset, flushed_offset), max(known.queues_offset, queues_offset)
+            )
 
     @property
     def min_timestamp_ms(self) -> int:

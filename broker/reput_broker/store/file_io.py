@@ -20,6 +20,11 @@ def is_no_space(error: OSError) -> bool:
     return error.errno in _NO_SPACE
 
 
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Whether this process, or the system, cannot open one more file."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
 def sync_data(fd: int) -> None:
     """Bring a file's bytes to the disk, releasing the interpreter lock meanwhile.
 

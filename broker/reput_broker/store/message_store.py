@@ -24,6 +24,7 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
 from reput_broker.store.errors import DiskFull, StoreClosed, StoreDamaged, StoreError, StoreReadOnly
+from reput_broker.store.file_io import is_out_of_descriptors
 from reput_broker.store.get_message import (
     ARRAY_THRESHOLD,
     LogWindow,
@@ -91,7 +92,8 @@ class MessageStore:
         self._refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
         self._read_only_reason: str | None = None
         self._disk_full_reason: str | None = None
-        self._dispatch_retry_ms: int | None = None
+        self._dispatch_failed_ms: int | None = None
+        self._dispatch_wants_space = False
         self._warm_from = 0
         self._is_open = False
         self._make_parts()
@@ -149,7 +151,8 @@ class MessageStore:
         self._reput = self._make_reput(report.end_offset)
         self._dispatched = (report.end_offset, self._checkpoint.logics_msg_timestamp_ms)
         self._warm_from = report.checked_from
-        self._read_only_reason = self._disk_full_reason = self._dispatch_retry_ms = None
+        self._read_only_reason = self._disk_full_reason = self._dispatch_failed_ms = None
+        self._dispatch_wants_space = False
         self._refusal = None
         self._is_open = True
         return report._replace(duration_s=time.perf_counter() - started)
@@ -175,7 +178,7 @@ class MessageStore:
     def _finish(self) -> bool:
         try:
             self.flush_commit_log()
-            self._dispatch_retry_ms = None
+            self._dispatch_failed_ms = None
             while self._dispatch_behind:
                 if self.reput_step() == 0 and self._dispatch_behind:
                     return False
@@ -230,7 +233,7 @@ class MessageStore:
         self._disk_full_reason = str(error)
 
     def _note_space(self) -> None:
-        waiting = self._dispatch_retry_ms is not None or self._log.waits_for_space
+        waiting = self._dispatch_wants_space or self._log.waits_for_space
         if self._disk_full_reason is not None and not waiting:
             self._disk_full_reason = None
             self.options.on_event("store_has_space_again", {})
@@ -255,8 +258,8 @@ class MessageStore:
             RecordMalformed: the block breaks a rule; it names the first bad record. Nothing was stored.
             InvalidMessage: no record can hold this topic.
         """
-        if self._refusal is not None:
-            return self._refused(self._refusal)
+        if self._refusal is not None or self._dispatch_wants_space:
+            return self._refused(self._refusal or PutStatus.DISK_FULL)
         check = check_put_block(block, topic=topic, queue_id=queue_id, count=count, limits=self._limits)
         size = len(block)
         if not self._log.fits(size):
@@ -317,8 +320,8 @@ class MessageStore:
 
         Prepared and rolled back transaction records get queue offset 0 and no queue entry.
         """
-        if self._refusal is not None:
-            return self._refused(self._refusal)
+        if self._refusal is not None or self._dispatch_wants_space:
+            return self._refused(self._refusal or PutStatus.DISK_FULL)
         options = self.options
         illegal = illegal_record(records, options.message_bytes_max, with_crc=options.record_crc)
         if illegal is not None:
@@ -512,33 +515,41 @@ class MessageStore:
     def reput_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
         """Dispatch what the log holds beyond the last step, about `max_bytes` of it; return how many records.
 
-        0 means that there is nothing to do now: everything is dispatched, the disk is full (dispatch tries again by
-        itself, a moment later), or what comes next cannot be read. The last makes the store read-only: what was put
-        behind the damage could not be consumed.
+        0 means that there is nothing to do now: everything is dispatched, the disk is full or no file can be opened
+        (dispatch tries again by itself, a moment later), or what comes next cannot be read, or written. The last two
+        make the store read-only: what was put behind could not be consumed.
         """
         if self._read_only_reason is not None and self.stats.dispatch_damage:
             return 0
-        if self._dispatch_retry_ms is not None and self._clock_ms() < self._dispatch_retry_ms:
+        failed_ms = self._dispatch_failed_ms
+        if failed_ms is not None and 0 <= self._clock_ms() - failed_ms < DISPATCH_RETRY_MS:
             return 0
         reput = self._reput
         try:
             count = reput.step(max_bytes)
         except DiskFull as error:
-            self._dispatch_retry_ms = self._clock_ms() + DISPATCH_RETRY_MS
+            self._dispatch_failed_ms = self._clock_ms()
+            self._dispatch_wants_space = True
             self._note_disk_full(error)
-            if self._refusal is None:
-                self._refusal = PutStatus.DISK_FULL
             return 0
         except (StoreDamaged, QueueGap) as error:
             self.stats.dispatch_damage += 1
             self._become_read_only(str(error))
             return 0
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                if failed_ms is None:
+                    self.options.on_event("store_out_of_open_files", {"reason": str(error)})
+                self._dispatch_failed_ms = self._clock_ms()
+            else:
+                self.stats.dispatch_damage += 1
+                self._become_read_only(str(error))
+            return 0
         if count:
             self._dispatched = (reput.position, reput.store_timestamp_ms)
-        if self._dispatch_retry_ms is not None:
-            self._dispatch_retry_ms = None
-            if self._refusal is PutStatus.DISK_FULL:
-                self._refusal = None
+        if failed_ms is not None:
+            self._dispatch_failed_ms = None
+            self._dispatch_wants_space = False
             self._note_space()
         return count
 
@@ -576,8 +587,7 @@ class MessageStore:
             flushed = log.files.flush()
             if stored_ms:
                 self._checkpoint.physic_msg_timestamp_ms = stored_ms
-            mark = self._checkpoint.mark
-            self._checkpoint.mark = FlushMark(flushed, mark.queues_offset if mark is not None else 0)
+            self._checkpoint.move_mark(flushed_offset=flushed)
             self._checkpoint.write()
         except DiskFull as error:  # the checkpoint exists and is only overwritten, so this is a broken disk
             stats.flush_failures += 1
@@ -617,18 +627,20 @@ class MessageStore:
 
         Raises:
             StoreReadOnly: the sync failed. The queues can be rebuilt, but this process must not go on.
+            OSError: no file could be opened for want of descriptors; nothing has changed.
         """
         position, stored_ms = self._dispatched
         try:
             self._queues.flush()
         except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise  # nothing has failed: the next call does it
             self._become_read_only(str(error))
             raise StoreReadOnly(str(error)) from error
         self.stats.consume_queue_flushes += 1
         checkpoint = self._checkpoint
         checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, stored_ms)
-        flushed = checkpoint.mark.flushed_offset if checkpoint.mark is not None else 0
-        checkpoint.mark = FlushMark(flushed, position)
+        checkpoint.move_mark(queues_offset=position)
 
     def write_checkpoint(self) -> None:
         """Bring the checkpoint to the disk. Blocks; one thread at a time.

@@ -384,6 +384,72 @@ async def test_a_peer_that_does_not_read_is_not_read_from(autojump_clock: trio.t
 
 
 @pytest.mark.trio
+async def test_many_large_answers_to_one_read_are_made_no_faster_than_the_peer_takes_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected(Peer(room=0), connection_buffer="1MiB") as bench:
+        bench.peer.says(*(ask(BIG, opaque) for opaque in range(100)))
+        await trio.sleep(1)
+        assert bench.memory.total < 1.5 * (1 << 20)
+        while bench.memory.total:
+            bench.peer.reads(500_000)
+            await trio.sleep(0.1)
+            assert bench.memory.total < 1.5 * (1 << 20)
+        assert bench.peer.answered == [(opaque, 0) for opaque in range(100)]
+
+
+@pytest.mark.trio
+async def test_a_peer_that_is_owed_very_many_answers_is_not_read_from(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected(connection_buffer="64KiB") as bench:
+        bench.peer.says(*(ask(LATER, opaque) for opaque in range(200)))
+        bench.peer.says(ask(ECHO, 999))
+        await trio.sleep(1)
+        assert len(bench.held) == 200
+        assert bench.counters.buffered_bytes["read"] > 64 * 1024
+        assert bench.peer.answered == []
+        for request in bench.held:
+            request.reply(Response(0))
+        await trio.sleep(1)
+        assert len(bench.peer.answered) == 201
+        assert bench.counters.buffered_bytes["read"] == 0
+        bench.peer.says(ask(LATER, 1))
+        await trio.sleep(1)
+        bench.connection.close("peer")
+        assert bench.counters.buffered_bytes["read"] == 0
+
+
+@pytest.mark.trio
+async def test_an_answer_that_cannot_be_sent_is_an_internal_error_of_that_request_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(LATER, 1), ask(LATER, 2), ask(ECHO, 3))
+        await settled()
+        bench.held[0].reply(Response(0, {"ids": "x" * (17 << 20)}))
+        bench.held[1].reply(Response(0, body=bytes(17 << 20)))
+        assert bench.peer.answered == [
+            (3, 0), (1, ErrorCode.INTERNAL.response_code), (2, ErrorCode.INTERNAL.response_code),
+        ]  # fmt: skip
+        assert not bench.peer.closed
+        assert "answer_not_sent" in capsys.readouterr().out
+
+
+@pytest.mark.trio
+async def test_bytes_that_left_are_counted_while_the_connection_is_open(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected(Peer(room=100)) as bench:
+        bench.peer.says(ask(BIG, 1))
+        await trio.sleep(0.1)
+        assert bench.traffic.bytes_out == 100
+        bench.peer.reads()
+        await trio.sleep(0.1)
+        assert bench.traffic.bytes_out == len(bench.peer.got) > 100_000
+
+
+@pytest.mark.trio
 async def test_nobody_is_read_from_while_all_together_hold_too_much(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -33,7 +33,7 @@ def frame(code: int) -> bytes:
 class Bench:
     """A server on a free port."""
 
-    def __init__(self, tmp_path: Path, **limits: Any) -> None:
+    def __init__(self, tmp_path: Path, connections_max: int = 1000, **limits: Any) -> None:
         self.config = BrokerConfig(data_dir=tmp_path, limits=limits)
         self.counters = Counters()
         self.traffic = self.counters.listeners["main"]
@@ -44,7 +44,13 @@ class Bench:
             HELD: self.held.append,
             BIG: lambda _: Response(0, body=bytes(BIG_BYTES)),
         }
-        self.server = Server(self.config, Dispatcher(handlers), self.counters, on_gone=self._ended)
+        self.server = Server(
+            self.config,
+            Dispatcher(handlers),
+            self.counters,
+            connections_max=connections_max,
+            on_gone=self._ended,
+        )
         self.bound = bind("127.0.0.1", 0)
         self.address: tuple[str, int] = self.bound.getsockname()
 
@@ -75,14 +81,19 @@ async def exchange(stream: trio.SocketStream) -> None:
 
 
 @pytest.mark.trio
-async def test_connections_beyond_the_limit_are_sent_away_and_the_others_go_on(tmp_path: Path) -> None:
-    async with running(tmp_path, connections=2) as bench:
+@pytest.mark.parametrize("limits", [{"connections": 2}, {"connections_max": 2}])
+async def test_connections_beyond_the_limit_are_sent_away_and_the_others_go_on(
+    tmp_path: Path, limits: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, **limits) as bench:
         streams = [await bench.connect() for _ in range(2)]
         for stream in streams:
             await exchange(stream)
         async with await bench.connect() as refused:
             assert await refused.receive_some() == b""
         assert bench.traffic.closed["limit"] == 1
+        hint = "raise ulimit -n" if "connections_max" in limits else "raise limits.connections"
+        assert hint in capsys.readouterr().out
         for stream in streams:
             await exchange(stream)
         await streams.pop().aclose()
@@ -149,11 +160,13 @@ async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_
 
 
 @pytest.mark.trio
-async def test_running_out_of_descriptors_is_waited_out(
+async def test_what_goes_wrong_with_one_new_connection_is_not_the_end_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("reput_broker.server.listener._ACCEPT_PAUSE_S", 0.001)
     bench = Bench(tmp_path)
-    failures = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
+    codes = [errno.EMFILE, errno.EPROTO, errno.EPERM, errno.EHOSTUNREACH, errno.ENETDOWN]
+    failures = [ConnectionAbortedError(), *(OSError(code, "no") for code in codes)]
 
     class Bound(socket.socket):
         def accept(self) -> Any:
@@ -168,7 +181,9 @@ async def test_running_out_of_descriptors_is_waited_out(
             await exchange(stream)
         nursery.cancel_scope.cancel()
     assert not failures
-    assert "ulimit" in capsys.readouterr().out
+    logged = capsys.readouterr().out
+    assert "ulimit" in logged
+    assert "firewall" in logged
 
 
 @pytest.mark.trio

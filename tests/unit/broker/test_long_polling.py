@@ -23,6 +23,7 @@ class Holder:
     def __init__(self) -> None:
         self.service = PullRequestHoldService(LongPollingConfig())
         self.resumed: list[tuple[str, float]] = []
+        self.abandoned: list[str] = []
 
     def hold(self, name: str, offset: int, wait_s: float = 15.0, tags: str | None = None) -> Any:
         client = SimpleNamespace(is_closed=False)
@@ -35,6 +36,7 @@ class Holder:
             tag_filter,
             wait_s,
             lambda: self.resumed.append((name, trio.current_time())),
+            lambda: self.abandoned.append(name),
         )
         return client
 
@@ -87,8 +89,26 @@ async def test_a_gone_client_is_forgotten() -> None:
     holder.hold("here", 0)
     holder.service.drop_closed()
     assert holder.service.count == 1
-    holder.arrive(1, "x")
+    assert holder.abandoned == ["gone"]
+    late = holder.hold("leaves later", 0)
+    holder.service.arriving(*QUEUE, 1, [tags_code("x")], 0)
+    late.is_closed = True
+    holder.service.answer_ready()
+    holder.hold("gone unnoticed", 1).is_closed = True
+    holder.arrive(2, "x")
     assert holder.names == ["here"]
+    assert holder.abandoned == ["gone", "leaves later", "gone unnoticed"]
+    assert holder.service.count == 0
+
+
+@pytest.mark.trio
+async def test_pulls_that_have_left_take_no_room() -> None:
+    holder = Holder()
+    for number in range(10_000):
+        holder.hold("", number)
+        holder.arrive(number + 1, "x")
+    assert len(holder.resumed) == 10_000
+    assert len(holder.service._deadlines) < 200
 
 
 @pytest.mark.trio

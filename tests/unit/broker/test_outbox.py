@@ -43,16 +43,20 @@ class Box:
     """An outbox with its drain task in a nursery."""
 
     def __init__(self, peer: Peer, nursery: trio.Nursery, limit: int = 10) -> None:
-        self.buffered = 0
+        self.buffered = self.sent = 0
         self.outbox = Outbox(
             peer,
             limit=lambda: limit,
             note_buffered=self._note,
+            note_sent=self._count,
             start_drain=lambda: nursery.start_soon(self.outbox.drain),
         )
 
     def _note(self, difference: int) -> None:
         self.buffered += difference
+
+    def _count(self, size: int) -> None:
+        self.sent += size
 
 
 @pytest.mark.trio
@@ -79,9 +83,10 @@ async def test_what_the_peer_does_not_take_follows_in_order_and_is_accounted() -
         box.outbox.flush()
         assert peer.taken == b"0123"
         await trio.testing.wait_all_tasks_blocked()
-        assert box.buffered == 6
+        assert (box.buffered, box.sent) == (6, 4)
         box.outbox.write(b"abcdefghij")
         box.outbox.flush()
+        assert box.buffered == 16, "what waits behind counts too"
         assert box.outbox.is_crowded
         for _ in range(6):
             peer.reads.release()
@@ -89,7 +94,7 @@ async def test_what_the_peer_does_not_take_follows_in_order_and_is_accounted() -
         assert peer.taken == b"0123456789abcdefghij"
         assert box.buffered == 0
         assert not box.outbox.is_crowded
-        assert box.outbox.sent_bytes == 20
+        assert box.sent == 20
 
 
 @pytest.mark.trio
@@ -100,8 +105,40 @@ async def test_a_closed_outbox_lets_go_of_everything() -> None:
         box.outbox.write(b"never taken")
         box.outbox.flush()
         await trio.testing.wait_all_tasks_blocked()
-        assert box.buffered == 11
+        box.outbox.write(b"nor this")
+        assert box.buffered == 19
         box.outbox.close()
         peer.close()
         await box.outbox.drained()
     assert box.buffered == 0
+
+
+@pytest.mark.trio
+async def test_from_the_first_moment_it_is_known_since_when_the_peer_takes_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        await trio.sleep(1000)
+        peer = Peer(room=0, step=100)
+        box = Box(peer, nursery)
+        box.outbox.write(b"x")
+        box.outbox.flush()
+        assert box.outbox.is_draining
+        assert box.outbox.progress_at == trio.current_time()
+        peer.reads.release()
+
+
+@pytest.mark.trio
+async def test_large_buffers_are_not_copied_together() -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Peer(room=0, step=1 << 30)
+        box = Box(peer, nursery)
+        parts = [bytes([number]) * size for number, size in enumerate([10, 20, 300_000, 5, 400_000, 7, 8])]
+        for part in parts:
+            box.outbox.write(part)
+        box.outbox.flush()
+        for _ in parts:
+            peer.reads.release()
+        await box.outbox.drained()
+        assert peer.taken == b"".join(parts)
+        assert peer.reads.value == len(parts) - 5, "small ones between large ones left together"

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from reput_broker.services import AllocateService, ReputMessageService
-from reput_broker.store.errors import DiskFull, StoreReadOnly
+from reput_broker.store.errors import DiskFull, FlushFailed, StoreReadOnly
 
 
 class FakeStore:
@@ -142,13 +142,17 @@ async def test_what_cannot_be_dispatched_yet_is_looked_at_every_millisecond(
 
 
 @pytest.mark.trio
-async def test_the_next_file_is_made_once_and_tried_again_after_a_full_disk(
+async def test_the_next_file_is_made_once_and_whatever_fails_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("reput_broker.services._RETRY_INTERVAL_S", 0.001)
     store: Any = FakeStore()
     allocate = AllocateService(store)
-    store.failures = [DiskFull("commitlog/1024", 1024)]
+    store.failures = [
+        DiskFull("commitlog/1024", 1024),
+        FlushFailed("commitlog/1024", OSError(5, "Input/output error")),
+        OSError(24, "Too many open files"),
+    ]
     store.half_full = True
     async with trio.open_nursery() as nursery:
         nursery.start_soon(allocate.run)

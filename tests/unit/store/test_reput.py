@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.dispatch import DispatchBatch
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, StoreReadOnly
 from reput_broker.store.message_store import DISPATCH_RETRY_MS
 from reput_broker.store.status import PutStatus
 from reput_protocol.hashing import tags_code
@@ -174,6 +176,96 @@ def test_a_dispatcher_without_room_gets_the_same_batch_again(tmp_path: Path) -> 
     assert put(store, b"b").status is PutStatus.PUT_OK
     dispatch_all(store)
     assert bodies(store) == [b"a", b"b"], "the queue's entry was written twice and is there once"
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_without_descriptors_dispatch_waits_and_puts_go_on(tmp_path: Path, code: int) -> None:
+    events: list[str] = []
+    clock = FakeClock()
+    batches = Batches(failing=OSError(code, os.strerror(code)))
+    options = small_options(tmp_path, on_event=lambda event, _: events.append(event))
+    store = opened(options, clock, dispatchers=[batches])
+    put(store, b"a")
+    store.flush_commit_log()
+    for _ in range(3):
+        assert store.reput_step() == 0
+        clock.now_ms += DISPATCH_RETRY_MS
+    assert put(store, b"b").status is PutStatus.PUT_OK
+    assert events == ["store_out_of_open_files"]
+    batches.failing = None
+    assert store.reput_step() == 1
+    dispatch_all(store)
+    assert bodies(store) == [b"a", b"b"]
+
+
+def test_a_disk_that_fails_under_the_queues_stops_the_store_and_not_the_process(tmp_path: Path) -> None:
+    batches = Batches(failing=OSError(errno.EIO, os.strerror(errno.EIO)))
+    store = opened(small_options(tmp_path), dispatchers=[batches])
+    put(store, b"a")
+    store.flush_commit_log()
+    assert store.reput_step() == 0
+    assert "Input/output error" in (store.read_only_reason or "")
+    assert put(store, b"b").status is PutStatus.READ_ONLY
+    assert store.dispatch_idle
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, -1, 86_400_000])
+def test_a_wall_clock_that_is_set_does_not_keep_dispatch_waiting(tmp_path: Path, jump_ms: int) -> None:
+    batches = Batches(failing=DiskFull(tmp_path / "x", 1))
+    clock = FakeClock()
+    store = opened(small_options(tmp_path), clock, dispatchers=[batches])
+    put(store, b"a")
+    store.flush_commit_log()
+    assert store.reput_step() == 0
+    batches.failing = None
+    clock.now_ms += jump_ms
+    assert store.reput_step() == 1
+    assert put(store, b"b").status is PutStatus.PUT_OK
+
+
+def test_a_failed_sync_is_final_even_if_the_disk_was_full_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = Batches(failing=DiskFull(tmp_path / "x", 1))
+    clock = FakeClock()
+    store = opened(small_options(tmp_path, flush_sync=False), clock, dispatchers=[batches])
+    put(store, b"a")
+    assert store.reput_step() == 0
+    assert put(store, b"b").status is PutStatus.DISK_FULL
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fails)
+        with pytest.raises(StoreReadOnly):
+            store.flush_commit_log()
+    batches.failing = None
+    clock.now_ms += DISPATCH_RETRY_MS
+    assert store.reput_step() == 1, "there is space again"
+    assert put(store, b"c").status is PutStatus.READ_ONLY
+
+
+def test_syncs_of_log_and_queues_never_move_the_mark_back(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path))
+    put(store, b"a")
+    dispatch_all(store)
+    store.flush_consume_queues()
+    store.write_checkpoint()
+    end = store.max_physical_offset
+    checkpoint = StoreCheckpoint(tmp_path / "checkpoint")
+    checkpoint.load()
+    assert checkpoint.mark == FlushMark(end, end)
+    threads = [
+        threading.Thread(target=lambda: [checkpoint.move_mark(flushed_offset=n) for n in range(20_000)]),
+        threading.Thread(target=lambda: [checkpoint.move_mark(queues_offset=n) for n in range(20_000)]),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert checkpoint.mark == FlushMark(19_999, 19_999)
+    checkpoint.close()
 
 
 def test_a_full_disk_under_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
