@@ -23,6 +23,7 @@ from reput_broker.disk_figures import refresh_disk_figures
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.health import BrokerState, Health
 from reput_broker.http import make_app, serve_http
+from reput_broker.log import configure_logging
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.loop_delay import measure_loop_delay
 from reput_broker.metrics import MetricsCollector, MetricsSources
@@ -67,7 +68,10 @@ class Broker:
         config: what it does; the object is kept, and options marked live are read from it while it runs.
         embedded: inside a program or a test. HTTP and the name port are then off unless the configuration names them.
 
+    Runs under trio. In a program that has not configured structlog, its warnings go to stderr.
+
     Raises (on entering):
+        RuntimeError: there is no trio loop.
         ListenFailed, HttpListenFailed: a port is taken.
         StoreError: the directory is in use, foreign or damaged. Nothing in it was changed.
     """
@@ -78,6 +82,7 @@ class Broker:
         self.health = Health()
         self.sources = MetricsSources(config, self.counters, self.health)
         self._embedded = embedded
+        self._has_configured_log = False
         self._running: AbstractAsyncContextManager[None] | None = None
         self._sockets: dict[str, socket.socket] = {}
         self._http_address: tuple[str, int] | None = None
@@ -110,6 +115,15 @@ class Broker:
         await self._stop_wanted.wait()
 
     async def __aenter__(self) -> Broker:
+        try:
+            trio.lowlevel.current_task()
+        except RuntimeError:
+            raise RuntimeError(
+                "a Broker runs in a trio program; from asyncio or without a loop, start one with `reput serve`"
+            ) from None
+        if self._embedded and not structlog.is_configured():
+            configure_logging(level="warning")
+            self._has_configured_log = True
         self._running = self._run()
         await self._running.__aenter__()
         return self
@@ -119,7 +133,11 @@ class Broker:
     ) -> bool | None:
         assert self._running is not None
         running, self._running = self._running, None
-        return await running.__aexit__(kind, error, trace)
+        try:
+            return await running.__aexit__(kind, error, trace)
+        finally:
+            if self._has_configured_log:
+                structlog.reset_defaults()
 
     # Start and stop
 

@@ -46,9 +46,7 @@ def _bench_options(function: _Command) -> _Command:
         click.option(
             "--clients", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes."
         ),
-        click.option(
-            "--csv", "csv_path", type=click.Path(path_type=Path, dir_okay=False), help="Append a row here."
-        ),
+        click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Append a row here."),
     ]
     for option in reversed(options):
         function = option(function)
@@ -66,11 +64,17 @@ def _produce_options(function: _Command) -> _Command:
             "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages a send."
         ),
         click.option(
-            "--rate", type=float, help="Messages a second and client; latency is from the intended time."
+            "--rate",
+            type=click.FloatRange(min=0, min_open=True),
+            help="Messages a second and client; latency is from the intended time.",
         ),
         click.option("--duration", type=DURATION, help="Stop after this time, whatever --msgs says."),
         click.option(
-            "--warmup", type=int, default=1_000, show_default=True, help="Messages before the clock starts."
+            "--warmup",
+            type=click.IntRange(min=0),
+            default=1_000,
+            show_default=True,
+            help="Messages before the clock starts.",
         ),
     ]
     for option in reversed(options):

@@ -17,10 +17,14 @@ from reput_cli.options import Settings, shared_options
 from reput_cli.output import write_line
 from reput_cli.positions import Position, RangeType
 from reput_client import PullConsumer, blocking
+from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from reput_client.received import ReceivedMessage
+from reput_protocol.errors import ReputError
 
 _WAIT_S = 10.0
 _PULL_MESSAGES = 256
+_RETRY_S = 0.5
+_AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
 
 
 @click.command()
@@ -30,12 +34,17 @@ _PULL_MESSAGES = 256
 )
 @click.option(
     "-o", "--from", "span", type=RangeType(), default="earliest", show_default=True, metavar="START[:END]",
-    help="earliest, latest, an offset, -N, @TIME, @-15m, or a range of these. A group's progress comes first.",
+    help="earliest, latest, an offset, -N (of each queue), @TIME, @-15m, or a range of these. A group's progress comes "
+    "first.",
 )  # fmt: skip
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option("-e", "--end", "to_end", is_flag=True, help="Stop at the end seen at the start.")
 @click.option(
-    "-f", "--format", "text", help="Percent escapes: %t %q %o %i %k %T %v %s %d %h; see the manual."
+    "-f",
+    "--format",
+    "text",
+    help="%t topic, %q queue, %o offset, %i id, %I offset id, %k keys, %T tag, %v body, %s size, %d store time, "
+    r"%h properties, %% percent; %v{hex}, %v{base64}, %v{json}; \n, \t.",
 )
 @click.option("--tag", default="*", help="Only these tags, as 'a || b'.")
 @shared_options
@@ -51,7 +60,8 @@ def command(
 ) -> int:
     """Print the messages of TOPIC and wait for more.
 
-    On a terminal, readable blocks; on a pipe, JSON lines. Ctrl-C ends; a group keeps what it has printed.
+    On a terminal, readable blocks; on a pipe, JSON lines. Ctrl-C ends; a group keeps what it has printed. Without an
+    end to reach, a broker that goes away is waited for.
     """
     render = _renderer(settings, text)
     start, end = span
@@ -60,7 +70,7 @@ def command(
         end = Position(word="latest") if to_end and end is None else end
         starts = {q: start.resolve(admin, topic, q) for q in range(queues)}
         ends = {q: end.resolve(admin, topic, q) if end else None for q in range(queues)}
-    follower = _Follower(settings, topic, group, tag, render, count)
+    follower = _Follower(settings, topic, group, tag, render, count, patient=end is None)
     spans = {q: (starts[q], ends[q]) for q in range(queues)}
     if anyio.run(follower.run_until_interrupted, spans):
         raise KeyboardInterrupt
@@ -94,6 +104,9 @@ class _Follower:
     tags: str
     render: Callable[[ReceivedMessage], str]
     remaining: int | None
+    patient: bool
+    """Whether there is no end to reach: a broker that goes away is waited for."""
+    _away: bool = False
 
     async def run_until_interrupted(self, spans: dict[int, tuple[int, int | None]]) -> bool:
         """Run, and return whether Ctrl-C ended it. What was printed by then is committed all the same."""
@@ -129,7 +142,8 @@ class _Follower:
                     await self._print(consumer, batch)
                     if self.remaining == 0:
                         break
-            readers.cancel_scope.cancel()
+                # While the stream is open: a reader that holds a batch for it would take its end for a failure.
+                readers.cancel_scope.cancel()
 
     async def _read_queue(
         self,
@@ -145,14 +159,22 @@ class _Follower:
             offset = start if committed is None else committed
         async with out:
             while end is None or offset < end:
-                result = await consumer.pull(
-                    self.topic,
-                    queue_id=queue_id,
-                    offset=offset,
-                    tags=self.tags,
-                    max_messages=_PULL_MESSAGES,
-                    wait_s=_WAIT_S if end is None else 0.0,
-                )
+                try:
+                    result = await consumer.pull(
+                        self.topic,
+                        queue_id=queue_id,
+                        offset=offset,
+                        tags=self.tags,
+                        max_messages=_PULL_MESSAGES,
+                        wait_s=_WAIT_S if end is None else 0.0,
+                        read_ahead=True,
+                    )
+                except _AWAY as error:
+                    if end is not None:
+                        raise
+                    await self._wait_for_the_broker(error)
+                    continue
+                self._away = False
                 messages = [
                     message for message in result.messages if end is None or message.queue_offset < end
                 ]
@@ -173,4 +195,22 @@ class _Follower:
         finally:
             if self.group is not None:
                 with anyio.CancelScope(shield=True):
-                    await consumer.commit(self.topic, batch.queue_id, progress)
+                    await self._commit(consumer, batch.queue_id, progress)
+
+    async def _commit(self, consumer: PullConsumer, queue_id: int, progress: int) -> None:
+        while True:
+            try:
+                await consumer.commit(self.topic, queue_id, progress)
+            except _AWAY as error:
+                if not self.patient:
+                    raise
+                await self._wait_for_the_broker(error)
+            else:
+                return
+
+    async def _wait_for_the_broker(self, error: ReputError) -> None:
+        """Whoever waits for more waits for the broker too, and says so once."""
+        if not self._away and not self.settings.quiet:
+            print(f"{error}; waiting until it is back", file=sys.stderr)
+        self._away = True
+        await anyio.sleep(_RETRY_S)

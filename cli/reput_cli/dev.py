@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from reput_broker import Broker
 
 
 @click.command()
@@ -30,7 +33,12 @@ def command(port: int, http_port: int | None) -> int:
         if http_port is not None:
             overrides["http_port"] = http_port
         config = load_config(None, os.environ, overrides)
-        where = f"port {port}" if port else "the port printed below"
-        click.echo(f"a throw-away broker on {where}; its messages are gone when it ends (Ctrl-C)", err=True)
-        click.echo("  reput produce hello 'first message'      reput consume hello", err=True)
-        return run_broker(config)
+        return run_broker(config, on_ready=_say_ready)
+
+
+def _say_ready(broker: Broker) -> None:
+    server = "" if broker.address.endswith(":10911") else f" --server {broker.address}"
+    click.echo(
+        f"a throw-away broker on {broker.address}; its messages are gone when it ends (Ctrl-C)", err=True
+    )
+    click.echo(f"  reput produce hello 'first message'{server}      reput consume hello{server}", err=True)

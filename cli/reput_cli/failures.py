@@ -39,6 +39,8 @@ def report_failure(error: BaseException) -> int:
         return report_failure((pipes or leaves)[0])
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
+    if isinstance(error, click.Abort):
+        print(file=sys.stderr)  # a question was left without an answer
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     if isinstance(error, click.ClickException):
@@ -47,7 +49,7 @@ def report_failure(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         _close_stdout()
         return ExitCode.DONE
-    failure = error if isinstance(error, CommandFailed) else _worded(error)
+    failure = worded(error)
     print(f"error: {failure.what}", file=sys.stderr)
     if failure.reason:
         print(f"  reason: {failure.reason}", file=sys.stderr)
@@ -70,8 +72,10 @@ def _close_stdout() -> None:
         sys.stdout.close()
 
 
-def _worded(error: BaseException) -> CommandFailed:
+def worded(error: BaseException) -> CommandFailed:
     """Word any error: the client's and the protocol's by their kind, everything else as it is."""
+    if isinstance(error, CommandFailed):
+        return error
     from reput_client import errors as client_errors
     from reput_protocol import errors as protocol_errors
 

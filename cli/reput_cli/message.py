@@ -6,9 +6,11 @@ import click
 
 from reput_cli import message_lines
 from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_line
 from reput_client.blocking import Admin
+from reput_protocol.errors import NotFound
 
 
 @click.group()
@@ -22,7 +24,16 @@ def command() -> None:
 def get(settings: Settings, message_id: str) -> int:
     """Print the message with this offset message id (32 or 56 hexadecimal digits, as a send prints it)."""
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
-        message = admin.view_message(message_id)
+        try:
+            message = admin.view_message(message_id)
+        except NotFound as error:
+            raise CommandFailed(
+                f"no message has the offset message id {message_id}",
+                reason=str(error),
+                remedy="the offset_message_id that `reput produce -O json` and `reput consume -O json` show; the "
+                "message_id is the producer's own and says nothing of the place",
+                code=ExitCode.NOT_FOUND,
+            ) from error
     if Printer(settings).form == "table":
         write_line(message_lines.block(message))
     else:

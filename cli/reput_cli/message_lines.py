@@ -35,6 +35,7 @@ def message_fields(message: ReceivedMessage) -> dict[str, Any]:
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
         "message_id": message.message_id,
+        "offset_message_id": message.offset_message_id,
         "tag": message.tag,
         "keys": list(message.keys),
         "store_timestamp_ms": message.store_timestamp_ms,
@@ -72,8 +73,8 @@ def plain(message: ReceivedMessage) -> str:
 def compile_format(text: str) -> Callable[[ReceivedMessage], str]:
     """Compile a format with percent escapes; an unknown escape is refused before anything is read.
 
-    %t topic, %q queue, %o offset, %i id, %k keys, %T tag, %v body, %s size, %d store time, %h properties, %% percent;
-    %v{hex}, %v{base64}, %v{json}; backslash n and t.
+    %t topic, %q queue, %o offset, %i id, %I offset id, %k keys, %T tag, %v body, %s size, %d store time, %h properties,
+    %% percent; %v{hex}, %v{base64}, %v{json}; backslash n and t.
     """
     for match in _ESCAPE.finditer(text):
         unknown_letter = match["letter"] and match["letter"] not in _LETTERS
@@ -110,6 +111,7 @@ _LETTERS: dict[str, Callable[[ReceivedMessage], str]] = {
     "q": lambda message: str(message.queue_id),
     "o": lambda message: str(message.queue_offset),
     "i": lambda message: message.message_id,
+    "I": lambda message: message.offset_message_id,
     "k": lambda message: " ".join(message.keys),
     "T": lambda message: message.tag or "",
     "v": lambda message: printable(bytes(message.body)),

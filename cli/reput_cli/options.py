@@ -59,6 +59,22 @@ class SizeType(click.ParamType[int]):
         return int(match[1]) * _SIZE_UNITS[match[2].upper()]
 
 
+class ServerType(click.ParamType[str]):
+    """`host:port` of a broker, several with commas; the port may be left out."""
+
+    name = "server"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text, or say what is wrong with it."""
+        from reput_client.address import parse_addresses
+
+        try:
+            parse_addresses(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
 DURATION = DurationType()
 SIZE = SizeType()
 
@@ -83,9 +99,10 @@ def shared_options(command: _Command) -> _Command:
         "--server",
         "servers",
         multiple=True,
-        metavar="HOST:PORT",
+        type=ServerType(),
+        metavar="HOST[:PORT]",
         envvar="REPUT_SERVER",
-        help=f"Where the broker is; repeatable.  [default: {DEFAULT_SERVER}]",
+        help=f"Where the broker is, on port 10911 if none is given; repeatable.  [default: {DEFAULT_SERVER}]",
     )
     @click.option(
         "--timeout", type=DURATION, default="5s", show_default=True, help="Longest wait for one answer."

@@ -67,7 +67,7 @@ class RangeType(click.ParamType["tuple[Position, Position | None]"]):
             if start is not None and end is not None:
                 return start, end
         raise click.BadParameter(
-            f"{text!r} is no position: write earliest, latest, an offset, -N for the last N, "
+            f"{text!r} is no position: write earliest, latest, an offset, -N for the last N of each queue, "
             "@2026-01-02T03:04:05Z, @-15m, or START:END of these",
             ctx,
             param,

@@ -6,18 +6,21 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
 
 from reput_cli.exit_codes import ExitCode
-from reput_cli.failures import CommandFailed
+from reput_cli.failures import CommandFailed, worded
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Message, Producer
+from reput_client.errors import PartlySent
 from reput_client.receipts import SendReceipt
+from reput_protocol.errors import InvalidMessage, ReputError
 
 _READ_BYTES = 1 << 16
 
@@ -34,9 +37,7 @@ _READ_BYTES = 1 << 16
 @click.option(
     "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
 )
-@click.option(
-    "--file", "path", type=click.Path(path_type=Path, dir_okay=False), help="Send this file as one message."
-)
+@click.option("--file", "path", type=click.Path(path_type=Path), help="Send this file as one message.")
 @click.option(
     "--json",
     "as_json",
@@ -63,24 +64,65 @@ def command(
     if body is not None and path is not None:
         raise CommandFailed("a body and --file were both given", remedy="one of them", code=ExitCode.USAGE)
     template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": _parse_properties(properties)}
+    one = None
+    if body is not None or path is not None:
+        data = _read_file(path) if path is not None else str(body).encode("utf-8", "surrogateescape")
+        one = _message(topic, data, template, as_json)
     printer = Printer(settings)
     with Producer(settings.server, group="reput-cli", timeout_s=settings.timeout_s) as producer:
-        if body is not None or path is not None:
-            data = _read_file(path) if path is not None else str(body).encode("utf-8", "surrogateescape")
-            receipt = producer.send(_message(topic, data, template, as_json), ack=ack, queue_id=queue_id)
+        if one is not None:
+            receipt = producer.send(one, ack=ack, queue_id=queue_id)
             _print_receipt(printer, receipt)
             return ExitCode.DONE
-        count = 0
         if sys.stdin.isatty():
             printer.note("one message a line; Ctrl-D ends")
-        for lines in _line_batches():
-            messages = [_message(topic, line, template, as_json) for line in lines]
-            for receipt in producer.send_pipelined(messages, ack=ack, queue_id=queue_id):
-                count += 1
-                if settings.output:
+
+        def send(messages: list[Message]) -> None:
+            receipts = producer.send_pipelined(messages, ack=ack, queue_id=queue_id)
+            if settings.output:
+                for receipt in receipts:
                     _print_receipt(printer, receipt)
+
+        count = _send_lines(lambda line: _message(topic, line, template, as_json), send)
         printer.note(f"{count} message{'s' * (count != 1)} sent to {topic} ({ack})")
     return ExitCode.DONE
+
+
+def _send_lines(parse: Callable[[bytes], Message], send: Callable[[list[Message]], None]) -> int:
+    """Send every line of standard input; return how many there were. A failure names its line."""
+    count = 0
+    for lines in _line_batches():
+        messages: list[Message] = []
+        unfit: CommandFailed | InvalidMessage | None = None
+        for line in lines:
+            try:
+                messages.append(parse(line))
+            except (CommandFailed, InvalidMessage) as error:
+                unfit = error
+                break
+        try:
+            send(messages)
+        except PartlySent as error:
+            stored = sum(receipt is not None for receipt in error.receipts)
+            first = min(error.errors, default=0)
+            raise _failed_at(count + first + 1, count + stored, error.errors.get(first, error)) from error
+        except ReputError as error:
+            raise _failed_at(count + 1, count, error) from error
+        count += len(messages)
+        if unfit is not None:
+            raise _failed_at(count + 1, count, unfit)
+    return count
+
+
+def _failed_at(line: int, stored: int, error: Exception) -> CommandFailed:
+    """Word a failure in the middle of the input: where it happened and how much is stored."""
+    failure = worded(error)
+    return CommandFailed(
+        f"line {line}: {failure.what}",
+        reason=failure.reason,
+        remedy=f"{stored} messages are stored" + (f"; {failure.remedy}" if failure.remedy else ""),
+        code=failure.code,
+    )
 
 
 def _parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
@@ -107,13 +149,14 @@ def _message(topic: str, data: bytes, template: dict[str, Any], as_json: bool) -
         return Message(topic, data, **template)
     try:
         fields = json.loads(data)
+        _check_fields(fields)
         body = base64.b64decode(fields["body_base64"]) if "body_base64" in fields else fields["body"].encode()
         return Message(
             topic,
             body,
             tag=fields.get("tag") or template["tag"],
-            keys=[*template["keys"], *fields.get("keys", ())],
-            properties={**template["properties"], **_own_properties(fields.get("properties", {}))},
+            keys=[*template["keys"], *(fields.get("keys") or ())],
+            properties={**template["properties"], **_own_properties(fields.get("properties") or {})},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CommandFailed(
@@ -122,6 +165,37 @@ def _message(topic: str, data: bytes, template: dict[str, Any], as_json: bool) -
             remedy='{"body": "text", "tag": "...", "keys": ["..."], "properties": {"name": "value"}}',
             code=ExitCode.USAGE,
         ) from error
+
+
+def _check_fields(fields: Any) -> None:
+    if not isinstance(fields, dict):
+        raise TypeError("it is no object")
+    for name, value in fields.items():
+        if name not in _FIELDS and name not in _FIELDS_OF_STORED:
+            near = get_close_matches(name, _FIELDS, 1)
+            raise ValueError(f"unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        kind = _FIELDS.get(name)
+        if kind is not None and value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name} must be a {kind.__name__}, not {value!r:.40}")
+    if fields.get("body_base64", fields.get("body")) is None:
+        raise ValueError("it has neither body nor body_base64")
+    if not all(isinstance(key, str) for key in fields.get("keys") or ()):
+        raise TypeError("keys must be a list of texts")
+
+
+_FIELDS = {"body": str, "body_base64": str, "tag": str, "keys": list, "properties": dict}
+# What `reput consume -O json` prints beside these: it can be sent again as it is.
+_FIELDS_OF_STORED = frozenset(
+    (
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "message_id",
+        "offset_message_id",
+        "store_timestamp_ms",
+        "born_timestamp_ms",
+    )
+)
 
 
 def _own_properties(properties: dict[str, str]) -> dict[str, str]:

@@ -171,15 +171,10 @@ class CrashRun:
                 start = 0 if complete else max(0, end - 1_000)
                 bodies: dict[int, bytes] = {}
                 queues[queue] = bodies
-                offset = start
-                while offset < end:
-                    result = consumer.pull(
-                        TOPIC, queue_id=queue[1], offset=offset, max_messages=512, wait_s=0.0
-                    )
-                    bodies.update((m.queue_offset, bytes(m.body)) for m in result.messages)
-                    if result.next_begin_offset <= offset:
-                        break
-                    offset = result.next_begin_offset
+                try:
+                    _read(consumer, queue[1], start, end, bodies)
+                except ReputError as error:  # records that do not add up, bodies that fail their checksum
+                    self._add([Violation("serves", f"{queue}: {error}")])
                 self._add(checker.check_queue(self._ledger, queue, bodies, start, end))
         if complete:
             self.report.counts["messages_read_back"] = sum(len(bodies) for bodies in queues.values())
@@ -192,10 +187,7 @@ class CrashRun:
         self._start()
         if self.report.violations:
             return
-        try:
-            self._check_served(complete=True)
-        except ReputError as error:
-            self._add([Violation("serves", str(error))])
+        self._check_served(complete=True)
         status = self._broker.terminate()
         if status != 0:
             self._add([Violation("stops", f"exit code {status}")])
@@ -216,3 +208,14 @@ class CrashRun:
         self.report.violations += violations
         self.report.violations += [Violation("once", text) for text in self._ledger.collisions]
         self._ledger.collisions.clear()
+
+
+def _read(consumer: PullConsumer, queue_id: int, start: int, end: int, bodies: dict[int, bytes]) -> None:
+    """Add the bodies of a queue's messages in [start, end) to `bodies`, as far as they can be read."""
+    offset = start
+    while offset < end:
+        result = consumer.pull(TOPIC, queue_id=queue_id, offset=offset, max_messages=512, wait_s=0.0)
+        bodies.update((message.queue_offset, bytes(message.body)) for message in result.messages)
+        if result.next_begin_offset <= offset:
+            return
+        offset = result.next_begin_offset

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,102 @@ def test_positions_and_formats(broker: BrokerProcess) -> None:
         "consume", "positions", "-n", "1", "-f", r"%t/%q/%o\t%v{hex}%%", server=broker.address
     ).stdout
     assert formatted == "positions/0/0\t30%\n"
+
+
+def test_stopping_in_the_middle_is_no_failure(broker: BrokerProcess) -> None:
+    reput("topic", "create", "stopped", "--queues", "8", server=broker.address)
+    reput("produce", "stopped", server=broker.address, text="\n".join(map(str, range(3000))))
+    for number in range(12):
+        arguments = ["-g", f"g{number}"] if number % 2 else ["-e"]
+        read = reput("consume", "stopped", "-n", "3", "-f", "%v", *arguments, server=broker.address)
+        assert (read.returncode, read.stderr) == (0, "")
+        assert len(read.stdout.splitlines()) == 3
+
+
+def test_a_line_that_is_no_message_is_named_and_those_before_it_are_sent(broker: BrokerProcess) -> None:
+    reput("topic", "create", "lines", "--queues", "1", server=broker.address)
+    for bad, reason in (
+        ('{"body":"x","tga":"y"}', "did you mean 'tag'?"),
+        ('{"body":"x","keys":"abc"}', "keys must be a list"),
+        ('{"body":null}', "neither body nor body_base64"),
+        ("7", "it is no object"),
+        ("nonsense", "JSONDecodeError"),
+    ):
+        text = '{"body":"1"}\n{"body":"2","keys":null}\n' + bad + '\n{"body":"4"}\n'
+        sent = reput("produce", "lines", "--json", server=broker.address, text=text)
+        assert sent.returncode == 2
+        assert "line 3: " in sent.stderr
+        assert reason in sent.stderr
+        assert "2 messages are stored" in sent.stderr
+    read = reput("consume", "lines", "-e", "-f", "%v", server=broker.address)
+    assert read.stdout.split() == ["1", "2"] * 5
+
+
+def test_wrong_arguments_are_refused_by_name(broker: BrokerProcess) -> None:
+    for arguments, text in (
+        (("topic", "list", "--server", ""), "no broker address given"),
+        (("topic", "list", "--server", "127.0.0.1:abc"), "a port is a number"),
+        (("produce", "t", "--file", "/no/such/file"), "No such file"),
+        (("bench", "produce", "--rate", "-5"), "--rate"),
+        (("bench", "produce", "--warmup", "-3"), "--warmup"),
+    ):
+        refused = reput(*arguments)
+        assert refused.returncode == 2, refused.stderr
+        assert text in refused.stderr
+        assert "Error" not in refused.stderr.replace("Error: ", "")
+    refused = reput("message", "get", "C0000202085C941071C468A2C53D0000", server=broker.address)
+    assert refused.returncode == 5
+    assert "offset_message_id" in refused.stderr
+
+
+def test_a_broker_that_goes_away_ends_what_sends_and_is_waited_for_by_what_follows(tmp_path: Path) -> None:
+    port, http_port = free_port(), free_port()
+    with BrokerProcess(tmp_path / "store", port=port, http_port=http_port) as process:
+        reput("topic", "create", "t", "--queues", "1", server=process.address)
+        command = [sys.executable, "-m", "reput_cli"]
+        follower = subprocess.Popen(
+            [*command, "consume", "t", "-g", "g", "-f", "%v", "--server", process.address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        sender = subprocess.Popen(
+            [*command, "produce", "t", "--ack", "page_cache", "--server", process.address],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert sender.stdin is not None
+        assert sender.stderr is not None
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        for number in range(5000):
+            sender.stdin.write(f"{number}\n")
+        sender.stdin.flush()
+        assert follower.stdout.readline() == "0\n"
+        process.kill()
+        with suppress(BrokenPipeError):  # it may have ended in the middle
+            sender.stdin.write("x\n" * 100_000)
+        with suppress(BrokenPipeError):
+            sender.stdin.close()
+        said = sender.stderr.read()
+        assert sender.wait(30) in (3, 6)
+        stored = int(re.search(r"(\d+) messages are stored", said)[1])  # type: ignore[index]
+        assert "waiting until it is back" in follower.stderr.readline()
+        process.start()
+        process.wait_ready()
+        described = json.loads(reput("topic", "describe", "t", "-O", "json", server=process.address).stdout)
+        end = sum(queue["end"] for queue in described)
+        assert stored <= end <= 105_000
+        reput("produce", "t", "last", server=process.address)
+        lines = iter(follower.stdout.readline, "")
+        assert any(line == "last\n" for line in lines)
+        follower.send_signal(2)
+        assert follower.wait(30) == 130
+        follower.stdout.close()
+        follower.stderr.close()
+        sender.stderr.close()
 
 
 def test_a_group_goes_on_where_it_stopped(broker: BrokerProcess) -> None:

@@ -66,7 +66,7 @@ class AdminProcessor:
             "runtime": _duration(time.time() - self._health.started_at_s),
             "msgPutTotalTodayNow": stats.put_messages,
             "msgGetTotalTodayNow": stats.get_messages,
-            "putMessageTimesTotal": stats.put_blocks,
+            "putMessageTimesTotal": stats.put_messages,
             "putMessageSizeTotal": stats.put_bytes,
             "putMessageFailedTimes": stats.put_refused,
             "putMessageAverageSize": round(stats.put_bytes / stats.put_messages, 1)

@@ -292,12 +292,14 @@ class ConsumeQueue:
         self.min_logic_offset = self._files.first_start
         self._time_cache.clear()
 
-    def truncate_dirty(self, physical_offset: int) -> None:
+    def truncate_dirty(self, physical_offset: int, *, quiet: bool = False) -> None:
         """Remove the units of records at or after a physical offset; what followed them on the disk becomes zero.
 
-        `max_physical_offset` is then the end of the last unit left, or `physical_offset` if none is.
+        `max_physical_offset` is then the end of the last unit left, or `physical_offset` if none is. `quiet` is for
+        who puts the units back.
         """
-        self.max_physical_offset = recovery.truncate(self._files, physical_offset, self._report_cut)
+        report = _nobody if quiet else self._report_cut
+        self.max_physical_offset = recovery.truncate(self._files, physical_offset, report)
         self.min_logic_offset = min(self.min_logic_offset, self._files.end)
         self._time_cache.clear()
 
@@ -351,6 +353,10 @@ class ConsumeQueue:
             FlushFailed: a sync failed, now or earlier; final.
         """
         return self._files.flush()
+
+
+def _nobody(_old_end: int, _new_end: int) -> None:
+    """Takes a report that is of no interest."""
 
 
 def _plain(column: Column) -> Sequence[int]:

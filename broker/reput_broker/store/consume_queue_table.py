@@ -86,9 +86,9 @@ class ConsumeQueueTable:
                 queue.recover(check_last=_for_queue(check_last, queue))
 
     def truncate_dirty(self, physical_offset: int) -> None:
-        """Remove the units of records at or after a physical offset from every queue."""
+        """Remove the units of records at or after a physical offset from every queue; nobody is told."""
         for queue in self.queues():
-            queue.truncate_dirty(physical_offset)
+            queue.truncate_dirty(physical_offset, quiet=True)
 
     def max_physical_offset(self) -> int:
         """Return the furthest end of an indexed record, -1 if no queue knows one."""

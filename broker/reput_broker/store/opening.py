@@ -219,8 +219,12 @@ def _drop_deleted_topics(parts: StoreParts) -> None:
 
 
 def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool) -> None:
-    """Dispatch the checked part of the log, or all of it if that turns out not to be enough."""
+    """Dispatch the checked part of the log, or all of it if that turns out not to be enough.
+
+    Units that are not there afterwards, because their records are not, are reported.
+    """
     queues = parts.queues
+    ends = {(queue.topic, queue.queue_id): queue.max_queue_offset for queue in queues}
     queues.truncate_dirty(end.checked_from if drop_first else end.end_offset)
     try:
         _dispatch(parts, end.checked_from, end.end_offset)
@@ -231,6 +235,11 @@ def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool) -> Non
         )
         queues.truncate_dirty(parts.log.min_offset)
         _dispatch(parts, parts.log.min_offset, end.end_offset)
+    for queue in queues:
+        removed = ends.get((queue.topic, queue.queue_id), 0) - queue.max_queue_offset
+        if removed > 0:
+            facts = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": queue.max_queue_offset}
+            parts.options.on_event("consume_queue_cut", {**facts, "units_removed": removed})
 
 
 def _dispatch(parts: StoreParts, from_offset: int, end_offset: int) -> None:

@@ -52,7 +52,10 @@ class Peer:
         await trio.lowlevel.checkpoint()
         if self.closed:
             raise trio.ClosedResourceError
-        return await self._from_peer.receive()
+        try:
+            return await self._from_peer.receive()
+        except trio.EndOfChannel:
+            raise trio.ClosedResourceError from None
 
     def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
         self.sends += 1
