@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from reput_broker.store.errors import DiskFull, FileMissing
+from reput_broker.store.errors import DiskFull, FileMissing, StoreClosed
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.options import StoreOptions
@@ -300,12 +300,18 @@ class CommitLog:
         file = self._file_at(physical_offset)
         return file.read_at(physical_offset - file.base_offset, size)
 
-    def message_at(self, physical_offset: int, limit: int) -> bytes | None:
+    def message_at(self, physical_offset: int, limit: int, *, cold: bool = False) -> bytes | None:
         """The whole record that starts at `physical_offset` and ends at or before `limit`; None if none does.
 
-        The offset may come from anywhere: nothing but a sound record that names this very place is returned.
+        The offset may come from anywhere: nothing but a sound record that names this very place is returned. With
+        `cold` it is read by position, from whatever thread, and a file that is deleted meanwhile has no record.
         """
-        head = self._head_at(physical_offset, limit)
+        try:
+            head = self._head_at(physical_offset, limit)
+        except StoreClosed:
+            if not cold:
+                raise
+            return None
         if head is None:
             return None
         size, magic, _, _, _, _, named_offset, _, _ = FRONT.unpack_from(head)
@@ -316,7 +322,12 @@ class CommitLog:
             or not _HEAD_BYTES < size <= min(limit, file_end) - physical_offset
         ):
             return None
-        record = self.read(physical_offset, size)
+        try:
+            record = self.read_cold(physical_offset, size) if cold else self.read(physical_offset, size)
+        except (FileMissing, StoreClosed):
+            if not cold:
+                raise
+            return None
         if scan_record(record, 0, size, check_crc=True).status is not ScanStatus.RECORD:
             return None
         return record
