@@ -38,9 +38,6 @@ class KeyHashes(NamedTuple):
     hashes: Sequence[int] | IntArray
     rows: Sequence[int] | IntArray
 
-    def __len__(self) -> int:  # type: ignore[override]
-        return len(self.hashes)
-
 
 def index_keys(topic: str, unique_key: str | None, keys: str | None) -> list[str]:
     """Return what one record is indexed under, given its topic and the values of `UNIQ_KEY` and `KEYS`."""

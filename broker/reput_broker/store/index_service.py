@@ -99,16 +99,19 @@ class IndexService:
     def keep_whole(self, full_until_ms: int, log_end: int) -> None:
         """After a disorderly stop: delete every file that is not known to be whole and on the disk.
 
-        That leaves the full files up to `full_until_ms`; one whose records the log does not hold goes too.
+        That leaves the full files that end before `full_until_ms`, and the first that ends then: others may have been
+        filled in the same millisecond. One whose records the log does not hold goes too.
         """
         self.full_until_ms = full_until_ms
         kept = 0
         for file in self._files:
-            header = file.header
-            whole = file.is_plausible and not file.is_empty and header.end_timestamp_ms <= full_until_ms
-            if not whole or header.end_physical_offset >= log_end:
+            end_ms = file.header.end_timestamp_ms
+            whole = file.is_plausible and file.is_full and end_ms <= full_until_ms
+            if not whole or file.header.end_physical_offset >= log_end:
                 break
             kept += 1
+            if end_ms == full_until_ms:
+                break
         self._delete(self._files[kept:])
         del self._files[kept:]
         # The last record of a full file may have more keys than fitted: it is dispatched again.

@@ -209,7 +209,9 @@ class MessageStore:
             end = self._log.max_offset
             mark = FlushMark(end, end, queues_digest(self._queues))
             if self._index is not None:
+                self._index.flush_full_files()
                 self._index.flush()
+                self._checkpoint.index_msg_timestamp_ms = self._index.full_until_ms
                 mark = mark._replace(index_offset=self._index.position, index_digest=self._index.digest)
             self._checkpoint.mark = mark
             self._checkpoint.flush()

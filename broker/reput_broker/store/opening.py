@@ -58,7 +58,7 @@ class StoreParts(NamedTuple):
     checkpoint: StoreCheckpoint
     deleted: DeletedTopics
     abort: AbortMarker
-    index: IndexService | None
+    key_index: IndexService | None
     """None where no index is kept: what lies in its directory is left alone."""
 
 
