@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from reput_protocol.dispatch_rows import DispatchRows, Row
@@ -130,13 +131,14 @@ def _hash_tables(data: bytes, rows: DispatchRows) -> KeyHashes | None:
     source = np.frombuffer(data, np.uint8)
     hashes: list[IntArray] = []
     owners: list[IntArray] = []
-    for size in np.unique(sizes).tolist():
+    positions = rows.properties_position
+    for size in _distinct(sizes):
         members = np.flatnonzero(sizes == size)
         if size == 0:
             continue
         if len(members) < _TABLE_ROWS_MIN:
             return None
-        table = source[rows.properties_position[members][:, None] + np.arange(size)]
+        table = _table(source, positions[members], size)
         columns = _key_columns(table)
         if columns is None:
             return None
@@ -149,6 +151,23 @@ def _hash_tables(data: bytes, rows: DispatchRows) -> KeyHashes | None:
     values, of_rows = np.concatenate(hashes), np.concatenate(owners)
     order = np.argsort(of_rows, kind="stable")  # by record; within a record as they were appended
     return KeyHashes(values[order], of_rows[order])
+
+
+def _distinct(sizes: IntArray) -> list[int]:
+    first = int(sizes[0])
+    if (sizes == first).all():
+        return [first]
+    return [int(size) for size in np.unique(sizes)]
+
+
+def _table(source: NDArray[np.uint8], starts: IntArray, size: int) -> NDArray[np.uint8]:
+    """Lay the texts at `starts` beneath each other; without a copy where they are equally far apart."""
+    step = int(starts[1] - starts[0])
+    if step >= size and (starts[1:] - starts[:-1] == step).all():
+        first = int(starts[0])
+        window = source[first : int(starts[-1]) + size]
+        return as_strided(window, (len(starts), size), (step, 1), writeable=False)
+    return source[starts[:, None] + np.arange(size)]
 
 
 def _key_columns(table: NDArray[np.uint8]) -> list[tuple[int, int]] | None:
