@@ -166,7 +166,8 @@ def _table(source: NDArray[np.uint8], starts: IntArray, size: int) -> NDArray[np
     if step >= size and (starts[1:] - starts[:-1] == step).all():
         first = int(starts[0])
         window = source[first : int(starts[-1]) + size]
-        return as_strided(window, (len(starts), size), (step, 1), writeable=False)
+        table: NDArray[np.uint8] = as_strided(window, (len(starts), size), (step, 1), writeable=False)
+        return table
     return source[starts[:, None] + np.arange(size)]
 
 
