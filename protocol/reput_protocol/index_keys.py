@@ -163,12 +163,14 @@ def _distinct(sizes: IntArray) -> list[int]:
 def _table(source: NDArray[np.uint8], starts: IntArray, size: int) -> NDArray[np.uint8]:
     """Lay the texts at `starts` beneath each other; without a copy where they are equally far apart."""
     step = int(starts[1] - starts[0])
+    table: NDArray[np.uint8]
     if step >= size and (starts[1:] - starts[:-1] == step).all():
         first = int(starts[0])
         window = source[first : int(starts[-1]) + size]
-        table: NDArray[np.uint8] = as_strided(window, (len(starts), size), (step, 1), writeable=False)
-        return table
-    return source[starts[:, None] + np.arange(size)]
+        table = as_strided(window, (len(starts), size), (step, 1), writeable=False)
+    else:
+        table = source[starts[:, None] + np.arange(size)]
+    return table
 
 
 def _key_columns(table: NDArray[np.uint8]) -> list[tuple[int, int]] | None:
