@@ -1,9 +1,8 @@
 """The keys under which records are found, hashed: the unique id and every key of each record of a batch.
 
 A key is indexed as `TOPIC#KEY` under Java's string hash (store format 5.2, 5.6; RocketMQ: IndexService.buildIndex).
-Messages of one producer have properties of one shape: the same names at the same places, values of the same lengths.
-Rows with properties of one size are therefore laid beneath each other as a table, and if the table is regular, whole
-columns of it are hashed at once; every other row goes one by one. Both ways give the same, which a test holds them to.
+Where the records' properties form tables, whole columns are hashed at once; otherwise every record goes by itself. Both
+ways give the same, which a test holds them to.
 """
 
 from __future__ import annotations
@@ -13,24 +12,20 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from reput_protocol.dispatch_rows import DispatchRows, Row
 from reput_protocol.hashing import index_hash, java_hash
 from reput_protocol.properties import find_property_in
+from reput_protocol.properties_table import PropertiesTable
 from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_ROLLBACK
 
 IntArray: TypeAlias = NDArray[np.int64]
 
-_TABLE_ROWS_MIN: Final = 8
-"""So many rows of one size cost the same either way."""
 _MASK: Final = 0xFFFF_FFFF
-_POWERS_MAX: Final = 32_768
-_POWERS: NDArray[np.uint32] = np.ones(1, dtype=np.uint32)
-_NAME_END: Final = 1
-_VALUE_END: Final = 2
+_I32_MIN: Final = -0x8000_0000
 _SPACE: Final = 0x20
+_NO_KEYS: Final = np.empty(0, dtype=np.int64)
 
 
 class KeyHashes(NamedTuple):
@@ -53,8 +48,11 @@ def hash_keys(data: bytes, rows: DispatchRows) -> KeyHashes:
     few = rows.few
     if few is not None:
         return _hash_few(data, few, rows)
-    table = _hash_tables(data, rows)
-    return table if table is not None else _hash_many(data, rows)
+    if rows.tables is not None and not _any_rolled_back(rows):
+        spans = [_spans(table) for table in rows.tables]
+        if None not in spans:
+            return _hash_tables(rows, rows.tables, spans)  # type: ignore[arg-type]
+    return _hash_many(data, rows)
 
 
 # -- one by one --------------------------------------------------------------------------------------------------
@@ -66,11 +64,10 @@ def _hash_few(data: bytes, few: list[Row], rows: DispatchRows) -> KeyHashes:
     for topic, _, start, stop in rows.runs:
         for number in range(start, stop):
             row = few[number]
-            if row[6] & TRANSACTION_BITS == TRANSACTION_ROLLBACK:
-                continue
-            for value in _hashes_of(data, topic, row[7], row[7] + row[8]):
-                hashes.append(value)
-                owners.append(number)
+            if row[6] & TRANSACTION_BITS != TRANSACTION_ROLLBACK:
+                found = _hashes_of(data, topic, row[7], row[7] + row[8])
+                hashes += found
+                owners += [number] * len(found)
     return KeyHashes(hashes, owners)
 
 
@@ -82,11 +79,10 @@ def _hash_many(data: bytes, rows: DispatchRows) -> KeyHashes:
     flags = rows.sys_flag.tolist()
     for topic, _, start, stop in rows.runs:
         for number in range(start, stop):
-            if flags[number] & TRANSACTION_BITS == TRANSACTION_ROLLBACK:
-                continue
-            for value in _hashes_of(data, topic, starts[number], starts[number] + sizes[number]):
-                hashes.append(value)
-                owners.append(number)
+            if flags[number] & TRANSACTION_BITS != TRANSACTION_ROLLBACK:
+                found = _hashes_of(data, topic, starts[number], starts[number] + sizes[number])
+                hashes += found
+                owners += [number] * len(found)
     return KeyHashes(np.array(hashes, dtype=np.int64), np.array(owners, dtype=np.int64))
 
 
@@ -119,104 +115,46 @@ def _prefix_hash(topic: str) -> int:
 # -- as tables ---------------------------------------------------------------------------------------------------
 
 
-def _hash_tables(data: bytes, rows: DispatchRows) -> KeyHashes | None:
-    """Hash rows whose properties form regular tables; None if too many of them do not."""
-    sizes = rows.properties_size
-    flags = rows.sys_flag
-    if bool(((flags & TRANSACTION_BITS) == TRANSACTION_ROLLBACK).any()):
+def _any_rolled_back(rows: DispatchRows) -> bool:
+    return bool((rows.sys_flag & TRANSACTION_BITS == TRANSACTION_ROLLBACK).any())
+
+
+def _spans(table: PropertiesTable) -> list[tuple[int, int]] | None:
+    """Return the columns of the unique key and of the key, in this order; None if a row has several keys."""
+    keys = table.spans.get(b"KEYS")
+    if keys is not None and table.holds(keys, _SPACE):
         return None
-    prefixes = np.empty(len(rows), dtype=np.uint32)
-    for topic, _, start, stop in rows.runs:
-        prefixes[start:stop] = _prefix_hash(topic)
-    source = np.frombuffer(data, np.uint8)
+    return [table.spans[name] for name in (b"UNIQ_KEY", b"KEYS") if name in table.spans]
+
+
+def _hash_tables(
+    rows: DispatchRows, tables: list[PropertiesTable], spans: list[list[tuple[int, int]]]
+) -> KeyHashes:
+    prefixes = _prefixes(rows)
+    numbers = np.arange(len(rows))
     hashes: list[IntArray] = []
     owners: list[IntArray] = []
-    positions = rows.properties_position
-    for size in _distinct(sizes):
-        members = np.flatnonzero(sizes == size)
-        if size == 0:
-            continue
-        if len(members) < _TABLE_ROWS_MIN:
-            return None
-        table = _table(source, positions[members], size)
-        columns = _key_columns(table)
-        if columns is None:
-            return None
-        for start, stop in columns:
-            hashes.append(_hash_columns(table, start, stop, prefixes[members]))
-            owners.append(members)
+    for table, columns in zip(tables, spans, strict=True):
+        prefix = prefixes if isinstance(prefixes, int) else prefixes[table.rows]
+        for span in columns:
+            signed = table.java_hashes(span, prefix)
+            hashes.append(np.where(signed == _I32_MIN, 0, np.abs(signed)))
+            owners.append(numbers[table.rows])
     if not hashes:
-        empty = np.empty(0, dtype=np.int64)
-        return KeyHashes(empty, empty)
+        return KeyHashes(_NO_KEYS, _NO_KEYS)
+    if len(tables) == 1:  # every record has as many keys: interleave the columns
+        return KeyHashes(np.stack(hashes, axis=1).ravel(), np.repeat(owners[0], len(hashes)))
     values, of_rows = np.concatenate(hashes), np.concatenate(owners)
     order = np.argsort(of_rows, kind="stable")  # by record; within a record as they were appended
     return KeyHashes(values[order], of_rows[order])
 
 
-def _distinct(sizes: IntArray) -> list[int]:
-    first = int(sizes[0])
-    if (sizes == first).all():
-        return [first]
-    return [int(size) for size in np.unique(sizes)]
-
-
-def _table(source: NDArray[np.uint8], starts: IntArray, size: int) -> NDArray[np.uint8]:
-    """Lay the texts at `starts` beneath each other; without a copy where they are equally far apart."""
-    step = int(starts[1] - starts[0])
-    table: NDArray[np.uint8]
-    if step >= size and (starts[1:] - starts[:-1] == step).all():
-        first = int(starts[0])
-        window = source[first : int(starts[-1]) + size]
-        table = as_strided(window, (len(starts), size), (step, 1), writeable=False)
-    else:
-        table = source[starts[:, None] + np.arange(size)]
-    return table
-
-
-def _key_columns(table: NDArray[np.uint8]) -> list[tuple[int, int]] | None:
-    """Return where the unique key and the keys lie in every row, in this order; None if the rows are not alike."""
-    first = table[0].tobytes()
-    fixed = np.zeros(len(first), dtype=bool)
-    spans: dict[bytes, tuple[int, int]] = {}
-    start = 0
-    while start < len(first):
-        name_end = first.find(_NAME_END, start)
-        end = first.find(_VALUE_END, start)
-        if end < 0 or not start < name_end < end - 1:
-            return None
-        name = first[start:name_end]
-        if name in spans:
-            return None
-        spans[name] = (name_end + 1, end)
-        fixed[start : name_end + 1] = True
-        fixed[end] = True
-        start = end + 1
-    if (table[:, fixed] != table[0, fixed]).any():
-        return None
-    values = table[:, ~fixed]
-    if (values <= _VALUE_END).any() or (values >= 0x80).any():
-        return None  # a separator in a value (or a zero), or text that is not ASCII
-    keys = spans.get(b"KEYS")
-    if keys is not None and (table[:, keys[0] : keys[1]] == _SPACE).any():
-        return None
-    return [spans[name] for name in (b"UNIQ_KEY", b"KEYS") if name in spans]
-
-
-def _hash_columns(table: NDArray[np.uint8], start: int, stop: int, prefixes: NDArray[np.uint32]) -> IntArray:
-    powers = _powers(stop - start + 1)
-    value = (table[:, start:stop] * powers[1:][None, :]).sum(axis=1, dtype=np.uint32) + prefixes * powers[0]
-    signed = value.view(np.int32).astype(np.int64)
-    hashes: IntArray = np.abs(signed)
-    hashes[signed == -0x8000_0000] = 0
-    return hashes
-
-
-def _powers(count: int) -> NDArray[np.uint32]:
-    """Return 31^(count-1) ... 31^0, modulo 2^32."""
-    global _POWERS
-    if count > len(_POWERS):
-        size = min(max(2 * count, 256), 2 * _POWERS_MAX)
-        powers = np.ones(size, dtype=np.uint32)
-        powers[1:] = 31
-        _POWERS = np.multiply.accumulate(powers, dtype=np.uint32)[::-1].copy()
-    return _POWERS[len(_POWERS) - count :]
+def _prefixes(rows: DispatchRows) -> int | NDArray[np.uint32]:
+    """Return the hash of what comes before every key, `TOPIC#`: one number if there is one topic."""
+    runs = rows.runs
+    if all(run.topic == runs[0].topic for run in runs):
+        return _prefix_hash(runs[0].topic)
+    prefixes = np.empty(len(rows), dtype=np.uint32)
+    for topic, _, start, stop in runs:
+        prefixes[start:stop] = _prefix_hash(topic)
+    return prefixes
