@@ -48,7 +48,8 @@ class PropertiesTable(NamedTuple):
             values += np.uint32(prefix * int(powers[0]) & 0xFFFF_FFFF)
         else:
             values += prefix * powers[0]
-        return values.view(np.int32).astype(np.int64)
+        hashes: IntArray = values.view(np.int32).astype(np.int64)
+        return hashes
 
 
 def tables_of(data: bytes, starts: IntArray, sizes: IntArray) -> list[PropertiesTable] | None:
