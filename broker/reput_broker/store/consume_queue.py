@@ -279,6 +279,18 @@ class ConsumeQueue:
             file_times=self._time_cache,
         )
 
+    def nearest_offset_by_timestamp(
+        self, timestamp_ms: int, store_time_of: search.StoreTimeOf, min_physical_offset: int = 0
+    ) -> int:
+        """Return the queue offset nearest to a store time; see `consume_queue_search.nearest_offset_by_timestamp`."""
+        return search.nearest_offset_by_timestamp(
+            self._files,
+            timestamp_ms,
+            store_time_of,
+            min_logic_offset=self.min_logic_offset,
+            min_physical_offset=min_physical_offset,
+        )
+
     # -- cutting and expiring ------------------------------------------------------------------------------
 
     def recover(self, *, check_last: Callable[[ConsumeQueueUnit], bool] | None = None) -> None:

@@ -479,6 +479,18 @@ class MessageStore:
             self._log.min_offset,
         )
 
+    def nearest_offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The queue offset of the message stored nearest to a time (RocketMQ 4.x: getOffsetInQueueByTime).
+
+        No request asks for it: `SEARCH_OFFSET_BY_TIMESTAMP` means `offset_by_timestamp`. It is for those who compare
+        with what an old broker answered. `consume_queue_search.nearest_offset_by_timestamp` tells the rule. 0 for an
+        unknown queue.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        return queue.nearest_offset_by_timestamp(timestamp_ms, self._store_time_of, self._log.min_offset)
+
     def _store_time_of(self, physical_offset: int, size: int) -> int:
         del size
         return self._log.store_timestamp_at(physical_offset)

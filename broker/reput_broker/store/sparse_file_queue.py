@@ -95,6 +95,18 @@ class SparseFileQueue:
         finally:
             self._cache.release(file)
 
+    def modified_ms(self, start: int) -> int:
+        """Return when the file that starts there was last modified, in milliseconds, as the file system says.
+
+        Raises:
+            FileMissing: somebody deleted the file.
+        """
+        file = self._lease(start)
+        try:
+            return os.fstat(file.fd).st_mtime_ns // 1_000_000
+        finally:
+            self._cache.release(file)
+
     def write(self, position: int, data: Buffer) -> None:
         """Append bytes, over as many files as it takes; in an empty stream `position` is where a file starts.
 
