@@ -21,7 +21,6 @@ records that are gone. A queue that turns out to lack even older entries is comp
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
@@ -31,7 +30,8 @@ from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue_builder import QueueGap, RecoveringQueueBuilder
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.foreign_files import refuse_foreign_files, refuse_foreign_records
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.recovery import (
     FlushEvidence,
@@ -74,7 +74,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
         DiskFull, FlushFailed: recovery could not be finished; the next start does it again.
     """
     options, log, queues, checkpoint, deleted, abort = parts
-    refuse_foreign_queues(options.data_dir)
+    refuse_foreign_files(options.data_dir, keeps_ext=False)
     abnormal = abort.exists
     log.files.load(after_crash=abnormal)
     queues.load()
@@ -95,25 +95,6 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
             log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_queue_offset
     checkpoint.flush()
     return report
-
-
-def refuse_foreign_queues(data_dir: Path) -> None:
-    """Refuse a directory whose queues are kept in a form that this broker would not keep up.
-
-    Raises:
-        ForeignFile: naming the file and what to do.
-    """
-    for name, kind in (
-        ("batchconsumequeue", "batch queues (topic attribute queue.type=BatchCQ)"),
-        ("consumequeue_ext", "extended queue entries (enableConsumeQueueExt)"),
-    ):
-        directory = data_dir / name
-        for path in sorted(directory.rglob("*")) if directory.is_dir() else ():
-            if path.is_file():
-                raise ForeignFile(
-                    path,
-                    f"this broker does not keep {kind}; drain those topics with RocketMQ and remove {directory}",
-                )
 
 
 def _refuse_lost_log(parts: StoreParts) -> None:
@@ -159,6 +140,8 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
         evidence = FlushEvidence(None, checkpoint.physic_msg_timestamp_ms)
         first = start_by_timestamp(files, checkpoint.min_timestamp_ms, check_crc=check_crc)
     end = find_log_end(files, first, evidence, check_crc=check_crc)
+    if mark is None:
+        refuse_foreign_records(files, first, end.end_offset)
 
     abort.create()
     truncated = _cut(log, end)
