@@ -113,7 +113,7 @@ class MessageStore:
     def _make_reput(self, position: int) -> Reput:
         return Reput(
             self._log,
-            [ConsumeQueueBuilder(self._queues), *self._dispatchers],
+            [ConsumeQueueBuilder(self._queues, self.options.filter_bit_maps), *self._dispatchers],
             self._deleted,
             self.stats,
             limit=self._readable_end,
@@ -417,6 +417,8 @@ class MessageStore:
         units = queue.read_units(offset, entries)
         if not len(units):
             return GetMessageResult(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), low, high)
+        if tag_filter is not None and not tag_filter.matches_all:
+            units = queue.with_tags_codes(units)
         log_end = self._log.max_offset
         window = LogWindow(self._log.min_offset, log_end, log_end - self._memory_bytes)
         max_bytes = clamp_bytes(max_bytes)
