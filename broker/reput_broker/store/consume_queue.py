@@ -493,6 +493,13 @@ class ConsumeQueue:
         self.min_logic_offset = 0
         self._time_cache.clear()
 
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        ext = self._ext
+        return self._files.is_able_to_flush(least_pages) or (
+            ext is not None and ext.is_able_to_flush(least_pages)
+        )
+
     def flush(self) -> int:
         """Bring all units put before the call to the disk; return the logic position up to which that is certain.
 

@@ -246,6 +246,10 @@ class ConsumeQueueExt:
         """Delete all files and the directory; the next entry is the first again (RocketMQ: truncateAll)."""
         self._files.destroy()
 
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        return self._files.is_able_to_flush(least_pages)
+
     def flush(self) -> int:
         """Bring all entries put before the call to the disk; return the position up to which that is certain. Blocks.
 

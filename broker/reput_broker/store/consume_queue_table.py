@@ -139,18 +139,25 @@ class ConsumeQueueTable:
         """Bytes put and not yet known to be on the disk, over all queues."""
         return sum(queue.bytes_to_flush for queue in self.queues())
 
-    def flush(self) -> int:
-        """Bring every queue's units to the disk; return how many queues had any. Blocks.
+    def flush(self, least_pages: int = 0) -> bool:
+        """Bring the units of every queue that has enough of them to the disk. Blocks.
+
+        Args:
+            least_pages: leave out queues with fewer unsynced pages, and no full file, than this; 0 leaves out none.
+
+        Returns:
+            Whether none was left out: everything put before the call is on the disk.
 
         Raises:
             FlushFailed: a sync failed, now or earlier; the queues after it were not flushed.
         """
-        flushed = 0
+        is_complete = True
         for queue in self.queues():
-            if queue.bytes_to_flush:
+            if queue.is_able_to_flush(least_pages):
                 queue.flush()
-                flushed += 1
-        return flushed
+            elif queue.bytes_to_flush:
+                is_complete = False
+        return is_complete
 
     # -- removing ------------------------------------------------------------------------------------------
 

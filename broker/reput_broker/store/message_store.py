@@ -572,6 +572,11 @@ class MessageStore:
         return self._reput.position < self._readable_end()
 
     @property
+    def dispatched_offset(self) -> int:
+        """Every record before this log offset has been dispatched."""
+        return self._reput.position
+
+    @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that could be dispatched and have not been."""
         return self._reput.behind_bytes
@@ -636,8 +641,22 @@ class MessageStore:
         """Bytes of the log that are not durable yet."""
         return max(0, self._log.max_offset - self._log.flushed_offset)
 
-    def flush_consume_queues(self) -> None:
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file of the log is full and unsynced, or has at least so many unsynced pages of 4096 bytes.
+
+        (RocketMQ: DefaultMappedFile.isAbleToFlush.) With 0, whether anything is unsynced.
+        """
+        return self._log.is_able_to_flush(least_pages)
+
+    def flush_consume_queues(self, least_pages: int = 0) -> bool:
         """Sync what was dispatched before the call. Blocks; one thread at a time.
+
+        Args:
+            least_pages: leave out queues with fewer unsynced pages than this, unless a file of theirs is full. While
+                any is left out, recovery has to read the log from where it was.
+
+        Returns:
+            Whether none was left out.
 
         Raises:
             StoreReadOnly: the sync failed. The queues can be rebuilt, but this process must not go on.
@@ -645,16 +664,19 @@ class MessageStore:
         """
         position, stored_ms = self._dispatched
         try:
-            self._queues.flush()
+            is_complete = self._queues.flush(least_pages)
         except (StoreError, OSError) as error:
             if isinstance(error, OSError) and is_out_of_descriptors(error):
                 raise  # nothing has failed: the next call does it
             self._become_read_only(str(error))
             raise StoreReadOnly(str(error)) from error
         self.stats.consume_queue_flushes += 1
+        if not is_complete:
+            return False
         checkpoint = self._checkpoint
         checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, stored_ms)
         checkpoint.move_mark(queues_offset=position)
+        return True
 
     def write_checkpoint(self) -> None:
         """Bring the checkpoint to the disk. Blocks; one thread at a time.

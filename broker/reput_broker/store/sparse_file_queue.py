@@ -18,7 +18,7 @@ from pathlib import Path
 from reput_protocol.buffers import Buffer
 
 from .errors import DiskFull, FileMissing, FlushFailed
-from .file_io import is_no_space, sync_data, sync_directory, write_all, zero_range
+from .file_io import is_able_to_flush, is_no_space, sync_data, sync_directory, write_all, zero_range
 from .file_names import file_name, list_stream_files
 from .queue_files import QueueFile, QueueFileCache
 
@@ -193,6 +193,10 @@ class SparseFileQueue:
     def bytes_to_flush(self) -> int:
         """Bytes written and not yet known to be on the disk."""
         return self.end - self.flushed
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        return is_able_to_flush(self.flushed, self.end, self.file_size, least_pages)
 
     def flush(self) -> int:
         """Bring everything written before the call to the disk, names included; return the flushed position.
