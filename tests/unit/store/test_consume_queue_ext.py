@@ -428,7 +428,7 @@ def test_bit_maps_are_written_where_somebody_makes_them(tmp_path: Path) -> None:
         offsets = rows.physical_offsets  # type: ignore[attr-defined]
         return [BIT_MAP if offset % 2 else None for offset in offsets] if rows.queue_id else None  # type: ignore[attr-defined]
 
-    store = filled(tmp_path, filter_bit_maps=bit_maps, filter_bit_map_bits=112)
+    store = filled(tmp_path / "live", filter_bit_maps=bit_maps, filter_bit_map_bits=112)
     for queue_id in (0, 1):
         queue = store._queues.get("T", queue_id)
         assert queue is not None
@@ -438,8 +438,8 @@ def test_bit_maps_are_written_where_somebody_makes_them(tmp_path: Path) -> None:
             assert ext is not None
             assert ext.bit_map == (BIT_MAP if queue_id and unit.physical_offset % 2 else b"")
     check_filters(store)
-    before = tree(tmp_path)
-    options = killed(store, tmp_path.with_name("image"))
+    before = tree(tmp_path / "live")
+    options = killed(store, tmp_path / "image")
     shutil.rmtree(options.data_dir / "consumequeue")
     shutil.rmtree(options.data_dir / "consumequeue_ext")
     again = opened(options)

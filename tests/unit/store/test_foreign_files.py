@@ -89,15 +89,15 @@ def test_what_would_not_be_kept_up_is_refused_by_name(tmp_path: Path, name: str)
 
 
 def test_what_does_no_harm_is_left_alone(tmp_path: Path) -> None:
-    options = filled(tmp_path)
+    options = filled(tmp_path / "live")
     for name, content in TOLERATED.items():
-        add(tmp_path, name, content)
+        add(tmp_path / "live", name, content)
     for crash in (False, True):
         store = opened(options)
         put(store, b"y")
         dispatch_all(store)
         if crash:
-            options = killed(store, tmp_path.with_name("image"))
+            options = killed(store, tmp_path / "image")
             opened(options).close()
         store.close()
         for name, content in TOLERATED.items():
