@@ -138,7 +138,7 @@ class StoreConfig(_Section):
     consume_queue_ext_file_size: Size = _option(
         48 * _MIB,
         "size of one file of extended entries; fixed once a store has some",
-        ge=32_791,
+        ge=32_771,
         le=(1 << 31) - 1,
     )
     consume_queue_flush_interval: Duration = _option(
