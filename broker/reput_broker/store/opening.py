@@ -19,22 +19,24 @@ queues are compared with all of it, once. (RocketMQ dispatches after an orderly 
 entry of any queue, and so loses messages of a queue that lagged behind.)
 
 After a disorderly stop the entries of everything that is read again are dropped first: they may be left over from
-records that are gone. A queue that turns out to lack even older entries is completed from the oldest file.
+records that are gone. A queue that turns out to lack even older entries, or whose extended entries are gone, is
+completed from the oldest file, and so are all others.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.consume_queue_builder import QueueGap, RecoveringQueueBuilder
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.foreign_files import refuse_foreign_files, refuse_foreign_records
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.recovery import (
@@ -80,7 +82,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
         DiskFull, FlushFailed: recovery could not be finished; the next start does it again.
     """
     options, log, queues, checkpoint, deleted, abort, index = parts
-    refuse_foreign_queues(options.data_dir)
+    refuse_foreign_files(options.data_dir, keeps_ext=options.consume_queue_ext)
     abnormal = abort.exists
     log.files.load(after_crash=abnormal)
     queues.load()
@@ -93,6 +95,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     else:
         _refuse_lost_log(parts)
         abort.create()
+        queues.settle_ext()
         if index is not None:
             index.drop_all()
         checkpoint.mark = FlushMark(0, 0)
@@ -105,25 +108,6 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
             log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_queue_offset
     checkpoint.flush()
     return report
-
-
-def refuse_foreign_queues(data_dir: Path) -> None:
-    """Refuse a directory whose queues are kept in a form that this broker would not keep up.
-
-    Raises:
-        ForeignFile: naming the file and what to do.
-    """
-    for name, kind in (
-        ("batchconsumequeue", "batch queues (topic attribute queue.type=BatchCQ)"),
-        ("consumequeue_ext", "extended queue entries (enableConsumeQueueExt)"),
-    ):
-        directory = data_dir / name
-        for path in sorted(directory.rglob("*")) if directory.is_dir() else ():
-            if path.is_file():
-                raise ForeignFile(
-                    path,
-                    f"this broker does not keep {kind}; drain those topics with RocketMQ and remove {directory}",
-                )
 
 
 def _refuse_lost_log(parts: StoreParts) -> None:
@@ -152,11 +136,12 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
     is_complete = False
     first = 0
     if not abnormal:
-        queues.recover()
+        queues.recover(min_physical_offset=log.min_offset)
         indexed = max(queues.max_physical_offset(), 0)
         evidence = FlushEvidence(max(indexed, mark.flushed_offset if mark is not None else 0), 0)
         is_complete = (
             mark is not None
+            and not queues.ext_is_lost
             and mark.queues_offset >= mark.flushed_offset
             and mark.queues_digest == queues_digest(queues)
         )
@@ -169,6 +154,8 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
         evidence = FlushEvidence(None, checkpoint.physic_msg_timestamp_ms)
         first = start_by_timestamp(files, checkpoint.min_timestamp_ms, check_crc=check_crc)
     end = find_log_end(files, first, evidence, check_crc=check_crc)
+    if mark is None:
+        refuse_foreign_records(files, first, end.end_offset)
 
     abort.create()
     truncated = _cut(log, end)
@@ -185,7 +172,8 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
     if index is not None:
         _settle_index(index, checkpoint, end, abnormal=abnormal)
     if abnormal:
-        queues.recover()
+        queues.recover(min_physical_offset=log.min_offset)
+    queues.settle_ext()
     _drop_deleted_topics(parts)
     entries = sum(queue.max_queue_offset for queue in queues)
     if not is_complete:
@@ -249,17 +237,26 @@ def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool) -> Non
     Units that are not there afterwards, because their records are not, are reported.
     """
     queues = parts.queues
+    min_offset = parts.log.min_offset
     ends = {(queue.topic, queue.queue_id): queue.max_queue_offset for queue in queues}
-    queues.truncate_dirty(end.checked_from if drop_first else end.end_offset)
-    try:
-        _dispatch(parts, end.checked_from, end.end_offset)
-    except QueueGap as gap:
+    queues.truncate_dirty(end.checked_from if drop_first else end.end_offset, min_offset)
+    lacking: ConsumeQueue | QueueGap | None = next((queue for queue in queues if queue.ext_is_lost), None)
+    if lacking is None:
+        try:
+            _dispatch(parts, end.checked_from, end.end_offset)
+        except QueueGap as gap:
+            lacking = gap
+    if lacking is not None:
         parts.options.on_event(
             "queues_completed_from_beginning",
-            {"topic": gap.topic, "queue_id": gap.queue_id, "max_queue_offset": gap.max_queue_offset},
+            {
+                "topic": lacking.topic,
+                "queue_id": lacking.queue_id,
+                "max_queue_offset": lacking.max_queue_offset,
+            },
         )
-        queues.truncate_dirty(parts.log.min_offset)
-        _dispatch(parts, parts.log.min_offset, end.end_offset)
+        queues.truncate_dirty(min_offset, min_offset)
+        _dispatch(parts, min_offset, end.end_offset)
     for queue in queues:
         removed = ends.get((queue.topic, queue.queue_id), 0) - queue.max_queue_offset
         if removed > 0:
@@ -270,6 +267,7 @@ def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool) -> Non
 def _dispatch(parts: StoreParts, from_offset: int, end_offset: int) -> None:
     builder = RecoveringQueueBuilder(
         parts.queues,
+        parts.options.filter_bit_maps,
         from_beginning=from_offset == parts.log.min_offset,
         on_event=parts.options.on_event,
     )
