@@ -71,8 +71,14 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Where the first kept file starts, in bytes; 0 in an empty log."""
-        return max(self.files.min_offset, 0)
+        """Where the first file that can be read starts, in bytes; 0 in an empty log.
+
+        A file that is being deleted and is still held by somebody does not count any more.
+        """
+        first = self.files.first_file
+        if first is None:
+            return 0
+        return first.base_offset if first.is_available else first.end_offset
 
     @property
     def max_offset(self) -> int:
@@ -291,14 +297,32 @@ class CommitLog:
     # -- read ------------------------------------------------------------------------------------------------
 
     def read(self, physical_offset: int, size: int) -> bytes:
-        """Copy `size` bytes out of the map. They must lie in one file and below `max_offset`."""
-        file = self._file_at(physical_offset)
-        return bytes(file.slice(physical_offset - file.base_offset, size))
+        """Copy `size` bytes out of the map. They must lie in one file and below `max_offset`.
 
-    def read_cold(self, physical_offset: int, size: int) -> bytes:
-        """The same by a positional read, which does not stop other threads while the disk turns."""
-        file = self._file_at(physical_offset)
-        return file.read_at(physical_offset - file.base_offset, size)
+        Raises:
+            FileMissing: that file has been deleted, or is being deleted.
+        """
+        file = self._file
+        if file is not None and physical_offset >= file.base_offset:  # never deleted, so it need not be held
+            return bytes(file.slice(physical_offset - file.base_offset, size))
+        file = self.hold_file_at(physical_offset)
+        try:
+            return bytes(file.slice(physical_offset - file.base_offset, size))
+        finally:
+            file.release()
+
+    def hold_file_at(self, physical_offset: int) -> MappedFile:
+        """The file that contains an offset, held: it stays until its `release`, whatever is deleted meanwhile.
+
+        Raises:
+            FileMissing: it has been deleted, or is being deleted.
+        """
+        file = self.files.find_by_offset(physical_offset)
+        if file is None or not file.hold():
+            raise FileMissing(
+                self.files.directory, f"no file holds log offset {physical_offset}; it has been deleted since"
+            )
+        return file
 
     def message_at(self, physical_offset: int, limit: int) -> bytes | None:
         """The whole record that starts at `physical_offset` and ends at or before `limit`; None if none does.
@@ -316,7 +340,10 @@ class CommitLog:
             or not _HEAD_BYTES < size <= min(limit, file_end) - physical_offset
         ):
             return None
-        record = self.read(physical_offset, size)
+        try:
+            record = self.read(physical_offset, size)
+        except FileMissing:
+            return None
         if scan_record(record, 0, size, check_crc=True).status is not ScanStatus.RECORD:
             return None
         return record
@@ -333,18 +360,14 @@ class CommitLog:
     def _head_at(self, physical_offset: int, limit: int) -> bytes | None:
         if physical_offset + _HEAD_BYTES > limit:
             return None
-        file = self.files.find_by_offset(physical_offset)
-        if file is None or physical_offset + _HEAD_BYTES > file.base_offset + file.wrote_position:
+        try:
+            file = self.hold_file_at(physical_offset)
+        except FileMissing:
             return None
-        return bytes(file.slice(physical_offset - file.base_offset, _HEAD_BYTES))
-
-    def _file_at(self, physical_offset: int) -> MappedFile:
-        file = self._file
-        if file is not None and physical_offset >= file.base_offset:
-            return file
-        file = self.files.find_by_offset(physical_offset)
-        if file is None:
-            raise FileMissing(
-                self.files.directory, f"no file holds log offset {physical_offset}; it has been deleted since"
-            )
-        return file
+        try:
+            position = physical_offset - file.base_offset
+            if position + _HEAD_BYTES > file.wrote_position:
+                return None
+            return bytes(file.slice(position, _HEAD_BYTES))
+        finally:
+            file.release()
