@@ -7,6 +7,7 @@ something goes wrong.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -98,6 +99,16 @@ class BrokerProcess:
                 pass
             time.sleep(0.01)
         raise AssertionError(f"the broker was not ready within {deadline_s} s:\n{self.log_tail()}")
+
+    def trouble(self) -> str | None:
+        """Return what the health page says if the broker is not running (any more), None if it is."""
+        try:
+            url = f"http://127.0.0.1:{self.http_port}/readyz?verbose"
+            with urllib.request.urlopen(url, timeout=10.0) as answer:
+                page = json.load(answer)
+        except OSError as error:
+            return str(error)
+        return None if page["state"] == "running" else str(page)
 
     def kill(self) -> None:
         """End the process with SIGKILL, whatever it is doing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -146,6 +146,7 @@ class Broker:
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         """Run everything; the caller's block is the time between ready and draining."""
+        self._token = trio.lowlevel.current_trio_token()
         self._open_files = shares_of(raise_limit())
         self._bind()
         try:
@@ -232,7 +233,7 @@ class Broker:
             record_crc=store.record_crc,
             queue_files_open_max=self._open_files.queue_files,
             host=self._store_host(),
-            on_event=_log_store_event,
+            on_event=self._on_store_event,
         )
 
     def _store_host(self) -> Host:
@@ -397,6 +398,13 @@ class Broker:
             "listening_without_authentication", hint="anyone who can connect may read and write everything"
         )
 
+    def _on_store_event(self, event: str, facts: Any) -> None:
+        """Log what the store noticed, in whatever thread; a store that has stopped taking messages shows in health."""
+        log.warning(event, **facts)
+        if event == "store_read_only":
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._turn_read_only, str(facts["reason"]))
+
     def _turn_read_only(self, reason: str) -> None:
         self.health.state = BrokerState.READONLY
         self.health.set("writable", False, reason)
@@ -450,7 +458,3 @@ class Broker:
 
 def _nothing(_: object) -> None:
     """Nothing is to be done."""
-
-
-def _log_store_event(event: str, facts: Any) -> None:
-    log.warning(event, **facts)

@@ -110,6 +110,9 @@ class CrashRun:
         load = Load(self._broker.address, self._ledger, self._options.seed * 1_000 + number, self._sequences)
         load.start()
         time.sleep(rng.uniform(0.3, 1.0) * self._options.load_s)
+        trouble = self._broker.trouble()  # a store that takes no more messages hides what is wrong with it
+        if trouble is not None:
+            self._add([Violation("serves", f"not running under load: {trouble}")])
         self._broker.kill()
         load.join()
         self._add([Violation("load", fault) for fault in load.faults])
