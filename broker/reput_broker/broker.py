@@ -280,7 +280,6 @@ class Broker:
             counters,
             self.sources.disk,
             on_disk=self._note_disk,
-            on_failure=self._turn_read_only,
         )
         self._topic_saver = TableSaver(self._topics)
         self._offset_saver = TableSaver(self._offsets)

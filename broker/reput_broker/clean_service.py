@@ -50,7 +50,6 @@ class CleanFilesService:
 
     Args:
         on_disk: told about the reason for which puts are refused now, None while they are not.
-        on_failure: called with the reason when the disk did not confirm a deletion; the store is read-only then.
     """
 
     def __init__(
@@ -62,14 +61,12 @@ class CleanFilesService:
         figures: DiskFigures,
         *,
         on_disk: Callable[[str | None], None],
-        on_failure: Callable[[str], None],
     ) -> None:
         self._store = store
         self._config = config
         self._counters = counters
         self._figures = figures
         self._on_disk = on_disk
-        self._on_failure = on_failure
         self._limiter = trio.CapacityLimiter(1)
         self._wanted = trio.Event()
         self._log, self._queues = self._make_cleaners(surroundings)
@@ -106,7 +103,6 @@ class CleanFilesService:
             await self._clean_what_follows()
         except FlushFailed as error:
             self._store.stop_writing(str(error))
-            self._on_failure(str(error))
             log.error("cleaning_failed", detail=str(error), hint="check the disk, then restart the broker")
         except (ReputError, OSError) as error:
             log.error("cleaning_failed", detail=str(error), hint="files stay; it is tried again")
