@@ -69,6 +69,7 @@ class CleanFilesService:
         self._on_disk = on_disk
         self._limiter = trio.CapacityLimiter(1)
         self._wanted = trio.Event()
+        self._told: tuple[DiskLevel, str] | None = None
         self._log, self._queues = self._make_cleaners(surroundings)
 
     def _make_cleaners(self, surroundings: Surroundings) -> tuple[CleanCommitLog, CleanConsumeQueue]:
@@ -122,10 +123,7 @@ class CleanFilesService:
         finally:
             self._apply_disk()
             self._report(deleted)
-        if not deleted and self._log.disk.level is not DiskLevel.OK:
-            log.warning(
-                "disk_not_relieved", used_ratio=self._log.disk.used_ratio, hint=self._why_nothing_went()
-            )
+        self._warn(relieved=bool(deleted) or self._log.disk.level is DiskLevel.OK)
 
     async def _clean_what_follows(self) -> None:
         deleted: dict[str, int] = {}
@@ -169,6 +167,16 @@ class CleanFilesService:
             )
         else:
             log.info("files_deleted", **facts, min_offset=self._store.min_physical_offset)
+
+    def _warn(self, *, relieved: bool) -> None:
+        """Say that the disk is too full and nothing could be deleted: once, until that or its cause changes."""
+        disk = self._log.disk
+        trouble = None if relieved else (disk.level, self._why_nothing_went())
+        if trouble is not None and trouble != self._told:
+            log.warning(
+                "disk_not_relieved", disk_level=disk.level, used_ratio=disk.used_ratio, hint=trouble[1]
+            )
+        self._told = trouble
 
     def _why_nothing_went(self) -> str:
         hanged = self._log.hanged

@@ -141,6 +141,7 @@ class StoreConfig(_Section):
         live=True,
         ge=0.1,
         le=1.0,
+        validate_default=True,
     )
     disk_warning_ratio: float = _option(
         0.9,
@@ -148,6 +149,7 @@ class StoreConfig(_Section):
         live=True,
         ge=0.1,
         le=1.0,
+        validate_default=True,
     )
     clean_file_forcibly: bool = _option(
         True, "whether files may be deleted before their time because the disk is too full", live=True
@@ -313,13 +315,14 @@ class BrokerConfig(_Section):
     shutdown_grace: Duration = _option(
         20.0, "time that running requests get at shutdown", live=True, ge=0.0, le=3600.0
     )
-    store: StoreConfig = StoreConfig()
-    topics: TopicsConfig = TopicsConfig()
-    limits: LimitsConfig = LimitsConfig()
-    log: LogConfig = LogConfig()
-    metrics: MetricsConfig = MetricsConfig()
-    offsets: OffsetsConfig = OffsetsConfig()
-    long_polling: LongPollingConfig = LongPollingConfig()
+    # Each configuration has sections of its own, for a reload sets their live options.
+    store: StoreConfig = Field(default_factory=StoreConfig)
+    topics: TopicsConfig = Field(default_factory=TopicsConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    log: LogConfig = Field(default_factory=LogConfig)
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
+    offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
+    long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

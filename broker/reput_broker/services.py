@@ -131,10 +131,11 @@ class StoreUpkeep:
         await self._every(lambda: self._config.checkpoint_interval, self._write_checkpoint)
 
     async def _every(self, interval_s: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
-        done_at = -1
+        store = self._store
+        done_at: tuple[int, int, int] | None = None
         while True:
             await trio.sleep(interval_s())
-            progress = self._store.max_physical_offset + self._store.flushed_offset
+            progress = (store.max_physical_offset, store.flushed_offset, store.dispatch_behind_bytes)
             if progress != done_at:
                 done_at = progress
                 await work()

@@ -1,4 +1,4 @@
-"""A store that puts, expires, is stopped, killed and opened, in any order: it holds the end of what was put, and all of it.
+"""A store that puts, expires, is stopped, killed and opened, in any order: it holds all of the end of what was put.
 
 The model knows every message ever put and where it lies. What may be missing is what lies in files that were deleted;
 what may never happen is that a queue offset goes back, or means another message.
@@ -19,7 +19,7 @@ from reput_broker.store.results import Extent
 from reput_broker.store.status import GetStatus, PutStatus
 from reput_protocol.record import decode_record
 from retention import RESERVED_MS, Cleaning, FakeMachine
-from stores import PLENTY, FakeClock, bodies, dispatch_all, killed, put, small_options
+from stores import PLENTY, bodies, dispatch_all, killed, put, small_options
 
 SIZE = 4096
 QUEUES = [("T", 0), ("T", 1), ("U", 0)]
@@ -32,7 +32,6 @@ class RetentionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="reput-retention-"))
-        self.clock = FakeClock()
         self.machine = FakeMachine(hour=4)
         self.runs = 0
         self.number = 0
@@ -56,7 +55,7 @@ class RetentionMachine(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        self.store = MessageStore(self.options, clock_ms=self.clock)
+        self.store = MessageStore(self.options, clock_ms=lambda: self.machine.now_ms)
         self.store.open()
         self.cleaning = Cleaning(self.store, self.machine, redelete_hanged_ms=0)
         self.machine.used = 0.5
@@ -80,7 +79,6 @@ class RetentionMachine(RuleBasedStateMachine):
     def put(self, queue: Queue, count: int, size: int) -> None:
         block = [b"%d/%d:" % (self.number, index) + bytes(size) for index in range(count)]
         self.number += 1
-        self.clock.now_ms += 1000
         result = put(self.store, *block, topic=queue[0], queue_id=queue[1])
         if result.status is not PutStatus.PUT_OK:
             refused = PutStatus.DISK_FULL if self.store.disk_full_reason else PutStatus.MESSAGE_ILLEGAL
@@ -91,6 +89,18 @@ class RetentionMachine(RuleBasedStateMachine):
         self.put_into[queue] += [
             (body, result.physical_offset + index * each) for index, body in enumerate(block)
         ]
+
+    @rule(
+        queue=st.sampled_from(QUEUES), size=st.integers(1500, 3500), settled=st.booleans(), old=st.booleans()
+    )
+    def fill(self, queue: Queue, size: int, settled: bool, old: bool) -> None:
+        """Some files at once."""
+        for _ in range(4):
+            self.put(queue, 1, size)
+        if settled:
+            self.settle()
+        if old:
+            self.grow_old()
 
     @rule()
     def step(self) -> None:
@@ -116,7 +126,7 @@ class RetentionMachine(RuleBasedStateMachine):
     def disk(self, used: float) -> None:
         self.machine.used = used
 
-    @rule(batch=st.integers(1, 10))
+    @rule(batch=st.sampled_from([1, 2, 10]))
     def delete_log_files(self, batch: int) -> None:
         self.cleaning.rules = self.cleaning.rules.__class__(delete_files_batch=batch, redelete_hanged_ms=0)
         dispatched_end = self.store.max_physical_offset - self.store.dispatch_behind_bytes
@@ -124,6 +134,13 @@ class RetentionMachine(RuleBasedStateMachine):
             assert file.base_offset + SIZE <= dispatched_end
             assert file.reason == "time" or self.machine.used > 0.85
         self.start_offset = self.store.min_physical_offset
+
+    @rule(queue=st.sampled_from(QUEUES), batch=st.integers(1, 3), steps=st.sampled_from([0, 1, 100]))
+    def expire(self, queue: Queue, batch: int, steps: int) -> None:
+        """A whole life: put, delivered, grown old, deleted, and as much cleaned after it as there was time for."""
+        self.fill(queue, 2500, settled=True, old=True)
+        self.delete_log_files(batch)
+        self.clean_queues(steps)
 
     @rule(steps=st.integers(1, 10))
     def clean_queues(self, steps: int) -> None:
@@ -203,7 +220,7 @@ class RetentionMachine(RuleBasedStateMachine):
 TestRetention = RetentionMachine.TestCase
 TestRetention.settings = settings(
     max_examples=50,
-    stateful_step_count=40,
+    stateful_step_count=30,
     deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
