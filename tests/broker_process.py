@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 READY_DEADLINE_S = 30.0
+SMALL_INDEX = {"REPUT_STORE__INDEX_SLOTS": "5000", "REPUT_STORE__INDEX_ENTRIES": "20000"}
 
 
 def free_port() -> int:
@@ -54,7 +55,7 @@ class BrokerProcess:
         self.port = port or free_port()
         self.http_port = http_port or free_port()
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = {**os.environ, **SMALL_INDEX, **(environment or {})}
         self._command = [*command]
         self._process: subprocess.Popen[bytes] | None = None
 

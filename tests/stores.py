@@ -44,6 +44,8 @@ def small_options(data_dir: Path, **changes: object) -> StoreOptions:
         data_dir=data_dir,
         commit_log_file_size=4096,
         consume_queue_entries=10,
+        index_slots=16,
+        index_entries=40,
         host=Host("10.0.0.2", 10911),
         memory_bytes=1 << 30,
     )

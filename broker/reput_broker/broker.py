@@ -35,6 +35,7 @@ from reput_broker.processors.appender import Appender
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.put_run import PutRunProcessor
+from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.queue import QueueProcessor
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.topic import TopicProcessor
@@ -231,6 +232,9 @@ class Broker:
             flush_sync=store.flush == "sync",
             message_bytes_max=store.message_size_max,
             record_crc=store.record_crc,
+            index_enabled=store.index,
+            index_slots=store.index_slots,
+            index_entries=store.index_entries,
             queue_files_open_max=self._open_files.queue_files,
             host=self._store_host(),
             on_event=self._on_store_event,
@@ -309,6 +313,7 @@ class Broker:
             PullProcessor(store, access, self._offsets, self._hold, config.limits, counters),
             OffsetProcessor(store, access, self._offsets, self._offset_saves.committed),
             QueueProcessor(store, access),
+            QueryProcessor(store),
             TopicProcessor(
                 store,
                 self._topics,
@@ -362,6 +367,7 @@ class Broker:
             self._flush.expire,
             self._allocate.run,
             self._upkeep.flush_queues,
+            self._upkeep.complete_index,
             self._upkeep.write_checkpoints,
             self._offset_saves.run,
             self._hold.run,

@@ -106,6 +106,7 @@ class StoreConfig(_Section):
     consume_queue_entries: int = _option(
         300_000, "entries of 20 bytes in one file of a queue; fixed once a store exists", ge=1, le=100_000_000
     )
+    index: bool = _option(True, "keep an index of message keys and unique ids, by which messages are found")
     index_slots: int = _option(
         5_000_000, "hash slots in one file of the key index; fixed once a store exists", ge=1, le=500_000_000
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
+from broker_process import SMALL_INDEX, BrokerProcess, free_port
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.errors import ReputError
 
@@ -51,7 +51,7 @@ def serve(
         text=True,
         timeout=timeout,
         cwd=tmp_path,
-        env={**os.environ, **environment},
+        env={**os.environ, **SMALL_INDEX, **environment},
     )
 
 

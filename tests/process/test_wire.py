@@ -297,6 +297,31 @@ def test_queue_bounds_and_times(broker: BrokerProcess, topic: str, kind: HeaderT
 
 
 @FIT_FOR_BINARY
+def test_messages_are_queried_by_key(broker: BrokerProcess, topic: str, kind: HeaderType) -> None:
+    with RawClient(broker.address) as client:
+        block = encode_put_block(
+            [Message(topic, b"b", keys=["k"], unique_id="U")], topic, 0, 1_700_000_000_000
+        )
+        put, _ = client.request(PUT, put_ext(topic, ack="flushed"), block)
+        assert put.code == 0
+    with RawClient(broker.address, kind) as client:
+        ext: dict[str, Value] = {"topic": topic, "key": "k", "maxNum": 32, "beginTimestamp": 0}
+        ext |= {"endTimestamp": 2**63 - 1, "_UNIQUE_KEY_QUERY": "false"}
+        for key, count in (("k", 1), ("U", 1), ("K", 0)):
+            header, body = client.request(
+                RequestCode.QUERY_MESSAGE,
+                ext | {"key": key} if kind == HeaderType.MSGPACK else as_text(ext | {"key": key}),
+            )
+            assert int(str(header.ext["indexLastUpdateTimestamp"])) > 1_700_000_000_000
+            assert int(str(header.ext["indexLastUpdatePhyoffset"])) >= 0
+            if count:
+                assert header.code == 0
+                assert decode_record(body).body == b"b"
+            else:
+                assert (header.code, body) == (ResponseCode.QUERY_NOT_FOUND, b"")
+
+
+@FIT_FOR_BINARY
 def test_topics_and_routes(broker: BrokerProcess, kind: HeaderType) -> None:
     topic = f"life_of_a_topic_{int(kind)}"
     with RawClient(broker.address, kind) as client:

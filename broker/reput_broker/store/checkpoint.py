@@ -13,14 +13,16 @@ fields lie in one disk sector, so that an update is either there or not.
 
 The mark is ours. RocketMQ keeps the bytes after the five fields as they are, and never looks at them:
 
-    position  40              48               56              64             68            72
-              +---------------+----------------+---------------+--------------+-------------+
-              | "RPUTMARK"    | i64            | i64           | u32          | u32         |
-              +---------------+----------------+---------------+--------------+-------------+
-                              flushed offset   queues offset   queues digest  CRC-32 of bytes [0, 68)
+    position  40            48       56       64       68       76       80       84
+              +-------------+--------+--------+--------+--------+--------+--------+
+              | "RPUTMARK"  | i64    | i64    | u32    | i64    | u32    | u32    |
+              +-------------+--------+--------+--------+--------+--------+--------+
+                            flushed  queues   queues   index    index    CRC-32 of
+                            offset   offset   digest   offset   digest   bytes [0, 80)
 
 The log is on the disk up to the flushed offset, and so are the queue units of all records before the queues offset.
-The digest is over the ends of all queues and counts only after an orderly stop. The CRC covers the five fields too:
+The digests are over the ends of all queues and over the headers of all index files, and count only after an orderly
+stop; so does the index offset, before which every record has its keys in the index. The CRC covers the five fields too:
 once RocketMQ has worked in the directory it has changed them, and a mark that knows nothing of its work is void.
 """
 
@@ -38,7 +40,7 @@ from .file_io import sync_directory, write_all
 
 CHECKPOINT_BYTES = 4096
 _FIELDS = struct.Struct(">qqqqq")
-_MARK = struct.Struct(">8sqqI")
+_MARK = struct.Struct(">8sqqIqI")
 _CRC = struct.Struct(">I")
 _MARK_MAGIC = b"RPUTMARK"
 _CRC_AT = _FIELDS.size + _MARK.size
@@ -54,6 +56,10 @@ class FlushMark(NamedTuple):
     """Every record before this log offset has its queue unit on the disk."""
     queues_digest: int = 0
     """Checksum of where all queues end, made by an orderly stop."""
+    index_offset: int = 0
+    """Every record before this log offset is in the index, as of an orderly stop."""
+    index_digest: int = 0
+    """Checksum of what the index files hold, made by an orderly stop."""
 
 
 class StoreCheckpoint:
@@ -193,8 +199,8 @@ class StoreCheckpoint:
 
 
 def _decode_mark(data: bytes) -> FlushMark | None:
-    magic, flushed_offset, queues_offset, digest = _MARK.unpack_from(data, _FIELDS.size)
+    magic, *values = _MARK.unpack_from(data, _FIELDS.size)
     (crc,) = _CRC.unpack_from(data, _CRC_AT)
     if magic != _MARK_MAGIC or crc != crc32(data[:_CRC_AT]):
         return None
-    return FlushMark(flushed_offset, queues_offset, digest)
+    return FlushMark(*values)

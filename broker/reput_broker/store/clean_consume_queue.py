@@ -4,6 +4,9 @@ These files have no age of their own. Once the log begins later than before, eve
 message that is still there, and files whose messages have all left the log go, except each queue's last one: it says
 which queue offset comes next. Then everything else that follows the log has its turn.
 
+A log file that is being deleted while somebody still holds it counts no longer for readers, but is on the disk: after a
+kill it would be part of the log again. So what is derived from it stays until it is gone. (RocketMQ does not wait.)
+
 Nothing has to be remembered over a restart: opening a store corrects every queue's minimum, and the first round goes
 over all files again.
 """
@@ -52,7 +55,8 @@ class CleanConsumeQueue:
 
     Args:
         queues: the queues.
-        min_physical_offset: where the log begins now.
+        min_physical_offset: where the log begins for readers.
+        kept_offset: where its oldest file on the disk begins.
         queue_file_size: bytes of one queue file.
         followers: whose turn is after the queues'.
     """
@@ -62,21 +66,23 @@ class CleanConsumeQueue:
         queues: ConsumeQueueTable,
         *,
         min_physical_offset: Callable[[], int],
+        kept_offset: Callable[[], int],
         queue_file_size: int,
         followers: Sequence[Follower] = (),
     ) -> None:
         self._queues = queues
         self._min_physical_offset = min_physical_offset
+        self._kept_offset = kept_offset
         self._queue_file_size = queue_file_size
         self._followers = tuple(followers)
-        self._cleaned_below = 0
-        self._min_offset = 0
+        self._cleaned = (0, 0)
+        self._begin = (0, 0)
         self._waiting: list[ConsumeQueue | Follower] = []
 
     def look(self) -> bool:
         """Whether the log begins later than at the end of the last round; True begins a round, or goes on with one."""
-        self._min_offset = self._min_physical_offset()
-        if self._min_offset <= self._cleaned_below:
+        self._begin = (self._min_physical_offset(), self._kept_offset())
+        if self._begin <= self._cleaned:
             return False
         self._waiting = [*reversed(self._followers), *reversed(self._queues.queues())]
         return True
@@ -88,15 +94,19 @@ class CleanConsumeQueue:
             FlushFailed: a file is gone, but the disk did not confirm it.
             OSError: a file could not be read or removed; the next round begins from the front.
         """
+        min_offset, kept_offset = self._begin
         for _ in range(QUEUES_PER_STEP):
             if not self._waiting:
-                self._cleaned_below = self._min_offset
+                self._cleaned = self._begin
                 return None
             following = self._waiting.pop()
             if isinstance(following, Follower):
-                count = following.files.delete_expired(self._min_offset)
-                return CleanedFiles(following.part, count, count * following.file_size)
-            count = following.delete_expired(self._min_offset)
+                part, files, file_size = following
+                count = files.delete_expired(kept_offset)
+            else:
+                part, file_size = "consumequeue", self._queue_file_size
+                following.correct_min_offset(min_offset)
+                count = following.delete_expired(kept_offset)
             if count:
-                return CleanedFiles("consumequeue", count, count * self._queue_file_size)
+                return CleanedFiles(part, count, count * file_size)
         return CleanedFiles("consumequeue", 0, 0)

@@ -324,40 +324,13 @@ class CommitLog:
             )
         return file
 
-    def message_at(self, physical_offset: int, limit: int) -> bytes | None:
+    def message_at(self, physical_offset: int, limit: int, *, cold: bool = False) -> bytes | None:
         """The whole record that starts at `physical_offset` and ends at or before `limit`; None if none does.
 
-        The offset may come from anywhere: nothing but a sound record that names this very place is returned.
+        The offset may come from anywhere: nothing but a sound record that names this very place is returned. With
+        `cold` it is read by position, which no other thread waits for, from whatever thread. A file that is deleted
+        meanwhile, or is being deleted, has no record.
         """
-        head = self._head_at(physical_offset, limit)
-        if head is None:
-            return None
-        size, magic, _, _, _, _, named_offset, _, _ = FRONT.unpack_from(head)
-        file_end = physical_offset - physical_offset % self._file_size + self._file_size
-        if (
-            magic not in (MAGIC_V1, MAGIC_V2)
-            or named_offset != physical_offset
-            or not _HEAD_BYTES < size <= min(limit, file_end) - physical_offset
-        ):
-            return None
-        try:
-            record = self.read(physical_offset, size)
-        except FileMissing:
-            return None
-        if scan_record(record, 0, size, check_crc=True).status is not ScanStatus.RECORD:
-            return None
-        return record
-
-    def store_timestamp_at(self, physical_offset: int) -> int:
-        """The store time of the record that starts there, -1 if the place is not in the log."""
-        head = self._head_at(physical_offset, self.max_offset)
-        if head is None:
-            return -1
-        (sys_flag,) = I32.unpack_from(head, SYS_FLAG_AT)
-        (timestamp_ms,) = I64.unpack_from(head, BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8))
-        return int(timestamp_ms)
-
-    def _head_at(self, physical_offset: int, limit: int) -> bytes | None:
         if physical_offset + _HEAD_BYTES > limit:
             return None
         try:
@@ -366,8 +339,44 @@ class CommitLog:
             return None
         try:
             position = physical_offset - file.base_offset
-            if position + _HEAD_BYTES > file.wrote_position:
+            head = _read_held(file, position, _HEAD_BYTES, cold)
+            if len(head) < _HEAD_BYTES:
                 return None
-            return bytes(file.slice(position, _HEAD_BYTES))
+            size, magic, _, _, _, _, named_offset, _, _ = FRONT.unpack_from(head)
+            if (
+                magic not in (MAGIC_V1, MAGIC_V2)
+                or named_offset != physical_offset
+                or not _HEAD_BYTES < size <= min(limit, file.end_offset) - physical_offset
+            ):
+                return None
+            record = _read_held(file, position, size, cold)
         finally:
             file.release()
+        if scan_record(record, 0, size, check_crc=True).status is not ScanStatus.RECORD:
+            return None
+        return record
+
+    def store_timestamp_at(self, physical_offset: int) -> int:
+        """The store time of the record that starts there, -1 if the place is not in the log."""
+        if physical_offset + _HEAD_BYTES > self.max_offset:
+            return -1
+        try:
+            file = self.hold_file_at(physical_offset)
+        except FileMissing:
+            return -1
+        try:
+            head = _read_held(file, physical_offset - file.base_offset, _HEAD_BYTES, cold=False)
+        finally:
+            file.release()
+        if len(head) < _HEAD_BYTES:
+            return -1
+        (sys_flag,) = I32.unpack_from(head, SYS_FLAG_AT)
+        (timestamp_ms,) = I64.unpack_from(head, BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8))
+        return int(timestamp_ms)
+
+
+def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
+    """Read up to `size` written bytes of a held file."""
+    if cold:
+        return file.read_held(position, size)
+    return bytes(file.slice(position, max(0, min(size, file.wrote_position - position))))

@@ -78,6 +78,32 @@ def allocate(fd: int, size: int) -> None:
         position += os.pwrite(fd, memoryview(_ZEROS)[: size - position], position)
 
 
+def create_file(path: Path, size: int) -> int:
+    """Make a file of `size` zeros that the disk has set aside, and return its descriptor, open for reading and writing.
+
+    Its bytes and its name are durable on return.
+
+    Raises:
+        DiskFull: there is no room; no file is left behind.
+        FlushFailed: the system could not make it durable; no file is left behind.
+        FileExistsError: there is one already.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        allocate(fd, size)
+        os.fsync(fd)
+        sync_directory(path.parent)
+    except BaseException as error:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            if is_no_space(error):
+                raise DiskFull(path, size) from error
+            raise FlushFailed(path, error) from error
+        raise
+    return fd
+
+
 def write_all(fd: int, data: Buffer, position: int, path: Path | str) -> None:
     """Write all of `data` at `position`.
 

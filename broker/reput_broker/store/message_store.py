@@ -24,7 +24,7 @@ from reput_broker.store.consume_queue_builder import ConsumeQueueBuilder, QueueG
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dir_lock import DirectoryLock
-from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
+from reput_broker.store.dispatch import DispatchBatch, Dispatcher, MessageArrivingListener
 from reput_broker.store.errors import DiskFull, StoreClosed, StoreDamaged, StoreError, StoreReadOnly
 from reput_broker.store.file_io import is_out_of_descriptors
 from reput_broker.store.get_message import (
@@ -35,6 +35,9 @@ from reput_broker.store.get_message import (
     select_many,
 )
 from reput_broker.store.held_extents import HeldExtents
+from reput_broker.store.index_file import index_file_size
+from reput_broker.store.index_query import QueryResult, query_message
+from reput_broker.store.index_service import IndexService
 from reput_broker.store.opening import StoreParts, open_parts, queues_digest
 from reput_broker.store.options import QUEUE_UNIT_BYTES, StoreOptions
 from reput_broker.store.put_checks import encode_records, illegal_record
@@ -62,6 +65,9 @@ from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits, check_put_
 ACCESS_IN_MEMORY_PERCENT = 40
 """Records this near to the end of the log, in percent of the machine's memory, count as being in the page cache."""
 DISPATCH_RETRY_MS = 100
+INDEX_AT_ONCE_BYTES = 64 << 20
+"""So much of the log is indexed again while the store opens; more is done beside the running broker."""
+TIME_MAX_MS = (1 << 63) - 1
 """How long dispatch waits after it found no room on the disk."""
 
 
@@ -73,7 +79,6 @@ class MessageStore:
         clock_ms: wall clock in milliseconds, asked once per put.
         listener: told about new messages once they can be read.
         dispatchers: more of what is derived from the log, fed after the queues.
-        followers: more files that expire with the log, cleaned after the queues.
     """
 
     def __init__(
@@ -83,14 +88,12 @@ class MessageStore:
         clock_ms: Callable[[], int],
         listener: MessageArrivingListener | None = None,
         dispatchers: Sequence[Dispatcher] = (),
-        followers: Sequence[Follower] = (),
     ) -> None:
         self.options = options
         self.stats = StoreStats()
         self._clock_ms = clock_ms
         self._listener = listener
         self._dispatchers = tuple(dispatchers)
-        self._followers = tuple(followers)
         self._limits = BlockLimits(
             body_bytes_max=options.message_bytes_max,
             block_bytes_max=max(BLOCK_BYTES_MAX, options.message_bytes_max),
@@ -115,13 +118,23 @@ class MessageStore:
         self._log = CommitLog(options, self._clock_ms)
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
         self._deleted = DeletedTopics(root / "deletedTopics")
+        self._index: IndexService | None = None
+        if options.index_enabled:
+            self._index = IndexService(
+                options.index_dir, options.index_slots, options.index_entries, clock_ms=self._clock_ms
+            )
+        self._index_reader: Reput | None = None
         self._reput = self._make_reput(0)
         self._dispatched = (0, 0)
 
     def _make_reput(self, position: int) -> Reput:
         return Reput(
             self._log,
-            [ConsumeQueueBuilder(self._queues), *self._dispatchers],
+            [
+                ConsumeQueueBuilder(self._queues),
+                *([] if self._index is None else [self._index]),
+                *self._dispatchers,
+            ],
             self._deleted,
             self.stats,
             limit=self._readable_end,
@@ -150,7 +163,13 @@ class MessageStore:
         try:
             report = open_parts(
                 StoreParts(
-                    self.options, self._log, self._queues, self._checkpoint, self._deleted, self._abort
+                    self.options,
+                    self._log,
+                    self._queues,
+                    self._checkpoint,
+                    self._deleted,
+                    self._abort,
+                    self._index,
                 )
             )
         except BaseException:
@@ -164,6 +183,8 @@ class MessageStore:
         self._disk_refusal = None
         self._refusal = None
         self._is_open = True
+        if self._index is not None:
+            self._complete_index(self._index, report.end_offset)
         return report._replace(duration_s=time.perf_counter() - started)
 
     def close(self) -> bool:
@@ -193,7 +214,13 @@ class MessageStore:
                     return False
             self.flush_consume_queues()
             end = self._log.max_offset
-            self._checkpoint.mark = FlushMark(end, end, queues_digest(self._queues))
+            mark = FlushMark(end, end, queues_digest(self._queues))
+            if self._index is not None:
+                self._index.flush_full_files()
+                self._index.flush()
+                self._checkpoint.index_msg_timestamp_ms = self._index.full_until_ms
+                mark = mark._replace(index_offset=self._index.position, index_digest=self._index.digest)
+            self._checkpoint.mark = mark
             self._checkpoint.flush()
         except (StoreError, OSError) as error:
             self._become_read_only(str(error))
@@ -202,6 +229,8 @@ class MessageStore:
     def _release(self) -> None:
         self._log.files.close()
         self._queues.close()
+        if self._index is not None:
+            self._index.close()
         self._checkpoint.close()
         self._lock.release()
 
@@ -385,11 +414,16 @@ class MessageStore:
         return self._log.needs_new_file(size) and not self._refuses_now
 
     def should_prepare_next_file(self) -> bool:
-        """Whether the log file in use is at least half full, the next one has not been made, and puts are taken."""
-        return self._is_open and self._log.should_prepare_next_file() and not self._refuses_now
+        """Whether the log file, or index file, in use is at least half full, the next not made, and puts are taken."""
+        if not self._is_open or self._refuses_now:
+            return False
+        index = self._index
+        return self._log.should_prepare_next_file() or (
+            index is not None and index.should_prepare_next_file()
+        )
 
     def prepare_next_file(self) -> None:
-        """Make the next log file ahead of need. Blocks; may run in a worker thread.
+        """Make the next files of log and index ahead of need. Blocks; may run in a worker thread.
 
         Raises:
             DiskFull: there is no room; puts go on while the file in use has room.
@@ -401,6 +435,8 @@ class MessageStore:
             raise
         if made:
             self.stats.files_prepared += 1
+        if self._index is not None and self._index.should_prepare_next_file():
+            self._index.prepare_next_file()
 
     # -- getting -------------------------------------------------------------------------------------------
 
@@ -542,6 +578,25 @@ class MessageStore:
         """The whole record that starts at a log offset, checked; None if no readable record starts there."""
         return self._log.message_at(physical_offset, self._readable_end())
 
+    def query_message(
+        self, topic: str, key: str, max_messages: int, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
+    ) -> QueryResult:
+        """Find messages by unique id or key, newest first (RocketMQ: DefaultMessageStore.queryMessage).
+
+        Reads the disk where it has to: call it in a worker thread.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        if not self._is_open:
+            raise StoreClosed(f"the store in {self.options.data_dir} is not open")
+        if self._index is None:
+            return QueryResult((), 0, 0, is_complete=False)
+        end = self._readable_end()
+        return query_message(
+            self._log, self._index, self._deleted, topic, key, max_messages, begin_ms, end_ms, end
+        )
+
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message lies within 40 % of the machine's memory of the end of the log (RocketMQ's estimate)."""
         physical_offset = self._physical_offset_of(topic, queue_id, offset)
@@ -598,6 +653,66 @@ class MessageStore:
             self._dispatch_wants_space = False
             self._note_space()
         return count
+
+    def _complete_index(self, index: IndexService, end_offset: int) -> None:
+        """Index again what the index lacks: now if that is little, otherwise in steps beside everything else."""
+        start = max(index.resume_from, self._log.min_offset)
+        if start >= end_offset:
+            return
+        index.is_behind = True
+        self._index_reader = Reput(
+            self._log,
+            [_IndexAlone(index)],
+            self._deleted,
+            StoreStats(),
+            limit=lambda: self._reput.position,
+            position=start,
+            levels_ms=self.options.delay_levels_ms,
+        )
+        if end_offset - start <= INDEX_AT_ONCE_BYTES:
+            while self.index_step():
+                pass
+        else:
+            self.options.on_event("index_behind", {"from_offset": start, "to_offset": end_offset})
+
+    def index_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
+        """Index about `max_bytes` of what the index lacks after a crash; return how many records. 0: it lacks nothing.
+
+        Raises:
+            DiskFull: there is no room for a new index file; the step may be repeated.
+            StoreDamaged: the log cannot be read there.
+        """
+        reader, index = self._index_reader, self._index
+        if reader is None or index is None:
+            return 0
+        count = reader.step(max_bytes)
+        if not count:
+            # From here on every batch that is dispatched is indexed as well.
+            self._index_reader = None
+            index.is_behind = False
+            self.options.on_event("index_complete", {"offset": index.position})
+        return count
+
+    @property
+    def index_behind_bytes(self) -> int:
+        """Bytes of the log whose keys are not in the index yet although they are in the queues."""
+        return 0 if self._index_reader is None else self._index_reader.behind_bytes
+
+    def flush_index(self) -> None:
+        """Bring index files that have become full to the disk, and say so in the checkpoint. Blocks.
+
+        Raises:
+            StoreReadOnly: the sync failed. The index can be made again, but this process must not go on.
+        """
+        if self._index is None:
+            return
+        try:
+            if self._index.flush_full_files():
+                self._checkpoint.index_msg_timestamp_ms = self._index.full_until_ms
+                self._checkpoint.flush()
+        except (StoreError, OSError) as error:
+            self._become_read_only(str(error))
+            raise StoreReadOnly(str(error)) from error
 
     @property
     def _dispatch_behind(self) -> bool:
@@ -729,11 +844,16 @@ class MessageStore:
             monotonic_ms=monotonic_ms,
             local_hour=local_hour,
         )
+        followers = []
+        if self._index is not None:
+            index_file_bytes = index_file_size(options.index_slots, options.index_entries)
+            followers.append(Follower("index", self._index, index_file_bytes))
         queue_cleaner = CleanConsumeQueue(
             self._queues,
-            min_physical_offset=lambda: self.min_physical_offset,
+            min_physical_offset=lambda: self._log.min_offset,
+            kept_offset=lambda: self._log.files.min_offset,
             queue_file_size=options.consume_queue_file_size,
-            followers=self._followers,
+            followers=followers,
         )
         return log_cleaner, queue_cleaner
 
@@ -765,3 +885,13 @@ class MessageStore:
     def queues(self) -> list[tuple[str, int]]:
         """Every (topic, queue id) that has a queue."""
         return [(queue.topic, queue.queue_id) for queue in self._queues]
+
+
+class _IndexAlone:
+    """Feeds the index what it lacks, which its own `dispatch` leaves to this."""
+
+    def __init__(self, index: IndexService) -> None:
+        self._index = index
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        self._index.apply(batch)

@@ -7,6 +7,9 @@
     4  dispatch the records whose queue entries are missing or not certain
     5  write the checkpoint
 
+The index is settled in step 3: files that are not known to be whole are deleted. What is then missing in it is indexed
+again from the log once the store is open, at once if it is little, otherwise beside the running broker.
+
 Being killed in 3 to 5 leaves `abort` and a checkpoint that claims no more than before, so that the next start does the
 same again.
 
@@ -32,6 +35,7 @@ from reput_broker.store.consume_queue_builder import QueueGap, RecoveringQueueBu
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.recovery import (
     FlushEvidence,
@@ -54,6 +58,8 @@ class StoreParts(NamedTuple):
     checkpoint: StoreCheckpoint
     deleted: DeletedTopics
     abort: AbortMarker
+    key_index: IndexService | None
+    """None where no index is kept: what lies in its directory is left alone."""
 
 
 def queues_digest(queues: ConsumeQueueTable) -> int:
@@ -73,18 +79,22 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
         ForeignFile, StoreDamaged: nothing has been changed.
         DiskFull, FlushFailed: recovery could not be finished; the next start does it again.
     """
-    options, log, queues, checkpoint, deleted, abort = parts
+    options, log, queues, checkpoint, deleted, abort, index = parts
     refuse_foreign_queues(options.data_dir)
     abnormal = abort.exists
     log.files.load(after_crash=abnormal)
     queues.load()
     checkpoint.load()
     deleted.load()
+    if index is not None:
+        index.load()
     if log.files.files:
         report = _recover(parts, abnormal)
     else:
         _refuse_lost_log(parts)
         abort.create()
+        if index is not None:
+            index.drop_all()
         checkpoint.mark = FlushMark(0, 0)
         report = RecoveryReport("empty", 0, 0, 0, 0, 0, 0.0)
     deleted.end_at(report.end_offset)
@@ -135,7 +145,7 @@ def _refuse_lost_log(parts: StoreParts) -> None:
 
 
 def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
-    options, log, queues, checkpoint, _, abort = parts
+    options, log, queues, checkpoint, _, abort, index = parts
     files = log.files.files
     mark = checkpoint.mark
     check_crc = options.check_crc
@@ -172,6 +182,8 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
         log.files.set_marks(end.checked_from)
         log.files.flush()
 
+    if index is not None:
+        _settle_index(index, checkpoint, end, abnormal=abnormal)
     if abnormal:
         queues.recover()
     _drop_deleted_topics(parts)
@@ -197,6 +209,19 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
         dispatched=max(0, made),
         duration_s=0.0,
     )
+
+
+def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd, *, abnormal: bool) -> None:
+    """Keep the index files that can be trusted; what they lack is indexed again once the store is open."""
+    mark, full_until_ms = checkpoint.mark, checkpoint.index_msg_timestamp_ms
+    if abnormal:
+        index.keep_whole(full_until_ms, end.end_offset)
+    elif mark is None:  # RocketMQ made the stop, with everything indexed
+        index.keep_all(None, full_until_ms)
+    elif mark.index_digest == index.digest:
+        index.keep_all(mark.index_offset, full_until_ms)
+    else:
+        index.drop_all()
 
 
 def _cut(log: CommitLog, end: LogEnd) -> int:

@@ -41,7 +41,7 @@ def _default_host() -> Host:
 class StoreOptions:
     """Geometry, durability and limits of one store directory.
 
-    The two file sizes are part of the format: a directory opened with other sizes is refused (docs/formats.md).
+    The file sizes are part of the format: a directory opened with other sizes is refused (docs/formats.md).
     """
 
     data_dir: Path
@@ -50,6 +50,12 @@ class StoreOptions:
     """Bytes per CommitLog file."""
     consume_queue_entries: int = 300_000
     """Units (20 bytes each) per ConsumeQueue file."""
+    index_enabled: bool = True
+    """Keep an index of message keys (RocketMQ: messageIndexEnable)."""
+    index_slots: int = 5_000_000
+    """Hash slots per index file (RocketMQ: maxHashSlotNum)."""
+    index_entries: int = 20_000_000
+    """Entries per index file, counting the first, which is never used (RocketMQ: maxIndexNum)."""
     flush_sync: bool = True
     """Serve readers only what is flushed (SYNC_FLUSH); otherwise whatever was appended (ASYNC_FLUSH)."""
     message_bytes_max: int = 4 << 20
@@ -75,6 +81,11 @@ class StoreOptions:
         return self.consume_queue_entries * QUEUE_UNIT_BYTES
 
     @property
+    def index_dir(self) -> Path:
+        """Where the index files lie."""
+        return self.data_dir / "index"
+
+    @property
     def commit_log_dir(self) -> Path:
         """Where the CommitLog files lie."""
         return self.data_dir / "commitlog"
@@ -98,6 +109,16 @@ class StoreOptions:
         if self.consume_queue_entries < 1 or self.consume_queue_file_size > 0x7FFFFFFF:
             problems.append(
                 f"consume_queue_entries is {self.consume_queue_entries}; it must be 1 to 107374182"
+            )
+        if self.index_slots < 1 or self.index_entries < 2:
+            problems.append(
+                f"index_slots is {self.index_slots} and index_entries is {self.index_entries}; they must be at least 1 "
+                "and 2"
+            )
+        elif 40 + 4 * self.index_slots + 20 * self.index_entries > 0x7FFFFFFF:
+            problems.append(
+                f"index_slots ({self.index_slots}) and index_entries ({self.index_entries}) make a file of more than "
+                "2147483647 bytes"
             )
         if not 1 <= self.message_bytes_max <= 8 << 20:
             problems.append(f"message_bytes_max is {self.message_bytes_max}; it must be 1 to 8388608 bytes")

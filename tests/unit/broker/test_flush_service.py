@@ -80,7 +80,7 @@ class Bench:
         self.service.answer_when_flushed(self.store.written, PendingRequest(request, response, 1))
 
     async def answered(self, count: int) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while len(self.answers) < count:
                 await trio.sleep(0.002)
 
@@ -163,7 +163,7 @@ async def test_asynchronous_flush_syncs_by_the_clock_and_at_once_for_who_waits()
         bench.service.wrote()
         await trio.sleep(0.005)
         assert bench.store.syncs == 0
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while bench.store.flushed_offset < 100:
                 await trio.sleep(0.005)
         bench.put(1)
@@ -229,7 +229,7 @@ async def test_a_run_whose_sync_fails_or_is_late_gets_its_receipts_and_the_truth
         await bench.service.flush_now()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.service.expire)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while not client.flushes:
                 await trio.sleep(0.002)
         nursery.cancel_scope.cancel()

@@ -584,11 +584,16 @@ def test_what_is_not_ours_is_refused_or_left_alone(tmp_path: Path) -> None:
     store.close()
     (tmp_path / "batchconsumequeue" / "B" / "0").mkdir(parents=True)
     (tmp_path / "timerwheel").write_bytes(b"w")
-    (tmp_path / "index").mkdir()
-    (tmp_path / "index" / "20240101000000000").write_bytes(b"i")
     store = opened(options)
     assert store.close()
     assert (tmp_path / "timerwheel").read_bytes() == b"w"
+    foreign = tmp_path / "index" / "20240101000000000"
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.write_bytes(b"i")
+    with pytest.raises(ForeignFile, match="index file"):
+        opened(options)
+    assert foreign.read_bytes() == b"i"
+    foreign.unlink()
     unit = tmp_path / "batchconsumequeue" / "B" / "0" / f"{0:020d}"
     unit.write_bytes(b"u")
     with pytest.raises(ForeignFile) as caught:

@@ -20,8 +20,21 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent
 from reput_broker.store.retention import MANUAL_ROUNDS, DiskLevel, DiskWatch, RetentionRules
 from reput_broker.store.status import GetStatus, PutStatus
+from reput_protocol.message import Message
+from reput_protocol.record_batch import encode_put_block
 from retention import RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files
-from stores import BORN_HOST, FakeClock, bodies, dispatch_all, killed, opened, put, read_queue, small_options
+from stores import (
+    BORN_HOST,
+    T0,
+    FakeClock,
+    bodies,
+    dispatch_all,
+    killed,
+    opened,
+    put,
+    read_queue,
+    small_options,
+)
 
 SIZE = 4096
 
@@ -552,12 +565,13 @@ def test_what_else_follows_the_log_has_its_turn_after_the_queues(
     tmp_path: Path, machine: FakeMachine
 ) -> None:
     index = FakeIndex()
-    store = opened(small_options(tmp_path), clock_of(machine), followers=[Follower("index", index, 1000)])
+    store = opened(small_options(tmp_path), clock_of(machine))
     fill(store, 4)
     machine.age(tmp_path)
     machine.hour = 4
     machine.now_ms += RESERVED_MS
     cleaning = Cleaning(store, machine)
+    cleaning.queues._followers = (Follower("index", index, 1000),)
     cleaning.clean_log()
     index.failing = True
     with pytest.raises(OSError, match="not now"):
@@ -712,8 +726,8 @@ def test_deleting_beside_reading_and_putting(tmp_path: Path, machine: FakeMachin
     threads = [threading.Thread(target=clean), threading.Thread(target=read_cold)]
     for thread in threads:
         thread.start()
-    offset = seen = 0
-    for number in range(800):
+    offset = seen = number = 0
+    while number < 300 or (store.min_physical_offset <= 5 * SIZE and number < 20_000 and not failures):
         assert put(store, b"%06d" % number + bytes(300)).queue_offset == number
         store.reput_step()
         result = store.get_message("T", 0, offset, 4, 1 << 20)
@@ -729,6 +743,7 @@ def test_deleting_beside_reading_and_putting(tmp_path: Path, machine: FakeMachin
         offset = result.next_begin_offset if number % 50 else store.min_offset_in_queue("T", 0)
         store.offset_by_timestamp("T", 0, machine.now_ms)
         store.earliest_message_time("T", 0)
+        number += 1
     stop.set()
     for thread in threads:
         thread.join()
@@ -737,5 +752,60 @@ def test_deleting_beside_reading_and_putting(tmp_path: Path, machine: FakeMachin
     assert store.min_physical_offset > 5 * SIZE
     assert store.close()
     store.open()
-    assert store.max_offset_in_queue("T", 0) == 800
+    assert store.max_offset_in_queue("T", 0) == number
     store.close()
+
+
+def test_what_is_derived_from_a_held_file_stays_until_the_file_is_gone(
+    store: MessageStore, machine: FakeMachine, tmp_path: Path
+) -> None:
+    """After a kill the file is part of the log again, and so are its queue entries."""
+    fill(store, 8)
+    machine.age(store.options.data_dir)
+    held = store.hold_extents([Extent(4 * SIZE, 50)])
+    cleaning = Cleaning(store, machine, delete_files_batch=100)
+    machine.hour = 4
+    machine.now_ms += RESERVED_MS
+    assert cleaning.clean() == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    low = store.min_offset_in_queue("T", 0)
+    assert read_queue(store)[0].physical_offset == 5 * SIZE, "readers are past it"
+    image = opened(killed(store, tmp_path / "image"))
+    assert image.min_physical_offset == 4 * SIZE
+    assert image.min_offset_in_queue("T", 0) < low
+    assert read_queue(image)[0].physical_offset == 4 * SIZE
+    image.close()
+    held.release()
+    assert len(cleaning.clean()) > 5
+    assert not cleaning.queues.look()
+
+
+def put_with_key(store: MessageStore, key: str) -> None:
+    block = bytearray(encode_put_block([Message("T", bytes(200), keys=[key])], "T", 0, T0))
+    store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+
+
+def test_the_index_follows_the_log(store: MessageStore, machine: FakeMachine, tmp_path: Path) -> None:
+    index = store._index
+    assert index is not None
+    for number in range(120):
+        put_with_key(store, f"ID{number}")
+    settle(store)
+    store.flush_index()
+    machine.age(store.options.data_dir)
+    files = len(index.files)
+    assert files >= 3
+    machine.hour = 4
+    machine.now_ms += RESERVED_MS
+    cleaning = Cleaning(store, machine, delete_files_batch=100)
+    cleaning.clean()
+    assert len(index.files) < files
+    assert len(list(store.options.index_dir.iterdir())) == len(index.files)
+    for live in (store, opened(killed(store, tmp_path / "image"))):
+        start = live.min_physical_offset
+        found = [number for number in range(120) if live.query_message("T", f"ID{number}", 1).records]
+        assert found == list(range(found[0], 120)), "every key whose message is still there"
+        assert start < live.max_physical_offset
+    assert store.close()
+    report = store.open()
+    assert report.kind == "clean"
+    assert store.query_message("T", "ID119", 1).records
