@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 import trio
 
+from reput_broker.clean_service import CleanFilesService
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.disk_figures import refresh_disk_figures
@@ -47,6 +48,7 @@ from reput_broker.services import AllocateService, OffsetSaveService, ReputMessa
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
+from reput_broker.surroundings import Surroundings
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.codes import AckLevel
@@ -58,16 +60,13 @@ log = structlog.get_logger(__name__)
 _BUSY_LOOK_S = 0.02
 
 
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Broker:
     """A broker in this process: an async context manager that is ready inside its block and drained after it.
 
     Args:
         config: what it does; the object is kept, and options marked live are read from it while it runs.
         embedded: inside a program or a test. HTTP and the name port are then off unless the configuration names them.
+        surroundings: the time and the disk that it goes by; a test may give it others than the machine's.
 
     Runs under trio. In a program that has not configured structlog, its warnings go to stderr.
 
@@ -77,8 +76,11 @@ class Broker:
         StoreError: the directory is in use, foreign or damaged. Nothing in it was changed.
     """
 
-    def __init__(self, config: BrokerConfig, *, embedded: bool = True) -> None:
+    def __init__(
+        self, config: BrokerConfig, *, embedded: bool = True, surroundings: Surroundings | None = None
+    ) -> None:
         self.config = config
+        self._surroundings = surroundings or Surroundings()
         self.counters = Counters()
         self.health = Health()
         self.sources = MetricsSources(config, self.counters, self.health)
@@ -192,21 +194,21 @@ class Broker:
 
     async def _open_store(self) -> RecoveryReport:
         """Lock and recover the directory and read the tables, in a worker thread: the health page answers meanwhile."""
-        config = self.config
+        config, clock_ms = self.config, self._surroundings.clock_ms
         self._hold = PullRequestHoldService(config.long_polling)
-        self._store = MessageStore(self._store_options(), clock_ms=_clock_ms, listener=self._hold)
+        self._store = MessageStore(self._store_options(), clock_ms=clock_ms, listener=self._hold)
         report = await trio.to_thread.run_sync(self._store.open)
         tables = config.data_dir / "config"
         self._topics = TopicConfigManager(
             tables / "topics.json",
-            clock_ms=_clock_ms,
+            clock_ms=clock_ms,
             cluster=config.cluster,
             broker_name=config.broker_name,
             options=config.topics,
         )
         self._offsets = ConsumerOffsetManager(
             tables / "consumerOffset.json",
-            clock_ms=_clock_ms,
+            clock_ms=clock_ms,
             journal_size_max=config.offsets.journal_size_max,
         )
         await trio.to_thread.run_sync(self._topics.load)
@@ -277,6 +279,14 @@ class Broker:
             store, config.store, counters, on_flushed=self._reput.catch_up, on_failure=self._turn_read_only
         )
         self._upkeep = StoreUpkeep(store, config.store, counters)
+        self._clean = CleanFilesService(
+            store,
+            config.store,
+            self._surroundings,
+            counters,
+            self.sources.disk,
+            on_disk=self._note_disk,
+        )
         self._topic_saver = TableSaver(self._topics)
         self._offset_saver = TableSaver(self._offsets)
         self._offset_saves = OffsetSaveService(
@@ -323,6 +333,7 @@ class Broker:
                 counters,
                 version=MetricsCollector(self.sources).version,
                 advertise=self._advertised_to,
+                delete_files=self._clean.delete_now,
                 **names,
             ),
         )
@@ -362,6 +373,7 @@ class Broker:
             self._upkeep.write_checkpoints,
             self._offset_saves.run,
             self._hold.run,
+            self._clean.run,
             self._measure_loop,
             self._refresh_disk,
         )
@@ -403,6 +415,9 @@ class Broker:
     def _turn_read_only(self, reason: str) -> None:
         self.health.state = BrokerState.READONLY
         self.health.set("writable", False, reason)
+
+    def _note_disk(self, refusal: str | None) -> None:
+        self.health.set("disk_space", refusal is None, refusal or "")
 
     async def _drain(self) -> None:
         self.health.state = BrokerState.DRAINING

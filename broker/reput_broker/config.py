@@ -32,7 +32,7 @@ from pydantic import (
 
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
-from reput_broker.config_units import Duration, Size
+from reput_broker.config_units import Duration, HoursOfDay, Size
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_topic
 
@@ -41,7 +41,7 @@ DEFAULT_NAME_PORT = 9876
 DEFAULT_HTTP_PORT = 10913
 
 _MIB = 1 << 20
-_SECOND = 1.0
+_HOUR = 3600.0
 
 
 def _option(default: Any, description: str, *, live: bool = False, **limits: Any) -> Any:
@@ -166,6 +166,66 @@ class StoreConfig(_Section):
         ge=0.01,
         le=600.0,
     )
+    file_reserved_time: Duration = _option(
+        72 * _HOUR, "how long a file of the log is kept after its last change", live=True, ge=1.0
+    )
+    delete_when: HoursOfDay = _option(
+        "04", 'local hours in which files past their time are deleted, such as "04" or "04;16"', live=True
+    )
+    disk_max_used_ratio: float = _option(
+        0.75, "above this use of the disk files past their time are deleted at any hour", live=True, ge=0.1, le=1.0
+    )  # fmt: skip
+    disk_clean_forcibly_ratio: float = _option(
+        0.85,
+        "above this use of the disk the oldest files are deleted whatever their age; 1.0 is never",
+        live=True,
+        ge=0.1,
+        le=1.0,
+        validate_default=True,
+    )
+    disk_warning_ratio: float = _option(
+        0.9,
+        "above this use of the disk puts are refused, until it is down to disk_clean_forcibly_ratio; 1.0 is never",
+        live=True,
+        ge=0.1,
+        le=1.0,
+        validate_default=True,
+    )
+    clean_file_forcibly: bool = _option(
+        True, "whether files may be deleted before their time because the disk is too full", live=True
+    )
+    delete_files_batch: int = _option(
+        10, "most files of the log that are deleted in one round", live=True, ge=1, le=10_000
+    )
+    delete_files_interval: Duration = _option(
+        0.1, "pause after a deleted file of the log, or after a queue that lost files", live=True, ge=0.0, le=60.0
+    )  # fmt: skip
+    clean_interval: Duration = _option(
+        10.0, "time between two looks for files to delete and at the use of the disk", live=True, ge=0.1, le=3600.0
+    )  # fmt: skip
+    clean_delay: Duration = _option(
+        60.0, "time from the start to the first of these looks", ge=0.0, le=86400.0
+    )
+    destroy_forcibly_interval: Duration = _option(
+        120.0, "how long readers of a file that is to be deleted are waited for", live=True, ge=0.0, le=86400.0
+    )  # fmt: skip
+    redelete_hanged_interval: Duration = _option(
+        120.0, "time between two attempts to delete a file that somebody was reading", live=True, ge=0.1, le=86400.0
+    )  # fmt: skip
+
+    @field_validator("disk_clean_forcibly_ratio", "disk_warning_ratio")
+    @classmethod
+    def _not_below_the_one_before(cls, value: float, info: ValidationInfo) -> float:
+        before = {
+            "disk_clean_forcibly_ratio": "disk_max_used_ratio",
+            "disk_warning_ratio": "disk_clean_forcibly_ratio",
+        }[info.field_name or ""]
+        least = info.data.get(before)
+        if least is not None and value < least:
+            raise ValueError(
+                f"{value} is below store.{before} ({least}); files are deleted before puts are refused"
+            )
+        return value
 
 
 class TopicsConfig(_Section):
@@ -295,13 +355,14 @@ class BrokerConfig(_Section):
     shutdown_grace: Duration = _option(
         20.0, "time that running requests get at shutdown", live=True, ge=0.0, le=3600.0
     )
-    store: StoreConfig = StoreConfig()
-    topics: TopicsConfig = TopicsConfig()
-    limits: LimitsConfig = LimitsConfig()
-    log: LogConfig = LogConfig()
-    metrics: MetricsConfig = MetricsConfig()
-    offsets: OffsetsConfig = OffsetsConfig()
-    long_polling: LongPollingConfig = LongPollingConfig()
+    # Each configuration has sections of its own, for a reload sets their live options.
+    store: StoreConfig = Field(default_factory=StoreConfig)
+    topics: TopicsConfig = Field(default_factory=TopicsConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    log: LogConfig = Field(default_factory=LogConfig)
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
+    offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
+    long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

@@ -28,6 +28,7 @@ from .consume_queue_unit import (
     Units,
     unpack_unit,
 )
+from .errors import FileMissing
 from .options import EventHandler, ignore_event
 from .queue_files import QueueFileCache
 from .sparse_file_queue import SparseFileQueue
@@ -42,9 +43,9 @@ _ARRAY_THRESHOLD = 32
 class ConsumeQueue:
     """The units of one topic queue, in files of `entries_per_file` units.
 
-    One thread owns it; only `flush` may run in another. Positions are logic positions (queue offset x 20):
-    `min_logic_offset` is the first unit that points to live data, `max_physical_offset` the end of the last
-    indexed record in the log, -1 if nothing is known.
+    One thread owns it; only `flush` and `delete_expired` may each run in another. Positions are logic positions
+    (queue offset x 20): `min_logic_offset` is the first unit that points to live data, `max_physical_offset` the end
+    of the last indexed record in the log, -1 if nothing is known.
     """
 
     __slots__ = (
@@ -320,7 +321,8 @@ class ConsumeQueue:
         files = self._files
         if position < self.min_logic_offset or not files.first_start <= position < files.end:
             return None
-        return unpack_unit(files.read(position, UNIT_BYTES))
+        data = self._read_unless_expired(position, UNIT_BYTES)
+        return unpack_unit(data) if data else None
 
     def read_units(self, queue_offset: int, count: int) -> Units:
         """Return up to `count` units from a queue offset on, at most to the end of the file that holds it.
@@ -334,7 +336,16 @@ class ConsumeQueue:
         stop = min(
             position + count * UNIT_BYTES, files.end, position - position % files.file_size + files.file_size
         )
-        return np.frombuffer(files.read(position, stop - position), UNIT_DTYPE)
+        return np.frombuffer(self._read_unless_expired(position, stop - position), UNIT_DTYPE)
+
+    def _read_unless_expired(self, position: int, size: int) -> bytes:
+        """Read from a file that may be deleted at this very moment: then there is nothing."""
+        try:
+            return self._files.read(position, size)
+        except FileMissing:
+            if position >= self._files.first_start:
+                raise
+            return b""
 
     def with_tags_codes(self, units: Units) -> Units:
         """Return the units with tags codes where they hold addresses of extended entries.
@@ -363,15 +374,22 @@ class ConsumeQueue:
         min_physical_offset: int = 0,
     ) -> int:
         """Return the queue offset at a store time; see `consume_queue_search.offset_by_timestamp`."""
-        return search.offset_by_timestamp(
-            self._files,
-            timestamp_ms,
-            boundary,
-            store_time_of,
-            min_logic_offset=self.min_logic_offset,
-            min_physical_offset=min_physical_offset,
-            file_times=self._time_cache,
-        )
+        while True:
+            first_start = self._files.first_start
+            try:
+                return search.offset_by_timestamp(
+                    self._files,
+                    timestamp_ms,
+                    boundary,
+                    store_time_of,
+                    min_logic_offset=self.min_logic_offset,
+                    min_physical_offset=min_physical_offset,
+                    file_times=self._time_cache,
+                )
+            except FileMissing:
+                if first_start == self._files.first_start:
+                    raise
+                # The oldest file expired meanwhile: look again at what is left.
 
     def nearest_offset_by_timestamp(
         self, timestamp_ms: int, store_time_of: search.StoreTimeOf, min_physical_offset: int = 0
@@ -459,6 +477,8 @@ class ConsumeQueue:
 
         Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0).
         """
+        if self._files.is_empty:
+            return
         before = self.min_logic_offset
         self.min_logic_offset = search.first_live_position(
             self._files, max(self.min_logic_offset, self._files.first_start), min_physical_offset
@@ -469,17 +489,31 @@ class ConsumeQueue:
                 self._ext.delete_before(first.tags_code)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the oldest files whose last record has left the log, never the last file; return how many."""
+        """Correct the minimum, then delete the oldest files whose last record has left the log, never the last file.
+
+        Blocks; may run in a worker thread beside everything else. Every removal is durable before the next.
+
+        Returns:
+            How many files were deleted.
+
+        Raises:
+            FlushFailed: a removal is not certain.
+        """
         files = self._files
         deleted = 0
-        while not files.is_empty and files.first_start < files.last_start:
-            last_unit = unpack_unit(files.read(files.first_start + files.file_size - UNIT_BYTES, UNIT_BYTES))
-            if last_unit.physical_offset >= min_physical_offset:
-                break
-            self._time_cache.pop(files.first_start, None)
-            files.drop_first()
-            deleted += 1
-        self.correct_min_offset(min_physical_offset)
+        try:
+            self.correct_min_offset(min_physical_offset)
+            while not files.is_empty and files.first_start < files.last_start:
+                start = files.first_start
+                last_unit = unpack_unit(files.read(start + files.file_size - UNIT_BYTES, UNIT_BYTES))
+                if last_unit.physical_offset >= min_physical_offset or not files.drop_first():
+                    break
+                self._time_cache.pop(start, None)
+                deleted += 1
+        except FileMissing:
+            if not files.is_empty:
+                raise
+            # Its topic was deleted meanwhile.
         return deleted
 
     def destroy(self) -> None:

@@ -209,10 +209,16 @@ class IndexFile:
         Entries hold hashes and whole seconds: what comes out may have another key, or lie up to a second outside of
         `[begin_ms, end_ms]`. Nothing that belongs is left out.
         """
+        slots, entries = (
+            self._slots,
+            self._entries,
+        )  # held, so that the mapping stays though the file be closed
+        if not (len(slots) and len(entries)):
+            return
         began_ms = self.header.begin_timestamp_ms
-        number = int(self._slots[key_hash % self.slots])
+        number = int(slots[key_hash % self.slots])
         while 0 < number < self.entries:
-            entry_hash, physical_offset, seconds, previous = self._entries[number].item()
+            entry_hash, physical_offset, seconds, previous = entries[number].item()
             if entry_hash == key_hash:
                 stored_ms = began_ms + 1000 * seconds
                 if stored_ms + 999 < begin_ms:

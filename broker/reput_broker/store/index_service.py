@@ -279,15 +279,16 @@ class IndexService:
                 yield from file.find(key_hash, begin_ms, end_ms)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the oldest files whose records have all left the log, never the last file; return how many."""
-        count = 0
-        while (
-            count < len(self._files) - 1
-            and self._files[count].header.end_physical_offset < min_physical_offset
-        ):
-            count += 1
-        expired = self._files[:count]
-        del self._files[:count]
-        self._unflushed = [file for file in self._unflushed if file not in expired]
+        """Delete the oldest files whose records have all left the log, never the last file; return how many.
+
+        Blocks; may run in a worker thread beside everything else. A file that is still to be synced stays for the next
+        time: somebody may just be doing that.
+        """
+        expired: list[IndexFile] = []
+        for file in self.files[:-1]:
+            if file.header.end_physical_offset >= min_physical_offset or file in self._unflushed:
+                break
+            expired.append(file)
+        del self._files[: len(expired)]
         self._delete(expired)
-        return count
+        return len(expired)

@@ -248,15 +248,19 @@ class MappedFile:
         Raises:
             StoreClosed: the file is shut down.
         """
-        size = min(size, self.wrote_position - position)
-        if size <= 0 or position < 0:
-            return b""
         if not self.hold():
             raise StoreClosed(f"{self.path} is closed")
         try:
-            return os.pread(self._fd, size, position)
+            return self.read_held(position, size)
         finally:
             self.release()
+
+    def read_held(self, position: int, size: int) -> bytes:
+        """The same for a caller under `hold`: it works until that is released, also in a file that was shut down."""
+        size = min(size, self.wrote_position - position)
+        if size <= 0 or position < 0:
+            return b""
+        return os.pread(self._fd, size, position)
 
     # -- lifetime ------------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ time, so nothing but the log decides what exists. Assumed of the disk: what `fda
 written after the last sync may survive or not, page by page, in any order.
 
 Ownership. One thread owns the store and calls everything, with these exceptions: `flush_commit_log`,
-`flush_consume_queues`, `write_checkpoint` and `prepare_next_file` may run in worker threads, each in one at a time, and
-`read_extents` with `cold=True` in any number of them.
+`flush_consume_queues`, `write_checkpoint`, `prepare_next_file` and the steps of the cleaners may run in worker threads,
+each in one at a time; `read_extents` with `cold=True`, and reading and releasing held extents, in any number of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.clean_commit_log import CleanCommitLog
+from reput_broker.store.clean_consume_queue import CleanConsumeQueue, Follower
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue_builder import ConsumeQueueBuilder, QueueGap
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
@@ -32,6 +34,8 @@ from reput_broker.store.get_message import (
     select_few,
     select_many,
 )
+from reput_broker.store.held_extents import HeldExtents
+from reput_broker.store.index_file import index_file_size
 from reput_broker.store.index_query import QueryResult, query_message
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.opening import StoreParts, open_parts, queues_digest
@@ -47,6 +51,7 @@ from reput_broker.store.results import (
     RunResult,
     TransferLimits,
 )
+from reput_broker.store.retention import DiskUsage, DiskWatch, RetentionRules
 from reput_broker.store.stats import StoreStats
 from reput_broker.store.status import GetStatus, PutStatus
 from reput_protocol.buffers import Buffer
@@ -99,6 +104,7 @@ class MessageStore:
         self._disk_full_reason: str | None = None
         self._dispatch_failed_ms: int | None = None
         self._dispatch_wants_space = False
+        self._disk_refusal: str | None = None
         self._warm_from = 0
         self._is_open = False
         self._make_parts()
@@ -174,6 +180,7 @@ class MessageStore:
         self._warm_from = report.checked_from
         self._read_only_reason = self._disk_full_reason = self._dispatch_failed_ms = None
         self._dispatch_wants_space = False
+        self._disk_refusal = None
         self._refusal = None
         self._is_open = True
         if self._index is not None:
@@ -235,7 +242,7 @@ class MessageStore:
     @property
     def is_writable(self) -> bool:
         """Whether puts of any size are accepted, as far as the last attempts to write could tell."""
-        return self._refusal is None and self._disk_full_reason is None
+        return self._refusal is None and self.disk_full_reason is None
 
     @property
     def read_only_reason(self) -> str | None:
@@ -244,8 +251,26 @@ class MessageStore:
 
     @property
     def disk_full_reason(self) -> str | None:
-        """What could not be written for want of space; None while there is space. Clears by itself."""
-        return self._disk_full_reason
+        """What could not be written for want of space, or why nothing may be; None while there is space.
+
+        Clears by itself.
+        """
+        return self._disk_refusal or self._disk_full_reason
+
+    def stop_writing(self, reason: str) -> None:
+        """Take no more puts until the broker is restarted; the first reason stands."""
+        self._become_read_only(reason)
+
+    def refuse_for_disk(self, reason: str | None) -> None:
+        """Refuse puts as DISK_FULL from now on because the disk is too full, or, with None, no longer.
+
+        (RocketMQ: RunningFlags, disk full.) Reading and dispatching go on.
+        """
+        before, self._disk_refusal = self._disk_refusal, reason
+        if reason is not None and before is None:
+            self.options.on_event("store_disk_above_limit", {"reason": reason})
+        elif reason is None and before is not None:
+            self.options.on_event("store_disk_below_limit", {})
 
     def _become_read_only(self, reason: str) -> None:
         """Take no more puts; the first reason stands."""
@@ -289,7 +314,7 @@ class MessageStore:
             RecordMalformed: the block breaks a rule; it names the first bad record. Nothing was stored.
             InvalidMessage: no record can hold this topic.
         """
-        if self._refusal is not None or self._dispatch_wants_space:
+        if self._refuses_now:
             return self._refused(self._refusal or PutStatus.DISK_FULL)
         check = check_put_block(block, topic=topic, queue_id=queue_id, count=count, limits=self._limits)
         size = len(block)
@@ -320,7 +345,7 @@ class MessageStore:
             blocks: as for `put_block`, but not changed.
             born_host: the peer that sent them all, as for `put_block`.
         """
-        if self._refusal is not None or self._disk_full_reason is not None:
+        if self._refuses_now or self._disk_full_reason is not None:
             return None
         size = sum(map(len, blocks))
         if not self._log.has_room(size):
@@ -351,7 +376,7 @@ class MessageStore:
 
         Prepared and rolled back transaction records get queue offset 0 and no queue entry.
         """
-        if self._refusal is not None or self._dispatch_wants_space:
+        if self._refuses_now:
             return self._refused(self._refusal or PutStatus.DISK_FULL)
         options = self.options
         illegal = illegal_record(records, options.message_bytes_max, with_crc=options.record_crc)
@@ -376,16 +401,21 @@ class MessageStore:
         self.stats.put_refused += 1
         return PutResult(status)
 
+    @property
+    def _refuses_now(self) -> bool:
+        """Whether a put is refused whatever it is."""
+        return self._refusal is not None or self._dispatch_wants_space or self._disk_refusal is not None
+
     def needs_new_file(self, size: int) -> bool:
         """Whether a put of `size` bytes would have to make a log file, which blocks.
 
-        Then call `prepare_next_file` in a thread first.
+        Then call `prepare_next_file` in a thread first. False if the put would be refused all the same.
         """
-        return self._log.needs_new_file(size)
+        return self._log.needs_new_file(size) and not self._refuses_now
 
     def should_prepare_next_file(self) -> bool:
-        """Whether the log file, or index file, in use is at least half full and the next one has not been made."""
-        if not self._is_open:
+        """Whether the log file, or index file, in use is at least half full, the next not made, and puts are taken."""
+        if not self._is_open or self._refuses_now:
             return False
         index = self._index
         return self._log.should_prepare_next_file() or (
@@ -454,6 +484,9 @@ class MessageStore:
             entries = max(limits.scan_bytes // QUEUE_UNIT_BYTES, wanted)
         units = queue.read_units(offset, entries)
         if not len(units):
+            low = queue.min_queue_offset
+            if offset < low:  # expired since it was looked at above
+                return GetMessageResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
             return GetMessageResult(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), low, high)
         if tag_filter is not None and not tag_filter.matches_all:
             units = queue.with_tags_codes(units)
@@ -486,10 +519,21 @@ class MessageStore:
         Raises:
             FileMissing, StoreClosed: the file has been deleted since, or the store closed.
         """
-        read = self._log.read_cold if cold else self._log.read
+        if cold:
+            with HeldExtents(self._log, extents) as held:
+                return held.read()
+        read = self._log.read
         if len(extents) == 1:
             return read(*extents[0])
         return b"".join([read(physical_offset, size) for physical_offset, size in extents])
+
+    def hold_extents(self, extents: Sequence[Extent]) -> HeldExtents:
+        """Keep the files of the extents, whatever is deleted meanwhile, to read them in another thread.
+
+        Raises:
+            FileMissing: one has been deleted since they were found; find them again.
+        """
+        return HeldExtents(self._log, extents)
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The queue offset of the first message that is still there, 0 for an unknown queue."""
@@ -807,6 +851,52 @@ class MessageStore:
             self._become_read_only(str(error))
             raise StoreReadOnly(str(error)) from error
         self.stats.checkpoints += 1
+
+    # -- retention -------------------------------------------------------------------------------------------
+
+    def cleaners(
+        self,
+        rules: Callable[[], RetentionRules],
+        *,
+        monotonic_ms: Callable[[], int],
+        local_hour: Callable[[], int],
+        disk_usage: DiskUsage,
+    ) -> tuple[CleanCommitLog, CleanConsumeQueue]:
+        """What deletes expired files of the open store: of the log, then of what follows it. Steps may run in a worker.
+
+        Args:
+            rules: asked by every step.
+            monotonic_ms: clock for intervals; files age by the store's wall clock.
+            local_hour: the hour of the day, 0 to 23.
+            disk_usage: looks at the disk that holds a directory.
+        """
+        options = self.options
+        log_cleaner = CleanCommitLog(
+            self._log.files,
+            rules,
+            DiskWatch(disk_usage, [options.commit_log_dir], options.consume_queue_dir),
+            deletable_end=self._deletable_end,
+            clock_ms=self._clock_ms,
+            monotonic_ms=monotonic_ms,
+            local_hour=local_hour,
+        )
+        followers = []
+        if self._index is not None:
+            index_file_bytes = index_file_size(options.index_slots, options.index_entries)
+            followers.append(Follower("index", self._index, index_file_bytes))
+        queue_cleaner = CleanConsumeQueue(
+            self._queues,
+            min_physical_offset=lambda: self._log.min_offset,
+            kept_offset=lambda: self._log.files.min_offset,
+            queue_file_size=options.consume_queue_file_size,
+            followers=followers,
+        )
+        return log_cleaner, queue_cleaner
+
+    def _deletable_end(self) -> int:
+        """Records before this log offset are on the disk, and so are their queue entries."""
+        mark = self._checkpoint.mark
+        return 0 if mark is None else min(mark.flushed_offset, mark.queues_offset)
 
     # -- topics --------------------------------------------------------------------------------------------
 

@@ -177,6 +177,7 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
     _drop_deleted_topics(parts)
     entries = sum(queue.max_queue_offset for queue in queues)
     if not is_complete:
+        _note_queues_certain(checkpoint, end, end.checked_from)
         _complete_queues(parts, end, drop_first=abnormal)
         queues.flush()
     made = sum(queue.max_queue_offset for queue in queues) - entries
@@ -231,6 +232,16 @@ def _drop_deleted_topics(parts: StoreParts) -> None:
             parts.queues.delete_topic(topic)
 
 
+def _note_queues_certain(checkpoint: StoreCheckpoint, end: LogEnd, offset: int) -> None:
+    """Say in the checkpoint that queue entries are certain only below an offset: the others are about to be redone.
+
+    A start that is killed while it does so would otherwise leave queues that lack entries without anybody knowing. The
+    log itself has just been synced up to its end.
+    """
+    checkpoint.mark = FlushMark(end.end_offset, offset)
+    checkpoint.flush()
+
+
 def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool) -> None:
     """Dispatch the checked part of the log, or all of it if that turns out not to be enough.
 
@@ -255,6 +266,7 @@ def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool) -> Non
                 "max_queue_offset": lacking.max_queue_offset,
             },
         )
+        _note_queues_certain(parts.checkpoint, end, min_offset)
         queues.truncate_dirty(min_offset, min_offset)
         _dispatch(parts, min_offset, end.end_offset)
     for queue in queues:

@@ -29,7 +29,7 @@ class SparseFileQueue:
     """Bytes `[first_start, end)` of a stream, in files of `file_size` bytes.
 
     `flushed <= end`; both are positions in the stream. Without files, `is_empty` and both are 0. One thread
-    writes, cuts and deletes; `flush` may run in another meanwhile.
+    writes, cuts and destroys; `flush` and `drop_first` may each run in another meanwhile.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class SparseFileQueue:
         """Return the bytes at a position, all within one file.
 
         Raises:
-            FileMissing: somebody deleted the file.
+            FileMissing: the file has been deleted; `first_start` tells whether by `drop_first`.
         """
         start = position - position % self.file_size
         file = self._lease(start)
@@ -289,14 +289,29 @@ class SparseFileQueue:
             self._cache.release(file)
 
     def drop_first(self) -> bool:
-        """Delete the oldest file; False, and nothing done, if it is the only one or there is none."""
-        if self.is_empty or self.first_start == self.last_start:
-            return False
-        start = self.first_start
+        """Delete the oldest file; False, and nothing done, if it is the only one or there is none. Blocks.
+
+        Durable on return: were two removals to reach the disk in the wrong order, a power cut would leave a gap.
+
+        Raises:
+            FlushFailed: the file is gone, but the disk did not confirm it; final.
+        """
         with self._lock:
+            if self.is_empty or self.first_start == self.last_start:
+                return False
+            start = self.first_start
             self.first_start = start + self.file_size
             self.flushed = max(self.flushed, self.first_start)
-        self._delete(start)
+            generation = self._generation
+            self._delete(start)
+        try:
+            sync_directory(self.directory)
+        except FileNotFoundError:
+            if generation == self._generation:
+                raise
+        except FlushFailed as error:
+            self._flush_error = error
+            raise
         return True
 
     def destroy(self) -> None:

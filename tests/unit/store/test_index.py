@@ -353,8 +353,11 @@ def test_expired_files_go_and_the_last_one_stays(tmp_path: Path) -> None:
     assert index is not None
     files = index.files
     assert len(files) == 3
+    assert index.delete_expired(1 << 40) == 0, "what is still to be synced stays"
+    store.flush_index()
     assert index.delete_expired(files[0].header.end_physical_offset) == 0
     assert index.delete_expired(files[0].header.end_physical_offset + 1) == 1
     assert index.delete_expired(1 << 40) == 1
     assert [file.path for file in index.files] == sorted(store.options.index_dir.iterdir())
+    assert list(files[0].find(1, 0, 1 << 60)) == [], "who was looking through it finds nothing more"
     store.close()
