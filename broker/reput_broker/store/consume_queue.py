@@ -76,13 +76,13 @@ class ConsumeQueue:
             f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_queue_offset}, {self.max_queue_offset})>"
         )
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find the queue's files; `recover` must follow before the queue is used.
 
         Raises:
             ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
         """
-        self._files.load()
+        self._files.load(after_crash=after_crash)
         self.min_logic_offset = self._files.first_start
 
     # -- offsets -------------------------------------------------------------------------------------------
@@ -288,6 +288,10 @@ class ConsumeQueue:
             check_last: asked after a crash whether a unit is what the log says; only about the last unit, and only
                 if it may have been torn. None after a clean exit.
         """
+        strays = self._files.drop_strays()
+        if strays:
+            facts = {"topic": self.topic, "queue_id": self.queue_id, "files": strays}
+            self._on_event("consume_queue_files_dropped", facts)
         self.max_physical_offset = recovery.recover(self._files, check_last, self._report_cut)
         self.min_logic_offset = self._files.first_start
         self._time_cache.clear()

@@ -29,8 +29,10 @@ class ConsumeQueueTable:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find every queue on the disk: a directory is a topic, a numeric directory in it a queue.
+
+        After a crash files behind a gap do not count; `recover` removes them.
 
         Raises:
             ForeignFile, StoreDamaged: a queue's files do not fit the configured size or have a gap.
@@ -40,7 +42,7 @@ class ConsumeQueueTable:
         for topic in sorted(path for path in self.root.iterdir() if path.is_dir()):
             for queue in sorted(topic.iterdir()):
                 if queue.is_dir() and queue.name.isascii() and queue.name.isdecimal():
-                    self.find_or_create(topic.name, int(queue.name)).load()
+                    self.find_or_create(topic.name, int(queue.name)).load(after_crash=after_crash)
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, new and without files if there is none. Nothing is written for it yet."""

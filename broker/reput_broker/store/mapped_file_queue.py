@@ -246,23 +246,18 @@ class MappedFileQueue:
         Returns:
             How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
         """
-        kept: list[MappedFile] = []
-        removed = False
-        rewritten = 0
-        for file in self._files:
-            if file.base_offset > offset:
-                _delete_now(file)
-                removed = True
-                continue
-            if offset < file.end_offset:
-                position = offset - file.base_offset
-                file.set_positions(position)
-                rewritten = file.zero_tail(position)
-            kept.append(file)
-        self._files = tuple(kept)
         self._drop_prepared()
-        if removed:
+        # From the newest on, each removal durable before the next: a crash in between must not leave a gap.
+        while self._files and self._files[-1].base_offset > offset:
+            _delete_now(self._files[-1])
+            self._files = self._files[:-1]
             sync_directory(self.directory)
+        rewritten = 0
+        last = self.last_file
+        if last is not None and offset < last.end_offset:
+            position = offset - last.base_offset
+            last.set_positions(position)
+            rewritten = last.zero_tail(position)
         end = self.max_wrote_position
         self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
         return rewritten
@@ -294,8 +289,8 @@ class MappedFileQueue:
                 break
             if not file.destroy(interval_ms):
                 break
+            self._drop_first()
             deleted += 1
-        self._drop_first(deleted)
         return deleted
 
     def retry_delete_first(
@@ -305,7 +300,7 @@ class MappedFileQueue:
         first = self.first_file
         if first is None or first.is_available or not first.destroy(interval_ms, now_ms=now_ms):
             return False
-        self._drop_first(1)
+        self._drop_first()
         return True
 
     def delete_last(self) -> bool:
@@ -321,10 +316,10 @@ class MappedFileQueue:
         self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
         return True
 
-    def _drop_first(self, count: int) -> None:
-        if count:
-            self._files = self._files[count:]
-            sync_directory(self.directory)
+    def _drop_first(self) -> None:
+        """Forget the oldest file, which is deleted; durable before another one is, or a crash could leave a gap."""
+        self._files = self._files[1:]
+        sync_directory(self.directory)
 
     def _drop_prepared(self) -> None:
         with self._create_lock:

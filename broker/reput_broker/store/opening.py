@@ -77,7 +77,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     refuse_foreign_queues(options.data_dir)
     abnormal = abort.exists
     log.files.load(after_crash=abnormal)
-    queues.load()
+    queues.load(after_crash=abnormal)
     checkpoint.load()
     deleted.load()
     if log.files.files:
