@@ -20,7 +20,8 @@ The mark is ours. RocketMQ keeps the bytes after the five fields as they are, an
                               flushed offset   queues offset   queues digest  CRC-32 of bytes [0, 68)
 
 The log is on the disk up to the flushed offset, and so are the queue units of all records before the queues offset.
-The digest is over the ends of all queues and counts only after an orderly stop. The CRC covers the five fields too:
+The digest is over the ends of all queues after an orderly stop; before it, it is the sum of their maximum queue offsets
+at the queues offset. The CRC covers the five fields too:
 once RocketMQ has worked in the directory it has changed them, and a mark that knows nothing of its work is void.
 """
 
@@ -53,7 +54,8 @@ class FlushMark(NamedTuple):
     queues_offset: int
     """Every record before this log offset has its queue unit on the disk."""
     queues_digest: int = 0
-    """Checksum of where all queues end, made by an orderly stop."""
+    """After an orderly stop a checksum of where all queues begin and end; before it, how many entries the queues had
+    in all at the queues offset (modulo 2^32)."""
 
 
 class StoreCheckpoint:
@@ -79,13 +81,15 @@ class StoreCheckpoint:
         self._flushed = b""
         self._flush_error: FlushFailed | None = None
 
-    def move_mark(self, *, flushed_offset: int = 0, queues_offset: int = 0) -> None:
+    def move_mark(self, *, flushed_offset: int = 0, queues_offset: int = 0, entries: int = 0) -> None:
         """Move the mark on; neither offset ever goes back. The syncs of log and queues call it from two threads."""
         with self._mark_lock:
             known = self.mark or FlushMark(0, 0)
-            self.mark = FlushMark(
-                max(known.flushed_offset, flushed_offset), max(known.queues_offset, queues_offset)
-            )
+            flushed = max(known.flushed_offset, flushed_offset)
+            if queues_offset and queues_offset >= known.queues_offset:
+                self.mark = FlushMark(flushed, queues_offset, entries & 0xFFFF_FFFF)
+            else:
+                self.mark = known._replace(flushed_offset=flushed)
 
     @property
     def min_timestamp_ms(self) -> int:

@@ -25,6 +25,8 @@ from .consume_queue_unit import (
     Units,
     unpack_unit,
 )
+from .errors import StoreDamaged
+from .file_names import file_name
 from .options import EventHandler, ignore_event
 from .queue_files import QueueFileCache
 from .sparse_file_queue import SparseFileQueue
@@ -96,6 +98,11 @@ class ConsumeQueue:
     def has_files(self) -> bool:
         """Whether anything was ever put."""
         return not self._files.is_empty
+
+    @property
+    def first_queue_offset(self) -> int:
+        """Queue offset at which the oldest file begins; 0 without files."""
+        return self._files.first_start // UNIT_BYTES
 
     @property
     def min_queue_offset(self) -> int:
@@ -279,6 +286,16 @@ class ConsumeQueue:
             file_times=self._time_cache,
         )
 
+    def damaged(self, queue_offset: int) -> StoreDamaged:
+        """Return the error to raise for an entry that cannot be one."""
+        start = queue_offset - queue_offset % self.entries_per_file
+        return StoreDamaged(
+            self.directory / file_name(start * UNIT_BYTES),
+            (queue_offset - start) * UNIT_BYTES,
+            f"entry {queue_offset} of queue {self.queue_id} of topic {self.topic} points to no place in the log",
+            f"stop the broker and move {self.directory} away; the next start makes the queue anew from the log",
+        )
+
     # -- cutting and expiring ------------------------------------------------------------------------------
 
     def recover(self, *, check_last: Callable[[ConsumeQueueUnit], bool] | None = None) -> None:
@@ -321,11 +338,24 @@ class ConsumeQueue:
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Move the minimum to the first unit whose record is still in the log; it never moves back.
 
-        Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0).
+        Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0). While the log has
+        lost nothing no other unit is passed over, so that a damaged one is met, and noticed.
         """
+        if min_physical_offset <= 0 and not self._begins_with_pre_blank():
+            return
         self.min_logic_offset = search.first_live_position(
             self._files, max(self.min_logic_offset, self._files.first_start), min_physical_offset
         )
+
+    def _begins_with_pre_blank(self) -> bool:
+        files = self._files
+        return not files.is_empty and unpack_unit(files.read(files.first_start, UNIT_BYTES)).is_pre_blank
+
+    def queue_offset_of(self, physical_offset: int) -> int:
+        """Return the number of the first message whose record is at or after a physical offset; the end without one."""
+        if self._files.is_empty:
+            return 0
+        return search.first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Delete the oldest files whose last record has left the log, never the last file; return how many."""

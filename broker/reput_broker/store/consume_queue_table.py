@@ -96,6 +96,14 @@ class ConsumeQueueTable:
         """Return the furthest end of an indexed record, -1 if no queue knows one."""
         return max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
 
+    def entries(self) -> int:
+        """Return the sum of all maximum queue offsets: how many entries were ever made for the queues there are."""
+        return sum(queue.max_queue_offset for queue in self.queues())
+
+    def entries_before(self, physical_offset: int) -> int:
+        """Return what `entries` was when the log had been dispatched up to an offset."""
+        return sum(queue.queue_offset_of(physical_offset) for queue in self.queues())
+
     def correct_min_offsets(self, min_physical_offset: int) -> None:
         """Move every queue's minimum to the first message that is still in the log."""
         for queue in self.queues():

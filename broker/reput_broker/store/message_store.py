@@ -29,6 +29,7 @@ from reput_broker.store.get_message import (
     ARRAY_THRESHOLD,
     LogWindow,
     clamp_bytes,
+    first_damaged,
     select_few,
     select_many,
 )
@@ -107,13 +108,14 @@ class MessageStore:
         self._log = CommitLog(options, self._clock_ms)
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
         self._deleted = DeletedTopics(root / "deletedTopics")
+        self._builder = ConsumeQueueBuilder(self._queues)
         self._reput = self._make_reput(0)
-        self._dispatched = (0, 0)
+        self._dispatched = (0, 0, 0)
 
     def _make_reput(self, position: int) -> Reput:
         return Reput(
             self._log,
-            [ConsumeQueueBuilder(self._queues), *self._dispatchers],
+            [self._builder, *self._dispatchers],
             self._deleted,
             self.stats,
             limit=self._readable_end,
@@ -149,7 +151,12 @@ class MessageStore:
             self._release()
             raise
         self._reput = self._make_reput(report.end_offset)
-        self._dispatched = (report.end_offset, self._checkpoint.logics_msg_timestamp_ms)
+        self._builder.entries = self._queues.entries()
+        self._dispatched = (
+            report.end_offset,
+            self._checkpoint.logics_msg_timestamp_ms,
+            self._builder.entries,
+        )
         self._warm_from = report.checked_from
         self._read_only_reason = self._disk_full_reason = self._dispatch_failed_ms = None
         self._dispatch_wants_space = False
@@ -391,6 +398,7 @@ class MessageStore:
 
         Raises:
             StoreClosed: the store is not open.
+            StoreDamaged: an entry of the queue points to where no record can be.
         """
         if not self._is_open:
             raise StoreClosed(f"the store in {self.options.data_dir} is not open")
@@ -425,6 +433,8 @@ class MessageStore:
         else:
             selection = select_many(units, window, wanted, max_bytes, tag_filter, limits)
         next_begin = offset + selection.scanned
+        if selection.missing and (damaged := first_damaged(units[: selection.scanned], window)) is not None:
+            raise queue.damaged(offset + damaged)
         if not selection.taken:
             status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
             return GetMessageResult(status, next_begin, low, high)
@@ -546,7 +556,7 @@ class MessageStore:
                 self._become_read_only(str(error))
             return 0
         if count:
-            self._dispatched = (reput.position, reput.store_timestamp_ms)
+            self._dispatched = (reput.position, reput.store_timestamp_ms, self._builder.entries)
         if failed_ms is not None:
             self._dispatch_failed_ms = None
             self._dispatch_wants_space = False
@@ -629,7 +639,7 @@ class MessageStore:
             StoreReadOnly: the sync failed. The queues can be rebuilt, but this process must not go on.
             OSError: no file could be opened for want of descriptors; nothing has changed.
         """
-        position, stored_ms = self._dispatched
+        position, stored_ms, entries = self._dispatched
         try:
             self._queues.flush()
         except (StoreError, OSError) as error:
@@ -640,7 +650,7 @@ class MessageStore:
         self.stats.consume_queue_flushes += 1
         checkpoint = self._checkpoint
         checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, stored_ms)
-        checkpoint.move_mark(queues_offset=position)
+        checkpoint.move_mark(queues_offset=position, entries=entries)
 
     def write_checkpoint(self) -> None:
         """Bring the checkpoint to the disk. Blocks; one thread at a time.
@@ -673,7 +683,11 @@ class MessageStore:
         self._deleted.add(topic, self._log.max_offset)
         for key in [key for key in self._log.next_queue_offsets if key[0] == topic]:
             del self._log.next_queue_offsets[key]
-        return self._queues.delete_topic(topic)
+        deleted = self._queues.delete_topic(topic)
+        self._builder.entries = self._queues.entries()
+        position, stored_ms, _ = self._dispatched
+        self._dispatched = (position, stored_ms, self._builder.entries)
+        return deleted
 
     def queues(self) -> list[tuple[str, int]]:
         """Every (topic, queue id) that has a queue."""

@@ -255,16 +255,16 @@ def test_syncs_of_log_and_queues_never_move_the_mark_back(tmp_path: Path) -> Non
     end = store.max_physical_offset
     checkpoint = StoreCheckpoint(tmp_path / "checkpoint")
     checkpoint.load()
-    assert checkpoint.mark == FlushMark(end, end)
+    assert checkpoint.mark == FlushMark(end, end, 1)
     threads = [
         threading.Thread(target=lambda: [checkpoint.move_mark(flushed_offset=n) for n in range(20_000)]),
-        threading.Thread(target=lambda: [checkpoint.move_mark(queues_offset=n) for n in range(20_000)]),
+        threading.Thread(target=lambda: [checkpoint.move_mark(queues_offset=n, entries=n) for n in range(20_000)]),
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert checkpoint.mark == FlushMark(19_999, 19_999)
+    assert checkpoint.mark == FlushMark(19_999, 19_999, 19_999)
     checkpoint.close()
 
 
