@@ -133,9 +133,7 @@ def _difference(queue: Queue, found: dict[int, bytes], expected: dict[int, bytes
     )
 
 
-def _check_tables(
-    image: Path, clock: FakeClock, ledger: Ledger, at: int, killed: bool
-) -> list[Violation]:
+def _check_tables(image: Path, clock: FakeClock, ledger: Ledger, at: int, killed: bool) -> list[Violation]:
     try:
         offsets, topics = open_tables(image, clock)
     except Exception as error:
@@ -166,9 +164,7 @@ def _check_goes_on(
     next_offset = len(served["T", 0])
     result = put(store, b"one more", topic="T", queue_id=0)
     if result.queue_offset != next_offset:
-        return [
-            Violation("offsets", f"the next message got offset {result.queue_offset}, not {next_offset}")
-        ]
+        return [Violation("offsets", f"the next message got offset {result.queue_offset}, not {next_offset}")]
     found: list[Violation] = []
     if again:
         dispatch_all(store)

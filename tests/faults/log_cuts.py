@@ -56,7 +56,9 @@ def garbage_after_the_end(seed: int, images: int) -> Outcome:
         bases = {state: make(directory / state, rng, state=state) for state in ("orderly", "killed")}
         while outcome.images < images and not outcome.enough:
             state = rng.choice(list(bases))
-            how = rng.choice(("noise", "another record", "half a record", "record behind a gap", "stale file"))
+            how = rng.choice(
+                ("noise", "another record", "half a record", "record behind a gap", "stale file")
+            )
             made = bases[state].copy(directory / "image")
             _add_garbage(made, how, rng)
             where = f"seed {seed}, image {outcome.images}, {state}, {how}"

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from crash.checker import Violation
-from faults.made import FILE_BYTES, Made, make, sample, try_open
+from faults.made import FILE_BYTES, Made, Place, make, sample, try_open
 from faults.outcome import Outcome, scratch
 from faults.workload import abandon
 from reput_broker.store.errors import StoreDamaged

@@ -1,6 +1,7 @@
 """Small store directories, ended in known ways, for faults that change single bytes; and the two right outcomes.
 
-Either the log ends at a known place and goes on there, or the start is refused by file and position and nothing changed.
+Either the log ends at a known place and goes on there, or the start is refused by file and position and nothing
+changed.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class Made:
         return None
 
 
-def make(directory: Path, rng: random.Random, *, state: str, record_crc: bool = False, count: int = 25) -> Made:
+def make(
+    directory: Path, rng: random.Random, *, state: str, record_crc: bool = False, count: int = 25
+) -> Made:
     """A store of a few files, ended in one of these states.
 
     orderly: stopped in order. killed: with everything synced and the checkpoint written. undispatched: with the
@@ -147,13 +150,17 @@ def check_ends_at(made: Made, end: int) -> list[Violation]:
         return [*found, Violation("starts", f"the second time: {type(error).__name__}: {error}")]
     try:
         if store.max_physical_offset != end or read_queue(store, *queue)[-1].body != b"one more":
-            found.append(Violation("log end", f"the second time it ends at {store.max_physical_offset}, not {end}"))
+            found.append(
+                Violation("log end", f"the second time it ends at {store.max_physical_offset}, not {end}")
+            )
     finally:
         abandon(store)
     return found
 
 
-def check_refused(made: Made, path: Path, position: int | None = None, *, names_repair: bool = True) -> list[Violation]:
+def check_refused(
+    made: Made, path: Path, position: int | None = None, *, names_repair: bool = True
+) -> list[Violation]:
     """Check that the start is refused for that place, and that not a byte of the directory changed."""
     before = tree(made.options.data_dir)
     names = sorted(made.options.data_dir.rglob("*"))

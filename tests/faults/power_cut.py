@@ -24,23 +24,30 @@ CUTS_A_RECOVERY = 4
 
 def power_cuts(seed: int, images: int) -> Outcome:
     """Record runs, cut each between events, check every image."""
-    return _runs(seed, images, recoveries=False)
+    return record_and_cut(seed, images)
 
 
 def kills_during_recovery(seed: int, images: int) -> Outcome:
     """Record the recovery of each image too, and cut that, and what that left once more."""
-    return _runs(seed, images, recoveries=True)
+    return record_and_cut(seed, images, recoveries=True)
 
 
-def _runs(seed: int, images: int, *, recoveries: bool) -> Outcome:
+def record_and_cut(
+    seed: int, images: int, *, recoveries: bool = False, workload_of: type[Workload] = Workload
+) -> Outcome:
+    """Record runs of a workload until so many images of them have been checked."""
     outcome = Outcome()
     number = 0
     while outcome.images < images and not outcome.enough:
         run_seed = seed + 1000 * number
         number += 1
         with scratch() as directory:
-            workload = Workload(directory / "live", run_seed)
-            workload.run(STEPS_A_RUN)
+            workload = workload_of(directory / "live", run_seed)
+            try:
+                workload.run(STEPS_A_RUN)
+            except Exception as error:
+                outcome.add(f"seed {run_seed}", [Violation("runs", f"{type(error).__name__}: {error}")])
+                continue
             left = min(IMAGES_A_RUN, images - outcome.images)
             _cut_run(workload, run_seed, left, directory, outcome, recoveries)
     return outcome
@@ -81,7 +88,9 @@ def _cut(disk: Disk, last: Event | None, killed: bool, rng: random.Random, targe
     return 0
 
 
-def _check(workload: Workload, image: Path, position: int, killed: bool, rng: random.Random) -> list[Violation]:
+def _check(
+    workload: Workload, image: Path, position: int, killed: bool, rng: random.Random
+) -> list[Violation]:
     return check_image(
         image,
         workload.options,
@@ -105,9 +114,7 @@ def _cut_recovery(
 ) -> None:
     """Let the image recover, recorded; then cut that recovery a few times and check, or recover again."""
     recorder = Recorder(image)
-    store = MessageStore(
-        replace(workload.options, data_dir=image), clock_ms=FakeClock(workload.clock.now_ms)
-    )
+    store = MessageStore(replace(workload.options, data_dir=image), clock_ms=FakeClock(workload.clock.now_ms))
     with recorder:
         try:
             store.open()
@@ -124,10 +131,11 @@ def _cut_recovery(
         dies = rng.random() < 0.5
         again = image.with_name(f"{image.name}-{depth}")
         _cut(disk, events[cut_at - 1] if cut_at else None, dies, rng, again)
-        inner = f"{where}, then event {cut_at} of {len(events)} of recovery ({'kill' if dies else 'power cut'})"
+        inner = (
+            f"{where}, then event {cut_at} of {len(events)} of recovery ({'kill' if dies else 'power cut'})"
+        )
         if depth > 1 and rng.random() < 0.3:
             _cut_recovery(workload, again, position, killed and dies, inner, rng, outcome, depth - 1)
         else:
             outcome.add(inner, _check(workload, again, position, killed and dies, rng))
         shutil.rmtree(again)
-

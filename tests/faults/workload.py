@@ -24,7 +24,7 @@ from reput_protocol.codes import AckLevel
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.message import Message
 from reput_protocol.record_batch import check_put_block, encode_put_block
-from stores import BORN_HOST, T0, FakeClock, put, small_options
+from stores import BORN_HOST, T0, FakeClock, small_options
 
 Queue = tuple[str, int]
 QUEUES: tuple[Queue, ...] = (("T", 0), ("T", 1), ("U", 0), ("rare", 0), ("D", 0), ("D", 1))
@@ -143,7 +143,8 @@ class Workload:
 
     def put(self) -> None:
         (queue,) = self.rng.choices(QUEUES, _WEIGHTS)
-        bodies = self.new_bodies(self.rng.randrange(1, 6), self.rng.choice((10, 100, 700)))
+        size = self.rng.choice((10, 100, 700, 2500))
+        bodies = self.new_bodies(1 if size > 1000 else self.rng.randrange(1, 6), size)
         properties = {"p": "v" * self.rng.randrange(1, 300)} if self.rng.random() < 0.3 else None
         messages = [Message(queue[0], body, tag="a", properties=properties) for body in bodies]
         block = bytearray(encode_put_block(messages, *queue, T0))

@@ -23,7 +23,14 @@ from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
-from reput_broker.store.errors import DiskFull, StoreClosed, StoreDamaged, StoreError, StoreReadOnly
+from reput_broker.store.errors import (
+    DiskFull,
+    FlushFailed,
+    StoreClosed,
+    StoreDamaged,
+    StoreError,
+    StoreReadOnly,
+)
 from reput_broker.store.file_io import is_out_of_descriptors
 from reput_broker.store.get_message import (
     ARRAY_THRESHOLD,
@@ -526,8 +533,8 @@ class MessageStore:
         """Dispatch what the log holds beyond the last step, about `max_bytes` of it; return how many records.
 
         0 means that there is nothing to do now: everything is dispatched, the disk is full or no file can be opened
-        (dispatch tries again by itself, a moment later), or what comes next cannot be read, or written. The last two
-        make the store read-only: what was put behind could not be consumed.
+        (dispatch tries again by itself, a moment later), or what comes next cannot be read, written or synced. The last
+        three make the store read-only: what was put behind could not be consumed.
         """
         if self._read_only_reason is not None and self.stats.dispatch_damage:
             return 0
@@ -542,7 +549,7 @@ class MessageStore:
             self._dispatch_wants_space = True
             self._note_disk_full(error)
             return 0
-        except (StoreDamaged, QueueGap) as error:
+        except (StoreDamaged, QueueGap, FlushFailed) as error:
             self.stats.dispatch_damage += 1
             self._become_read_only(str(error))
             return 0
@@ -657,10 +664,13 @@ class MessageStore:
 
         Raises:
             StoreReadOnly: the sync failed.
+            OSError: no descriptor was to be had; nothing has changed.
         """
         try:
             self._checkpoint.flush()
         except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise  # nothing has failed: the next call does it
             self._become_read_only(str(error))
             raise StoreReadOnly(str(error)) from error
         self.stats.checkpoints += 1

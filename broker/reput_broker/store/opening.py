@@ -261,7 +261,9 @@ def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool, mark: 
     queues.truncate_dirty(end.checked_from if drop_first else end.end_offset)
     for queue in queues:
         if not queue.has_files:
-            queue.max_physical_offset = -1  # it has nothing, whatever it was cut at: no record is a repetition
+            queue.max_physical_offset = (
+                -1
+            )  # it has nothing, whatever it was cut at: no record is a repetition
     facts: dict[str, object] = {}
     try:
         _dispatch(parts, end.checked_from, end.end_offset)
@@ -274,7 +276,11 @@ def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool, mark: 
                 facts = {"entries": entries, "entries_expected": mark.queues_digest}
         late = next((queue for queue in queues if queue.first_queue_offset > 0), None)
         if late is not None and parts.log.min_offset == 0:
-            facts = {"topic": late.topic, "queue_id": late.queue_id, "first_queue_offset": late.first_queue_offset}
+            facts = {
+                "topic": late.topic,
+                "queue_id": late.queue_id,
+                "first_queue_offset": late.first_queue_offset,
+            }
     if facts:
         parts.options.on_event("queues_completed_from_beginning", facts)
         queues.truncate_dirty(parts.log.min_offset)

@@ -213,16 +213,20 @@ class SparseFileQueue:
             generation = self._generation
             position, end = self.flushed, self.end
             names_dirty, self._names_dirty = self._names_dirty, False
-        while position < end:
-            start = position - position % self.file_size
-            try:
-                self._sync_file(start)
-            except FileMissing:
-                if generation == self._generation and start >= self.first_start:
-                    raise
-            position = start + self.file_size
-        if names_dirty:
-            self._sync_names(generation)
+        try:
+            while position < end:
+                start = position - position % self.file_size
+                try:
+                    self._sync_file(start)
+                except FileMissing:
+                    if generation == self._generation and start >= self.first_start:
+                        raise
+                position = start + self.file_size
+            if names_dirty:
+                self._sync_names(generation)
+        except BaseException:
+            self._names_dirty = self._names_dirty or names_dirty
+            raise
         with self._lock:
             if generation == self._generation:
                 self.flushed = max(self.flushed, end)

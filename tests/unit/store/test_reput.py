@@ -258,7 +258,9 @@ def test_syncs_of_log_and_queues_never_move_the_mark_back(tmp_path: Path) -> Non
     assert checkpoint.mark == FlushMark(end, end, 1)
     threads = [
         threading.Thread(target=lambda: [checkpoint.move_mark(flushed_offset=n) for n in range(20_000)]),
-        threading.Thread(target=lambda: [checkpoint.move_mark(queues_offset=n, entries=n) for n in range(20_000)]),
+        threading.Thread(
+            target=lambda: [checkpoint.move_mark(queues_offset=n, entries=n) for n in range(20_000)]
+        ),
     ]
     for thread in threads:
         thread.start()
