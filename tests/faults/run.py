@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this directory: its names are not for everybody
 
 from faults.kinds import KINDS, Tried
 from faults.planted import BUGS, Bug, images_until_caught
