@@ -14,7 +14,8 @@ from pathlib import Path
 
 import structlog
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this directory: its names are not for everybody
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.remove(str(Path(__file__).resolve().parent))  # where `outcome` is ours, and trio wants another
 
 from faults.kinds import KINDS, Tried
 from faults.planted import BUGS, Bug, images_until_caught

@@ -261,9 +261,8 @@ def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool, mark: 
     queues.truncate_dirty(end.checked_from if drop_first else end.end_offset)
     for queue in queues:
         if not queue.has_files:
-            queue.max_physical_offset = (
-                -1
-            )  # it has nothing, whatever it was cut at: no record is a repetition
+            # It has nothing, wherever it was cut: no record is a repetition.
+            queue.max_physical_offset = -1
     facts: dict[str, object] = {}
     try:
         _dispatch(parts, end.checked_from, end.end_offset)
