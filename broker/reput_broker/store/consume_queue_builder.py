@@ -46,6 +46,8 @@ class ConsumeQueueBuilder:
     def __init__(self, queues: ConsumeQueueTable, bit_maps_of: FilterBitMaps | None = None) -> None:
         self._queues = queues
         self._bit_maps_of = bit_maps_of
+        self.entries = 0
+        """How many entries the queues have in all, as far as the owner has said how many there were."""
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Write the entries of the batch, one write per queue.
@@ -61,6 +63,7 @@ class ConsumeQueueBuilder:
             if rows.first_queue_offset > queue.max_queue_offset:
                 self._fill_gap(queue, rows)
             bit_maps = None if self._bit_maps_of is None else self._bit_maps_of(batch, rows)
+            before = queue.max_queue_offset
             if len(rows.sizes) == 1:
                 queue.put_message_position_info(
                     int(rows.physical_offsets[0]),
@@ -79,6 +82,7 @@ class ConsumeQueueBuilder:
                     rows.store_timestamps_ms,
                     bit_maps,
                 )
+            self.entries += queue.max_queue_offset - before
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
         raise QueueGap(

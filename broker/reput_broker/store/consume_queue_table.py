@@ -32,14 +32,16 @@ class ConsumeQueueTable:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find every queue on the disk: a directory is a topic, a numeric directory in it a queue.
+
+        After a crash files behind a gap do not count; `recover` removes them.
 
         Raises:
             ForeignFile, StoreDamaged: a queue's files do not fit the configured size or have a gap.
         """
         for topic, queue_id in _queues_below(self.root):
-            self.find_or_create(topic, queue_id).load()
+            self.find_or_create(topic, queue_id).load(after_crash=after_crash)
         if self._options.consume_queue_ext:
             for topic, queue_id in _queues_below(self._options.consume_queue_ext_dir):
                 if (topic, queue_id) not in self._queues:
@@ -124,6 +126,14 @@ class ConsumeQueueTable:
     def max_physical_offset(self) -> int:
         """Return the furthest end of an indexed record, -1 if no queue knows one."""
         return max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
+
+    def entries(self) -> int:
+        """Return the sum of all maximum queue offsets: how many entries were ever made for the queues there are."""
+        return sum(queue.max_queue_offset for queue in self.queues())
+
+    def entries_before(self, physical_offset: int) -> int:
+        """Return what `entries` was when the log had been dispatched up to an offset."""
+        return sum(queue.queue_offset_of(physical_offset) for queue in self.queues())
 
     def correct_min_offsets(self, min_physical_offset: int) -> None:
         """Move every queue's minimum to the first message that is still in the log."""
