@@ -145,6 +145,11 @@ class Apache:
         face: `store` for the store library alone, `broker` for a whole broker with the official client.
         data_dir: the store directory.
         port: where the broker listens; the store library only writes it into records.
+        geometry: sizes of its files.
+        flush_sync: SYNC_FLUSH instead of ASYNC_FLUSH.
+        record_crc: end every record with a checksum of the whole, and take none without (store library only).
+        store_ip: what the store library writes into records as its address.
+        group: the consumer group of the broker's client.
     """
 
     def __init__(
@@ -155,6 +160,8 @@ class Apache:
         port: int = 10911,
         geometry: Geometry = SMALL,
         flush_sync: bool = False,
+        record_crc: bool = False,
+        store_ip: str = "127.0.0.1",
         group: str = "conformance",
     ) -> None:
         settings = {
@@ -165,6 +172,8 @@ class Apache:
             "indexEntries": geometry.index_entries,
             "port": port,
             "flushSync": flush_sync,
+            "recordCrc": record_crc,
+            "storeIp": store_ip,
             "group": group,
         }
         home = data_dir.parent / f"{data_dir.name}.apache"  # RocketMQ writes its logs below its user's home

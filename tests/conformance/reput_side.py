@@ -28,13 +28,14 @@ _GEOMETRY_OF_INDEX = (
 )
 
 
-def store_options(data_dir: Path) -> StoreOptions:
+def store_options(data_dir: Path, *, record_crc: bool = False) -> StoreOptions:
     """Options with the sizes that RocketMQ is given."""
     return StoreOptions(
         data_dir=data_dir,
         commit_log_file_size=SMALL.commit_log_file_size,
         consume_queue_entries=SMALL.consume_queue_entries,
         host=Host("127.0.0.1", 10911),
+        record_crc=record_crc,
         **_GEOMETRY_OF_INDEX,
     )
 
@@ -52,24 +53,37 @@ class MovingClock(FakeClock):
         return self.now_ms
 
 
-def open_store(data_dir: Path, *, clock: FakeClock | None = None) -> MessageStore:
+def open_store(data_dir: Path, *, clock: FakeClock | None = None, record_crc: bool = False) -> MessageStore:
     """Open the directory; the clock stands at the present time unless there is another."""
-    return opened(store_options(data_dir), clock or FakeClock(int(time.time() * 1000)))
+    options = store_options(data_dir, record_crc=record_crc)
+    return opened(options, clock or FakeClock(int(time.time() * 1000)))
 
 
-def put_lists(store: MessageStore, lists: list[list[Sent]]) -> None:
-    """Store messages, lists of more than one as batches, and dispatch them as the broker's services would."""
+def put_lists(
+    store: MessageStore, lists: list[list[Sent]], *, dispatch: bool = True, blocks: bool = True
+) -> None:
+    """Store messages, lists of more than one as batches, and flush and dispatch them as the services would.
+
+    Args:
+        store: where to.
+        lists: the messages, in order.
+        dispatch: without it the queues are left behind.
+        blocks: put batches, and some of the others, as blocks that a client of Reput encoded.
+    """
     for number, batch in enumerate(lists):
-        if len(batch) > 1 or (number % 3 == 0 and _can_travel_in_block(batch[0])):
+        if not blocks:
+            assert store.put_records([_record(sent) for sent in batch]).status is PutStatus.PUT_OK
+        elif len(batch) > 1 or (number % 3 == 0 and _can_travel_in_block(batch[0])):
             _put_block(store, batch)
         else:
             result = store.put_record(_record(batch[0]))
             assert result.status is PutStatus.PUT_OK
         if store.should_prepare_next_file():
             store.prepare_next_file()
-        if number % 16 == 0:
+        if dispatch and number % 16 == 0:
             dispatch_all(store)
-    dispatch_all(store)
+    if dispatch:
+        dispatch_all(store)
 
 
 def _can_travel_in_block(sent: Sent) -> bool:

@@ -29,6 +29,7 @@ from conformance.reput_broker_side import (
 from conformance.reput_side import REPUT_WRITES_INDEX
 from conformance.test_store_handover import Lists, apache_puts
 from reput_protocol.host import Host
+from reput_protocol.loose_json import read_json
 from reput_protocol.message_id import offset_message_id
 
 pytestmark = pytest.mark.process
@@ -114,6 +115,7 @@ def apache_agrees(apache: Apache, ours: View, progress: dict[QueueKey, int], tim
         COUNTS["offsets equal by time"] += len(times)
     assert {queue: apache_committed(apache, queue) for queue in progress} == progress
     COUNTS["committed offsets equal"] += len(progress)
+    admin_tool_agrees(apache, ours, progress)
 
 
 def apache_committed(apache: Apache, queue: QueueKey) -> int:
@@ -131,6 +133,26 @@ def times_in(address: str, view: View) -> Times:
         times = sorted({time + step for time in stored[:: max(1, len(stored) // 8)] for step in (-1, 0, 1)})
         found[queue] = (times, offsets_by_time(address, queue, times))
     return found
+
+
+def admin_tool_agrees(apache: Apache, ours: View, progress: dict[QueueKey, int]) -> None:
+    """`mqadmin` shows the same bounds of every queue, and the same progress."""
+    for topic in {topic for (topic, _), described in ours.items() if described}:
+        rows = printed_rows(apache, "topicStatus", "-t", topic)
+        bounds = {(topic, int(row[1])): (int(row[2]), int(row[3])) for row in rows}
+        assert {queue: (0, len(ours[queue])) for queue in ours if queue[0] == topic}.items() <= bounds.items()
+    rows = printed_rows(apache, "consumerProgress", "-g", GROUP)
+    shown = {(row[0], int(row[2])): (int(row[3]), int(row[4])) for row in rows}
+    assert {queue: (len(ours[queue]), progress[queue]) for queue in progress if queue[0] != LONG_TOPIC}.items() <= (
+        shown.items()
+    )
+    COUNTS["rows of mqadmin equal"] += len(shown)
+
+
+def printed_rows(apache: Apache, *arguments: str) -> list[list[str]]:
+    """The rows about queues that a command of `mqadmin` prints, as columns."""
+    (line,) = apache.ask("admin", arguments=arguments)
+    return [text.split() for text in line["printed"].splitlines() if " broker-a " in f" {text}"]
 
 
 def share(view: View, part: float) -> dict[QueueKey, int]:
@@ -227,6 +249,7 @@ def test_reput_serves_what_apache_served_and_hands_back(tmp_path: Path, stop: st
             apache.stop()
         else:
             apache.kill()
+    tables = config_files(data_dir)
 
     with broker_process(data_dir, port) as reput:
         if stop == "killed":  # RocketMQ had not saved them: it does so every few seconds
@@ -242,5 +265,26 @@ def test_reput_serves_what_apache_served_and_hands_back(tmp_path: Path, stop: st
         if stop == "killed":
             reput.kill()
 
+    tables_are_kept(tables, config_files(data_dir))
+
     with Apache("broker", data_dir, port=port, group=GROUP) as apache:
         apache_agrees(apache, ours, progress, times)
+
+
+def config_files(data_dir: Path) -> dict[str, bytes]:
+    """RocketMQ's tables, without what they were before."""
+    return {
+        path.name: path.read_bytes() for path in (data_dir / "config").iterdir() if path.suffix != ".bak"
+    }
+
+
+def tables_are_kept(before: dict[str, bytes], after: dict[str, bytes]) -> None:
+    """Topics keep all that is said of them; tables that Reput has no use for are left alone."""
+    topics = read_json(before["topics.json"])["topicConfigTable"]
+    assert topics.items() <= read_json(after["topics.json"])["topicConfigTable"].items()
+    assert read_json(before["topics.json"])["dataVersion"]["counter"] <= (
+        read_json(after["topics.json"])["dataVersion"]["counter"]
+    )
+    kept = before.keys() - {"topics.json", "consumerOffset.json"}
+    assert {name: before[name] for name in kept} == {name: after[name] for name in kept}
+    COUNTS["tables kept"] += len(before)

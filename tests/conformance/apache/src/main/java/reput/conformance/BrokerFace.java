@@ -1,6 +1,9 @@
 package reput.conformance;
 
 import com.alibaba.fastjson2.JSONObject;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -18,6 +21,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.RequestCode;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /** A whole broker in this process, and the official producer and consumer connected to it. */
 final class BrokerFace implements Face {
@@ -27,6 +31,7 @@ final class BrokerFace implements Face {
     private final DefaultMQProducer producer;
     private final DefaultMQPullConsumer consumer;
     private final String brokerName;
+    private final String address;
 
     BrokerFace(Settings settings) throws Exception {
         BrokerConfig brokerConfig = new BrokerConfig();
@@ -42,7 +47,7 @@ final class BrokerFace implements Face {
         if (!controller.initialize()) {
             throw new IllegalStateException("the broker does not initialize on " + settings.dir);
         }
-        String address = "127.0.0.1:" + settings.port;
+        address = "127.0.0.1:" + settings.port;
         // There is no name server: the broker answers for itself.
         controller.getRemotingServer().registerProcessor(RequestCode.GET_ROUTEINFO_BY_TOPIC,
             new OwnRoute(controller, address), controller.getAdminBrokerExecutor());
@@ -153,6 +158,21 @@ final class BrokerFace implements Face {
     public void commit(JSONObject request) throws Exception {
         consumer.getDefaultMQPullConsumerImpl().getOffsetStore()
             .updateConsumeOffsetToBroker(queue(request), request.getLongValue("offset"), false);
+    }
+
+    @Override
+    public void admin(JSONObject request, Lines lines) {
+        List<String> arguments = new ArrayList<>(request.getList("arguments", String.class));
+        arguments.add("-n");
+        arguments.add(address);
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
+        try {
+            MQAdminStartup.main0(arguments.toArray(new String[0]), null);
+        } finally {
+            System.setOut(System.err);
+        }
+        lines.add(Map.of("printed", printed.toString(StandardCharsets.UTF_8)));
     }
 
     @Override

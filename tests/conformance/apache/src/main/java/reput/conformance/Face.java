@@ -35,6 +35,9 @@ interface Face {
     /** Commits {@code offset} for a queue. */
     void commit(JSONObject request) throws Exception;
 
+    /** What a command of {@code mqadmin} prints, given its {@code arguments}. */
+    void admin(JSONObject request, Lines lines) throws Exception;
+
     /** Stops in order. */
     void close() throws Exception;
 }

@@ -74,6 +74,9 @@ public final class Main {
                 case "commit":
                     face.commit(request);
                     break;
+                case "admin":
+                    face.admin(request, out);
+                    break;
                 default:
                     throw new IllegalArgumentException("unknown verb " + verb);
             }

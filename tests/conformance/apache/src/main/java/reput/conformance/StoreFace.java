@@ -35,7 +35,7 @@ final class StoreFace implements Face {
         store = new DefaultMessageStore(settings.storeConfig(), new BrokerStatsManager("conformance", false),
             (topic, queueId, logicOffset, tagsCode, storeTime, bitMap, properties) -> { },
             brokerConfig, new ConcurrentHashMap<>());
-        storeHost = new InetSocketAddress("127.0.0.1", settings.port);
+        storeHost = new InetSocketAddress(settings.storeIp, settings.port);
         if (!store.load()) {
             throw new IllegalStateException("the store does not load " + settings.dir);
         }
@@ -201,6 +201,11 @@ final class StoreFace implements Face {
     @Override
     public void commit(JSONObject request) {
         throw new UnsupportedOperationException("the store keeps no offsets of groups");
+    }
+
+    @Override
+    public void admin(JSONObject request, Lines lines) {
+        throw new UnsupportedOperationException("there is no broker to administer");
     }
 
     @Override
