@@ -18,7 +18,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo bench crash image-check lock clean
+.PHONY: help setup run test check format demo bench crash conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -61,6 +61,9 @@ bench: $(READY) ## measure speed and memory on this machine
 
 crash: $(READY) ## kill the broker ROUNDS times and look for what it lost; SEED repeats a run
 	$(BIN)/python tests/crash/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+conformance: $(READY) ## hand directories to and fro between this broker and Apache RocketMQ (java, mvn) and count
+	$(BIN)/python -m pytest tests/conformance $(ARGS)
 
 image-check: $(READY) ## build the image and run it; INSTALL=1 may install what is missing with apt
 	$(BIN)/python tools/image_check.py $(if $(INSTALL),--install) $(ARGS)

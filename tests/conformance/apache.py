@@ -7,14 +7,15 @@ fetches RocketMQ and what it needs from Maven Central, some 90 MB, once.
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -122,20 +123,9 @@ def free_broker_port() -> int:
     """A loopback port for a RocketMQ broker, which takes the one two below as well."""
     while True:
         port = free_port()
-        try:
-            with _bound(port - 2):
-                return port
-        except OSError:
-            continue
-
-
-@contextmanager
-def _bound(port: int) -> Iterator[None]:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", port))
-        yield
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port - 2))
+            return port
 
 
 class Apache:
@@ -248,9 +238,7 @@ class Apache:
         assert not odd, f"RocketMQ does not find {odd[:3]}"
         return [base64.b64decode(line["record"]) for line in lines]
 
-    def by_time(
-        self, topic: str, queue_id: int, times: Sequence[int], boundary: str = "lower"
-    ) -> list[int]:
+    def by_time(self, topic: str, queue_id: int, times: Sequence[int], boundary: str = "lower") -> list[int]:
         """The queue offset that each of the times leads to."""
         lines = self.ask("by_time", topic=topic, queueId=queue_id, times=list(times), boundary=boundary)
         return [line["offset"] for line in lines]
@@ -270,10 +258,8 @@ class Apache:
     def _close_pipes(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
 
     def _log_tail(self) -> str:
         lines = self._errors.read_text(errors="replace").splitlines()

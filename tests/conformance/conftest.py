@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from conformance import apache
@@ -16,10 +14,7 @@ def rocketmq() -> None:
     try:
         apache.classpath()
     except apache.Unreachable as error:
-        reason = f"conformance with Apache RocketMQ was not checked: {error}"
-        if os.environ.get("REPUT_CONFORMANCE") == "required":
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        pytest.skip(f"conformance with Apache RocketMQ was not checked: {error}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -97,7 +97,7 @@ def commit(broker: BrokerProcess, offsets: Mapping[QueueKey, int]) -> None:
     with PullConsumer(broker.address, group=GROUP) as consumer:
         for (topic, queue_id), offset in offsets.items():
             consumer.commit(topic, queue_id, offset)
-    expected = {f"{topic}@{GROUP}": {} for topic, _ in offsets}
+    expected: dict[str, dict[int, int]] = {f"{topic}@{GROUP}": {} for topic, _ in offsets}
     for (topic, queue_id), offset in offsets.items():
         expected[f"{topic}@{GROUP}"][queue_id] = offset
     deadline = time.monotonic() + 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from conformance.apache import SMALL
@@ -23,21 +24,19 @@ from stores import BORN_HOST, PLENTY, FakeClock, dispatch_all, opened
 REPUT_WRITES_INDEX = False
 """Whether Reput's store keeps `index/`. Until it does, RocketMQ is asked only for keys that it has indexed itself."""
 
-_GEOMETRY_OF_INDEX = (
-    {"index_slots": SMALL.index_slots, "index_entries": SMALL.index_entries} if REPUT_WRITES_INDEX else {}
-)
+_INDEX_SIZES = {"index_slots": SMALL.index_slots, "index_entries": SMALL.index_entries}
 
 
 def store_options(data_dir: Path, *, record_crc: bool = False) -> StoreOptions:
     """Options with the sizes that RocketMQ is given."""
-    return StoreOptions(
+    options = StoreOptions(
         data_dir=data_dir,
         commit_log_file_size=SMALL.commit_log_file_size,
         consume_queue_entries=SMALL.consume_queue_entries,
         host=Host("127.0.0.1", 10911),
         record_crc=record_crc,
-        **_GEOMETRY_OF_INDEX,
     )
+    return replace(options, **_INDEX_SIZES) if REPUT_WRITES_INDEX else options  # type: ignore[arg-type]
 
 
 class MovingClock(FakeClock):
@@ -88,7 +87,9 @@ def put_lists(
 
 def _can_travel_in_block(sent: Sent) -> bool:
     special = {"DELAY", "REAL_TOPIC", "TRAN_MSG"}
-    return not (sent.sys_flag or sent.reconsume_times or special & sent.properties.keys() or ":" in sent.born_ip)
+    return not (
+        sent.sys_flag or sent.reconsume_times or special & sent.properties.keys() or ":" in sent.born_ip
+    )
 
 
 def _put_block(store: MessageStore, batch: list[Sent]) -> None:
@@ -106,9 +107,7 @@ def _put_block(store: MessageStore, batch: list[Sent]) -> None:
         for sent in batch
     ]
     block = bytearray(encode_put_block(messages, topic, queue_id, int(time.time() * 1000)))
-    result = store.put_block(
-        block, topic=topic, queue_id=queue_id, count=len(batch), born_host=BORN_HOST
-    )
+    result = store.put_block(block, topic=topic, queue_id=queue_id, count=len(batch), born_host=BORN_HOST)
     assert result.status is PutStatus.PUT_OK
 
 

@@ -60,9 +60,7 @@ def for_apache(seed: int, count: int) -> Lists:
     names counts: all of them then bear the unique id that the client gave to the batch.
     """
     return [
-        [replace(sent, properties=without_unique_id(sent)) for sent in batch]
-        if len(batch) > 1
-        else batch
+        [replace(sent, properties=without_unique_id(sent)) for sent in batch] if len(batch) > 1 else batch
         for batch in workload.messages(seed, count, for_clients=True)
     ]
 
@@ -108,14 +106,15 @@ def apache_agrees(apache: Apache, ours: View, progress: dict[QueueKey, int], tim
     assert theirs == ours
     COUNTS["messages equal by queue offset"] += sum(map(len, ours.values()))
     for topic, pairs in ids_of(ours).items():
-        assert apache.ask("by_id", topic=topic, ids=[text for text, _ in pairs]) == [found for _, found in pairs]
+        assert apache.ask("by_id", topic=topic, ids=[text for text, _ in pairs]) == [
+            found for _, found in pairs
+        ]
         COUNTS["messages equal by id"] += len(pairs)
     for (topic, queue_id), (times, offsets) in times_found.items():
         assert apache.by_time(topic, queue_id, times) == offsets, f"queue {queue_id} of {topic}"
         COUNTS["offsets equal by time"] += len(times)
     assert {queue: apache_committed(apache, queue) for queue in progress} == progress
     COUNTS["committed offsets equal"] += len(progress)
-    admin_tool_agrees(apache, ours, progress)
 
 
 def apache_committed(apache: Apache, queue: QueueKey) -> int:
@@ -143,9 +142,9 @@ def admin_tool_agrees(apache: Apache, ours: View, progress: dict[QueueKey, int])
         assert {queue: (0, len(ours[queue])) for queue in ours if queue[0] == topic}.items() <= bounds.items()
     rows = printed_rows(apache, "consumerProgress", "-g", GROUP)
     shown = {(row[0], int(row[2])): (int(row[3]), int(row[4])) for row in rows}
-    assert {queue: (len(ours[queue]), progress[queue]) for queue in progress if queue[0] != LONG_TOPIC}.items() <= (
-        shown.items()
-    )
+    assert {
+        queue: (len(ours[queue]), progress[queue]) for queue in progress if queue[0] != LONG_TOPIC
+    }.items() <= (shown.items())
     COUNTS["rows of mqadmin equal"] += len(shown)
 
 
@@ -182,7 +181,8 @@ def apache_finds_by_key(apache: Apache, view: View, indexed_from: int) -> None:
 
 def log_end(view: View) -> int:
     """Beyond the start of the last message."""
-    return 1 + max(message["physicalOffset"] for described in view.values() for message in described)
+    offsets: list[int] = [message["physicalOffset"] for described in view.values() for message in described]
+    return max(offsets) + 1
 
 
 @pytest.mark.parametrize("stop", ["clean", "killed"])
@@ -201,6 +201,7 @@ def test_apache_serves_what_reput_served_and_hands_back(tmp_path: Path, stop: st
 
     with Apache("broker", data_dir, port=port, group=GROUP) as apache:
         apache_agrees(apache, ours, progress, times)
+        admin_tool_agrees(apache, ours, progress)
         more = for_apache(22, SECOND)
         apache_puts(apache, more, done="SEND_OK")
         theirs = apache_reads(apache)
@@ -273,17 +274,16 @@ def test_reput_serves_what_apache_served_and_hands_back(tmp_path: Path, stop: st
 
 def config_files(data_dir: Path) -> dict[str, bytes]:
     """RocketMQ's tables, without what they were before."""
-    return {
-        path.name: path.read_bytes() for path in (data_dir / "config").iterdir() if path.suffix != ".bak"
-    }
+    return {path.name: path.read_bytes() for path in (data_dir / "config").iterdir() if path.suffix != ".bak"}
 
 
 def tables_are_kept(before: dict[str, bytes], after: dict[str, bytes]) -> None:
     """Topics keep all that is said of them; tables that Reput has no use for are left alone."""
     topics = read_json(before["topics.json"])["topicConfigTable"]
     assert topics.items() <= read_json(after["topics.json"])["topicConfigTable"].items()
-    assert read_json(before["topics.json"])["dataVersion"]["counter"] <= (
-        read_json(after["topics.json"])["dataVersion"]["counter"]
+    assert (
+        read_json(before["topics.json"])["dataVersion"]["counter"]
+        <= (read_json(after["topics.json"])["dataVersion"]["counter"])
     )
     kept = before.keys() - {"topics.json", "consumerOffset.json"}
     assert {name: before[name] for name in kept} == {name: after[name] for name in kept}
