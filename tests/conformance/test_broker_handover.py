@@ -6,11 +6,14 @@ Both listen on the same port, so that the offset message ids that one wrote lead
 from __future__ import annotations
 
 import random
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker_process import BrokerProcess
 from conformance import workload
 from conformance.apache import Apache, free_broker_port
 from conformance.checks import COUNTS, FOUND_AT_ONCE, LATEST
@@ -28,6 +31,9 @@ from conformance.reput_broker_side import (
 )
 from conformance.reput_side import REPUT_WRITES_INDEX
 from conformance.test_store_handover import Lists, apache_puts
+from reput_client.blocking import Message, Producer
+from reput_client.receipts import SendReceipt
+from reput_protocol.errors import ReputError
 from reput_protocol.host import Host
 from reput_protocol.loose_json import read_json
 from reput_protocol.message_id import offset_message_id
@@ -36,6 +42,8 @@ pytestmark = pytest.mark.process
 
 FIRST, SECOND, THIRD = 500, 150, 80
 LONG_TOPIC = workload.LONG_TOPICS[1]
+LOAD_TOPIC = "load"
+ACKNOWLEDGED_MIN = 200
 QUEUES: list[QueueKey] = [
     *((topic, queue_id) for topic in ("orders", "payments") for queue_id in range(workload.TOPICS[topic])),
     (LONG_TOPIC, 0),
@@ -68,6 +76,34 @@ def for_apache(seed: int, count: int) -> Lists:
 def without_unique_id(sent: workload.Sent) -> dict[str, str]:
     """The properties but for one."""
     return {name: value for name, value in sent.properties.items() if name != "UNIQ_KEY"}
+
+
+def bodies(count: int) -> list[bytes]:
+    """The first bodies that are sent while the broker is killed."""
+    return [b"load %d" % number for number in range(count)]
+
+
+def kill_under_load(broker: BrokerProcess) -> list[SendReceipt]:
+    """Kill the broker while messages are sent to it; return what it had acknowledged."""
+    receipts: list[SendReceipt] = []
+
+    def send() -> None:
+        with Producer(broker.address) as producer:
+            for body in bodies(100_000):
+                try:
+                    receipts.append(producer.send(Message(LOAD_TOPIC, body), queue_id=0))
+                except ReputError:
+                    return
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    while len(receipts) < ACKNOWLEDGED_MIN and sender.is_alive():
+        time.sleep(0.001)
+    broker.kill()
+    sender.join()
+    assert len(receipts) >= ACKNOWLEDGED_MIN
+    COUNTS["messages acknowledged before a kill"] += len(receipts)
+    return receipts
 
 
 def is_what_was_sent(view: View, lists: Lists) -> None:
@@ -196,11 +232,14 @@ def test_apache_serves_what_reput_served_and_hands_back(tmp_path: Path, stop: st
         times = times_in(reput.address, ours)
         progress = share(ours, 0.6)
         commit(reput, progress)
-        if stop == "killed":
-            reput.kill()
+        certain = kill_under_load(reput) if stop == "killed" else []
 
     with Apache("broker", data_dir, port=port, group=GROUP) as apache:
         apache_agrees(apache, ours, progress, times)
+        ids = [receipt.offset_message_id for receipt in certain]
+        found = apache.ask("by_id", topic=LOAD_TOPIC, ids=ids)
+        assert [message["queueOffset"] for message in found] == [receipt.queue_offset for receipt in certain]
+        assert [workload.from_base64(message["body"]) for message in found] == bodies(len(certain))
         admin_tool_agrees(apache, ours, progress)
         more = for_apache(22, SECOND)
         apache_puts(apache, more, done="SEND_OK")
