@@ -21,7 +21,7 @@ from reput_protocol.record import Record
 from reput_protocol.record_batch import encode_put_block
 from stores import BORN_HOST, PLENTY, FakeClock, dispatch_all, opened
 
-REPUT_WRITES_INDEX = False
+REPUT_WRITES_INDEX = True
 """Whether Reput's store keeps `index/`. Until it does, RocketMQ is asked only for keys that it has indexed itself."""
 
 _INDEX_SIZES = {"index_slots": SMALL.index_slots, "index_entries": SMALL.index_entries}
