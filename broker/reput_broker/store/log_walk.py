@@ -117,7 +117,7 @@ def _walk(view: memoryview, base_offset: int, check_crc: bool, trusted: int) -> 
         topic = view[parts.topic : parts.topic + parts.topic_size].tobytes()
         if named_offset != base_offset + position:
             reason = f"the record there says that it belongs at log offset {named_offset}"
-        elif not _can_be_topic(topic):
+        elif not can_be_topic(topic):
             reason = f"the record there has topic {topic[:80]!r}"
         elif end > trusted and _has_lost_sector(view, parts.properties, end):
             reason = _UNTRUSTED
@@ -141,7 +141,7 @@ def _walk(view: memoryview, base_offset: int, check_crc: bool, trusted: int) -> 
     return FileWalk(records, position, last, False, scan.reason or "no record is there")
 
 
-def _can_be_topic(topic: bytes) -> bool:
+def can_be_topic(topic: bytes) -> bool:
     """Whether these bytes can name a topic, and so a directory."""
     if len(topic) > _TOPIC_BYTES_MAX or min(topic) < 0x20 or b"/" in topic or topic in (b".", b".."):
         return False
