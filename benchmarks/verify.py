@@ -1,7 +1,7 @@
 """`reput store verify` against a loop that does nothing but check every body's CRC, in the same run.
 
-Prints one line: records and bytes, both speeds, and the ratio (1.0 would be as fast as the bare loop). The store is made
-in a temporary directory; medians of several rounds, both read from the page cache.
+Prints one line: records and bytes, both speeds, and the ratio (1.0 would be as fast as the bare loop). The store is
+made in a temporary directory; medians of several rounds, both read from the page cache.
 """
 
 from __future__ import annotations
@@ -85,9 +85,12 @@ def _fill(root: Path, records: int, size: int) -> None:
 
 def _crc_loop(root: Path) -> None:
     for path in sorted((root / "commitlog").iterdir()):
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            with memoryview(mapped) as view:
-                _crc_file(view)
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
+            _crc_file(view)
 
 
 def _crc_file(view: memoryview) -> None:

@@ -45,5 +45,7 @@ class ExtUnits:
         if bitmap < 0 or size != _HEAD.size + bitmap:
             return f"its extended entry at {position} of {file.path} has size {size} and a bitmap of {bitmap} bytes"
         if code != tags_code:
-            return f"its extended entry at {position} of {file.path} has tags code {code}, should be {tags_code}"
+            return (
+                f"its extended entry at {position} of {file.path} has tags code {code}, should be {tags_code}"
+            )
         return ""

@@ -41,7 +41,9 @@ def keys_of(topic: str, properties: bytes) -> list[str]:
     return keys
 
 
-def tags_codes(batch: LogBatch, topics: list[bytes], shapes: PropertyShapes, levels_ms: Sequence[int]) -> IntArray:
+def tags_codes(
+    batch: LogBatch, topics: list[bytes], shapes: PropertyShapes, levels_ms: Sequence[int]
+) -> IntArray:
     """Return what the queue unit of each record holds: the tag's hash, 0, or when a parked one is due."""
     columns = batch.columns
     codes = np.zeros(len(columns), np.int64)
@@ -66,7 +68,9 @@ def key_hashes(batch: LogBatch, topics: list[bytes], shapes: PropertyShapes) -> 
     columns = batch.columns
     rows_found: list[IntArray] = []
     hashes_found: list[NDArray[np.int32]] = []
-    prefix_of = {topic: java_hash(topic.decode("utf-8", "replace") + "#") & 0xFFFF_FFFF for topic in set(topics)}
+    prefix_of = {
+        topic: java_hash(topic.decode("utf-8", "replace") + "#") & 0xFFFF_FFFF for topic in set(topics)
+    }
     prefixes: IntArray | int = prefix_of[topics[0]]
     if len(topics) > 1:
         prefixes = np.array([prefix_of[topic] for topic in topics], np.int64)

@@ -1,10 +1,10 @@
 """One index file as it lies on the disk (RocketMQ: IndexFile, IndexHeader).
 
-    40 bytes of header, H slots of 4 bytes, N entries of 20 bytes; entry 0 is never used
+40 bytes of header, H slots of 4 bytes, N entries of 20 bytes; entry 0 is never used
 
-    header  i64 begin time, i64 end time, i64 begin offset, i64 end offset, i32 slots in use, i32 next free entry
-    slot    i32 newest entry of its chain, 0 if none
-    entry   i32 hash, i64 log offset, i32 seconds after the begin time, i32 the entry before it in its chain
+header  i64 begin time, i64 end time, i64 begin offset, i64 end offset, i32 slots in use, i32 next free entry
+slot    i32 newest entry of its chain, 0 if none
+entry   i32 hash, i64 log offset, i32 seconds after the begin time, i32 the entry before it in its chain
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,7 +122,10 @@ class StoreLayout:
         directories = list(_queue_directories(self.consume_queue_dir))
         if not self.queue_file_size:
             sizes = Counter(
-                entry.stat().st_size for _, _, path in directories for entry in os.scandir(path) if entry.is_file()
+                entry.stat().st_size
+                for _, _, path in directories
+                for entry in os.scandir(path)
+                if entry.is_file()
             )
             self.queue_file_size = _most_common(sizes)
         self.queues = [
@@ -149,7 +153,9 @@ class StoreLayout:
         if not self.index_dir.is_dir():
             return []
         return sorted(
-            path for path in self.index_dir.iterdir() if path.is_file() and path.name.isascii() and path.name.isdecimal()
+            path
+            for path in self.index_dir.iterdir()
+            if path.is_file() and path.name.isascii() and path.name.isdecimal()
         )
 
 
@@ -166,7 +172,9 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
             path = Path(entry.path)
             name = entry.name
             if not (name.isascii() and name.isdecimal()) or len(name) != _NAME_DIGITS:
-                stream.odd.append(OddFile(path, 0, "its name is not a 20-digit offset: it belongs somewhere else"))
+                stream.odd.append(
+                    OddFile(path, 0, "its name is not a 20-digit offset: it belongs somewhere else")
+                )
                 continue
             stream.files.append(StreamFile(path, int(name), entry.stat().st_size))
     stream.files.sort(key=lambda file: file.start)
@@ -203,7 +211,7 @@ def _guess_size(files: Sequence[StreamFile]) -> int:
     """The size of every file: the step from name to name if a file has just that, else what most files have."""
     if not files:
         return 0
-    steps = [after.start - before.start for before, after in zip(files, files[1:], strict=False)]
+    steps = [after.start - before.start for before, after in pairwise(files)]
     step = min(steps, default=0)
     if step and any(file.size == step for file in files):
         return step

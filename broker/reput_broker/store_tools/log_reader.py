@@ -61,6 +61,11 @@ class Damage(NamedTuple):
         return self.file.start + self.position
 
     @property
+    def size(self) -> int:
+        """How many bytes are damaged."""
+        return self.end_position - self.position
+
+    @property
     def end_offset(self) -> int:
         """Log offset after the last damaged byte."""
         return self.file.start + self.end_position
@@ -97,7 +102,9 @@ def read_log(stream: Stream, from_index: int = 0, *, chunk_bytes: int = CHUNK_BY
         if index > from_index:
             before = stream.files[index - 1]
             if file.start != before.start + stream.file_size and index <= last:
-                gap = StreamFile(before.path.with_name(f"{before.start + stream.file_size:020d}"), before.end, 0)
+                gap = StreamFile(
+                    before.path.with_name(f"{before.start + stream.file_size:020d}"), before.end, 0
+                )
                 yield Damage(gap, 0, file.start - before.end, "the file is missing", False)
         if index > last and index > from_index:
             break  # made ahead and never used
@@ -171,7 +178,13 @@ class _FileReading:
                 if self._is_last:
                     self.ended_here = True
                 else:
-                    yield Damage(self._file, position, size, "no record is there, but the log goes on in a later file", False)
+                    yield Damage(
+                        self._file,
+                        position,
+                        size,
+                        "no record is there, but the log goes on in a later file",
+                        False,
+                    )
                 return
             damage = self._damage(position, scan, reason)
             yield damage
@@ -220,7 +233,7 @@ class _FileReading:
     def _damage(self, position: int, scan: RecordScan, reason: str) -> Damage:
         """Find where something sound begins again."""
         size = self._file.size
-        with mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) as view:
+        with mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
             follower = position + scan.size
             if scan.size >= RECORD_BYTES_MIN and follower < size and self._is_sound(view, follower):
                 return Damage(self._file, position, follower, reason, False)
@@ -234,7 +247,7 @@ class _FileReading:
             return Damage(self._file, position, min(max(data_end, whole), size), reason, True)
         return Damage(self._file, position, size, reason, False)
 
-    def _is_sound(self, view: mmap.mmap, position: int) -> bool:
+    def _is_sound(self, view: memoryview, position: int) -> bool:
         scan, extent = locate(view, position, self._file.size, check_crc=False)
         if extent is not None:
             return bool(FRONT.unpack_from(view, position)[6] == self._file.start + position)

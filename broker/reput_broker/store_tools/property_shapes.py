@@ -86,7 +86,8 @@ def java_hashes(text: Bytes2D, prefixes: IntArray | int = 0) -> NDArray[np.int32
     else:
         start = (prefixes.astype(np.uint32) * np.uint32(shift)).astype(np.uint32)
     value = (text.astype(np.uint32) @ powers + start).astype(np.uint32)
-    return value.view(np.int32)
+    hashes: NDArray[np.int32] = value.view(np.int32)
+    return hashes
 
 
 class _Shape(NamedTuple):

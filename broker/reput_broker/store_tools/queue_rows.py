@@ -48,7 +48,12 @@ def queue_runs(batch: LogBatch, topics: list[bytes], tags_codes: IntArray) -> It
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         for start, stop in pairwise([0, *breaks.tolist(), len(numbers)]):
             yield QueueRun(
-                topic, queue_id, int(numbers[start]), offsets[start:stop], sizes[start:stop], codes[start:stop]
+                topic,
+                queue_id,
+                int(numbers[start]),
+                offsets[start:stop],
+                sizes[start:stop],
+                codes[start:stop],
             )
 
 

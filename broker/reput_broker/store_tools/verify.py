@@ -12,13 +12,13 @@ from typing import Any
 
 from reput_broker.store.log_walk import can_be_topic
 from reput_broker.store.options import DELAY_LEVELS_MS
+from reput_broker.store_tools.index_keys import tags_codes
 from reput_broker.store_tools.layout import Geometry, OddFile, StoreLayout
 from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, crc_faults, read_log
-from reput_broker.store_tools.index_keys import tags_codes
 from reput_broker.store_tools.property_shapes import property_shapes
 from reput_broker.store_tools.queue_rows import queue_runs, topics_of
 from reput_broker.store_tools.report import FAULTS_KEPT, Progress, Report, no_progress
-from reput_broker.store_tools.verify_checkpoint import LogFacts, valid_mark, verify_checkpoint
+from reput_broker.store_tools.verify_checkpoint import LogFacts, index_time, valid_mark, verify_checkpoint
 from reput_broker.store_tools.verify_index import IndexCheck
 from reput_broker.store_tools.verify_queues import LMQ_PREFIX, QueuesCheck
 from reput_broker.store_tools.verify_tables import (
@@ -65,29 +65,33 @@ class Verification:
         self.queue_ends: dict[tuple[str, int], int] = {}
         self._levels = tuple(delay_levels_ms)
         self._progress = progress
-        self._max_store_timestamp = 0
+        self.max_store_timestamp_ms = 0
+        """The latest store time of any record."""
         self._known_topics: set[bytes] = set()
         self._undecided: list[Damage] = []
+        self._unfinished: list[int] = []
 
     def run(self) -> Report:
         """Check everything."""
         report, layout = self.report, self.layout
         if not self.stopped:
-            report.note(f"{layout.abort} is there: the last broker did not stop in order, the next start recovers")
+            report.note(
+                f"{layout.abort} is there: the last broker did not stop in order, the next start recovers"
+            )
         self._verify_files()
         topics = read_topics(layout.config_dir, report)
         deleted = read_deleted_topics(self.root, report)
         other_form = self._topics_of_another_form(topics or {})
         queues = QueuesCheck(layout, deleted, None if topics is None else set(topics), other_form)
-        index = IndexCheck(layout, deleted, report)
-        if not index.is_there:
+        index = IndexCheck(layout, deleted, report, None if self.stopped else index_time(self.root))
+        if not layout.index_files():
             report.note("there is no key index")
         self._walk(queues, index)
         certain = None if self.stopped else (self.mark.queues_offset if self.mark is not None else 0)
-        queues.finish(report, self.damages, self.end_offset, certain)
+        queues.finish(report, self.damages, self.sound_end, certain)
         index.finish(stopped=self.stopped, log_has_damage=bool(self.damages))
         facts = LogFacts(
-            self.end_offset, report.figures["records"], self._max_store_timestamp, bool(self.damages)
+            self.end_offset, report.figures["records"], self.max_store_timestamp_ms, bool(self.damages)
         )
         verify_checkpoint(self.root, facts, report)
         self.queue_ends = queues.ends()
@@ -103,9 +107,16 @@ class Verification:
         for odd in (*self.layout.log.odd, *(odd for queue in self.layout.queues for odd in queue.stream.odd)):
             if not self._was_being_made(odd):
                 self.report.fault("file", *odd)
-        ends = bool(self.mark and self.mark.flushed_offset) or any(queue.stream.files for queue in self.layout.queues)
+        ends = bool(self.mark and self.mark.flushed_offset) or any(
+            queue.stream.files for queue in self.layout.queues
+        )
         if not self.layout.log.files and ends:
-            self.report.fault("file", self.layout.log.directories[0], 0, "there is no log, but queues or a checkpoint of one")
+            self.report.fault(
+                "file",
+                self.layout.log.directories[0],
+                0,
+                "there is no log, but queues or a checkpoint of one",
+            )
 
     def _was_being_made(self, odd: OddFile) -> bool:
         """Whether a start would remove the file: shorter than it must be, the last one, and never written to."""
@@ -169,7 +180,10 @@ class Verification:
             # The rest of the log is gone without a trace: its place must be named too.
             path, position = self.layout.log.place(self.end_offset)
             self.report.fault(
-                "log", path, position, f"the records end here, but had been flushed up to offset {self.mark.flushed_offset}"
+                "log",
+                path,
+                position,
+                f"the records end here, but had been flushed up to offset {self.mark.flushed_offset}",
             )
 
     def _verify_batch(self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck) -> None:
@@ -181,7 +195,9 @@ class Verification:
         for row, reason in bad:
             position = batch.position + int(columns.position[row])
             self._record_damage(batch, row, position, reason)
-        self._max_store_timestamp = max(self._max_store_timestamp, int(columns.head["store_timestamp_ms"].max()))
+        self.max_store_timestamp_ms = max(
+            self.max_store_timestamp_ms, int(columns.head["store_timestamp_ms"].max())
+        )
         shapes = property_shapes(batch)
         for run in queue_runs(batch, topics, tags_codes(batch, topics, shapes, self._levels)):
             queues.compare(run, self.damages)
@@ -209,9 +225,16 @@ class Verification:
         else:
             self._record_fault(damage)
 
+    @property
+    def sound_end(self) -> int:
+        """Where the next start ends the log: before the first record that is not whole, unfinished ones included."""
+        return min([self.end_offset, *self._unfinished, *(damage.offset for damage in self.damages)])
+
     def _note_unfinished(self, damage: Damage) -> None:
+        self._unfinished.append(damage.offset)
         self.report.note(
-            f"{damage.file.path} at byte {damage.position}: {damage.reason}; it had not been flushed, the next start cuts it off"
+            f"{damage.file.path} at byte {damage.position}: {damage.reason}; it had not been flushed, "
+            "the next start cuts it off"
         )
 
     def _record_fault(self, damage: Damage) -> None:
@@ -221,13 +244,13 @@ class Verification:
     def _judge_damage(self, damage: Damage) -> None:
         if damage.is_tail and self._is_unfinished(damage):
             self.report.note(
-                f"{damage.file.path} at byte {damage.position}: {damage.end_position - damage.position} bytes of unfinished "
+                f"{damage.file.path} at byte {damage.position}: {damage.size} bytes of unfinished "
                 f"writes ({damage.reason}); the next start cuts them off"
             )
             return
         if damage.is_tail and self.stopped and self.mark is None and self._begins_with_zeros(damage):
             self.report.note(
-                f"{damage.file.path} at byte {damage.position}: stale bytes behind the end of the log, as RocketMQ leaves "
+                f"{damage.file.path} at byte {damage.position}: stale bytes behind the log's end, as RocketMQ leaves "
                 "them when it cuts"
             )
             return

@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from reput_broker.store.checkpoint import CHECKPOINT_BYTES, FlushMark, StoreCheckpoint
+from reput_broker.store.checkpoint import (
+    CHECKPOINT_BYTES,
+    MARK_AT,
+    MARK_CRC_AT,
+    MARK_END,
+    FlushMark,
+    StoreCheckpoint,
+)
+from reput_broker.store.errors import ForeignFile
 from reput_broker.store_tools.report import Report
 
-_MARK_AT = 40
-_CRC_AT = 68
-_END = 72
 _MAGIC = b"RPUTMARK"
 _FIELDS = (
     ("physicMsgTimestamp", 0),
@@ -41,9 +46,19 @@ def valid_mark(root: Path) -> FlushMark | None:
     checkpoint = StoreCheckpoint(root / "checkpoint")
     try:
         checkpoint.load()
-    except Exception:
+    except ForeignFile:
         return None
     return checkpoint.mark
+
+
+def index_time(root: Path) -> int:
+    """Return the store time up to which full index files are on the disk (RocketMQ: indexMsgTimestamp)."""
+    checkpoint = StoreCheckpoint(root / "checkpoint")
+    try:
+        checkpoint.load()
+    except ForeignFile:
+        return 0
+    return checkpoint.index_msg_timestamp_ms
 
 
 def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:
@@ -57,13 +72,18 @@ def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:
         return
     if len(data) != CHECKPOINT_BYTES:
         report.fault(
-            "checkpoint", path, min(len(data), CHECKPOINT_BYTES), f"it has {len(data)} bytes and must have {CHECKPOINT_BYTES}"
+            "checkpoint",
+            path,
+            min(len(data), CHECKPOINT_BYTES),
+            f"it has {len(data)} bytes and must have {CHECKPOINT_BYTES}",
         )
         return
-    tail = data[_END:].lstrip(b"\0")
+    tail = data[MARK_END:].lstrip(b"\0")
     if tail:
-        report.fault("checkpoint", path, CHECKPOINT_BYTES - len(tail), "bytes that nobody writes are not zero")
-    has_mark = any(data[_MARK_AT:_END])
+        report.fault(
+            "checkpoint", path, CHECKPOINT_BYTES - len(tail), "bytes that nobody writes are not zero"
+        )
+    has_mark = any(data[MARK_AT:MARK_END])
     mark = valid_mark(root)
     if has_mark and mark is None:
         _explain_void_mark(root, path, data, report)
@@ -71,7 +91,7 @@ def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:
         report.fault(
             "checkpoint",
             path,
-            _MARK_AT + 8,
+            MARK_AT + 8,
             f"the log had been flushed up to offset {mark.flushed_offset}, but its records end at {log.end_offset}",
         )
     for name, at in _FIELDS:
@@ -87,18 +107,25 @@ def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:
 
 def _explain_void_mark(root: Path, path: Path, data: bytes, report: Report) -> None:
     """The mark's checksum does not hold: damage, or another broker's work."""
-    covered = bytearray(data[:_END])
-    for position in range(_END):
+    covered = bytearray(data[:MARK_END])
+    for position in range(MARK_END):
         for bit in range(8):
             covered[position] ^= 1 << bit
-            if covered[_MARK_AT : _MARK_AT + 8] == _MAGIC and crc32(covered[:_CRC_AT]) == int.from_bytes(covered[_CRC_AT:]):
+            if covered[MARK_AT : MARK_AT + 8] == _MAGIC and crc32(covered[:MARK_CRC_AT]) == int.from_bytes(
+                covered[MARK_CRC_AT:]
+            ):
                 report.fault(
-                    "checkpoint", path, position, f"bit {bit} of this byte is wrong: with it the mark's checksum holds"
+                    "checkpoint",
+                    path,
+                    position,
+                    f"bit {bit} of this byte is wrong: with it the mark's checksum holds",
                 )
                 return
             covered[position] ^= 1 << bit
     # RocketMQ changes the fields before the mark and leaves the mark as it is. It always leaves this file, too.
-    if data[_MARK_AT : _MARK_AT + 8] == _MAGIC and (root / "abort.bak").exists():
-        report.note("the mark of this broker is void, as RocketMQ has worked here since: the next start checks the whole log")
+    if data[MARK_AT : MARK_AT + 8] == _MAGIC and (root / "abort.bak").exists():
+        report.note(
+            "the mark of this broker is void, as RocketMQ has worked here since: the next start checks the whole log"
+        )
         return
-    report.fault("checkpoint", path, _MARK_AT, "the mark's checksum does not match the fields that it covers")
+    report.fault("checkpoint", path, MARK_AT, "the mark's checksum does not match the fields that it covers")

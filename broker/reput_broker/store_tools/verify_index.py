@@ -1,7 +1,8 @@
 """Check the key index against itself and against the log, reading the bytes on its own.
 
-Entries are written in the order of the log, so while the log is walked the hashes of its keys are compared with the next
-entries. Where they differ, the entries of that stretch of the log are compared as sets, and the walk goes on behind it.
+Entries are written in the order of the log, so while the log is walked the hashes of its keys are compared with the
+next entries. Where they differ, the entries of that stretch of the log are compared as sets, and the walk goes on
+behind it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,24 @@ _SLACK = 1024
 class IndexCheck:
     """All index files of a store while the log is walked."""
 
-    def __init__(self, layout: StoreLayout, deleted: DeletedTopics, report: Report) -> None:
+    def __init__(
+        self, layout: StoreLayout, deleted: DeletedTopics, report: Report, whole_until_ms: int | None
+    ) -> None:
+        """Open the files.
+
+        Args:
+            layout: the directory.
+            deleted: whose records need not be filed.
+            report: where faults go.
+            whole_until_ms: after a disorderly stop, the store time up to which files were brought to the disk: later
+                ones are made anew by the next start (RocketMQ: IndexService.load), and are not looked at.
+        """
         self._layout = layout
         self._deleted = deleted
         self._report = report
         self._files = [raw for raw in map(self._open, layout.index_files()) if raw is not None]
+        if whole_until_ms is not None:
+            self._leave_out(whole_until_ms)
         self._set_geometry(layout.geometry.index_slots)
         self._starts: list[int] = []
         total = 0
@@ -62,6 +76,16 @@ class IndexCheck:
             return None
         return RawIndex(path)
 
+    def _leave_out(self, whole_until_ms: int) -> None:
+        kept: list[RawIndex] = []
+        for raw in self._files:
+            if raw.header.end_timestamp <= whole_until_ms and len(kept) == self._files.index(raw):
+                kept.append(raw)
+                continue
+            self._report.note(f"{raw.path} was in use when the broker ended: the next start makes it anew")
+            raw.close()
+        self._files = kept
+
     def _set_geometry(self, slots: int) -> None:
         guesses = [slots or raw.guess_slots() for raw in self._files]
         known = [guess for guess in guesses if guess]
@@ -73,13 +97,15 @@ class IndexCheck:
                         "index",
                         raw.path,
                         0,
-                        "no number of slots fits the header and the entries; if you know it, name it with --index-slots",
+                        "no number of slots fits the header and the entries; name it with --index-slots",
                     )
                 raw.close()
                 continue
             raw.set_slots(max(set(known), key=known.count))
             if (raw.size - raw.entries_at) % ENTRY_BYTES or raw.entry_max < 2:
-                self._report.fault("index", raw.path, raw.size, f"{raw.size} bytes do not hold {raw.slot_count} slots")
+                self._report.fault(
+                    "index", raw.path, raw.size, f"{raw.size} bytes do not hold {raw.slot_count} slots"
+                )
                 raw.close()
                 continue
             usable.append(raw)
@@ -121,7 +147,9 @@ class IndexCheck:
         for index in np.flatnonzero(entries["previous"] != previous)[:_SLACK].tolist():
             found, wanted = int(entries["previous"][index]), int(previous[index])
             self._fault(
-                raw, raw.entry_place(index + 1) + 16, f"entry {index + 1} names entry {found} before it, should be {wanted}"
+                raw,
+                raw.entry_place(index + 1) + 16,
+                f"entry {index + 1} names entry {found} before it, should be {wanted}",
             )
         slots = raw.slots()
         for slot in np.flatnonzero(slots != heads)[:_SLACK].tolist():
@@ -132,7 +160,9 @@ class IndexCheck:
             )
         in_use = int(last.sum())
         if raw.header.hash_slot_count != in_use:
-            self._fault(raw, 32, f"hashSlotCount is {raw.header.hash_slot_count}, but {in_use} slots are in use")
+            self._fault(
+                raw, 32, f"hashSlotCount is {raw.header.hash_slot_count}, but {in_use} slots are in use"
+            )
 
     def _verify_rest(self, raw: RawIndex) -> None:
         """Entry 0 and all behind the last one must be zero."""
@@ -163,7 +193,11 @@ class IndexCheck:
             return
         times = batch.columns.store_timestamp_ms[rows]
         entries = self._read(self._cursor, count)
-        if len(entries) == count and (entries["offset"] == offsets).all() and (entries["hash"] == hashes).all():
+        if (
+            len(entries) == count
+            and (entries["offset"] == offsets).all()
+            and (entries["hash"] == hashes).all()
+        ):
             self._verify_seconds(self._cursor, entries, times)
             self._cursor += count
         else:
@@ -226,10 +260,13 @@ class IndexCheck:
             count = min(len(entries) - done, raw.used - 1 - local)
             part, part_times = entries["seconds"][done : done + count], times[done : done + count]
             begin = self._begin_times[file_index]
-            if local == 0:
-                if begin != int(part_times[0]):
-                    self._fault(raw, 0, f"beginTimestamp is {begin}, but its first record was stored at {part_times[0]}")
-                    begin = self._begin_times[file_index] = int(part_times[0])
+            if local == 0 and begin != int(part_times[0]):
+                self._fault(
+                    raw,
+                    0,
+                    f"beginTimestamp is {begin}, but its first record was stored at {part_times[0]}",
+                )
+                begin = self._begin_times[file_index] = int(part_times[0])
             expected = np.clip(np.fix((part_times - begin) / 1000), 0, _SECONDS_MAX).astype(np.int64)
             wrong = part != expected
             if local == 0:
@@ -245,7 +282,9 @@ class IndexCheck:
                 )
             if local + count == raw.used - 1 and raw.header.end_timestamp != int(part_times[-1]):
                 self._fault(
-                    raw, 8, f"endTimestamp is {raw.header.end_timestamp}, but its last record was stored at {part_times[-1]}"
+                    raw,
+                    8,
+                    f"endTimestamp is {raw.header.end_timestamp}, but its last record was stored at {part_times[-1]}",
                 )
             done += count
 
@@ -280,16 +319,20 @@ class IndexCheck:
         self._fault(
             raw,
             raw.entry_place(local),
-            f"entry {local} gives hash {int(entry['hash'])} and log offset {int(entry['offset'])}, but no record there has "
-            "such a key",
+            f"entry {local} gives hash {int(entry['hash'])} and log offset {int(entry['offset'])}, but no record "
+            "there has such a key",
         )
 
-    def _missing_key(self, batch: LogBatch, topics: list[bytes], row: int, key_hash: int, offset: int) -> None:
+    def _missing_key(
+        self, batch: LogBatch, topics: list[bytes], row: int, key_hash: int, offset: int
+    ) -> None:
         topic = topics[0 if len(topics) == 1 else row].decode("utf-8", "replace")
         keys = keys_of(topic, bytes(batch.columns.properties(row)))
         key = next((key for key in keys if index_hash(key) == key_hash), "?")
         path, position = self._layout.log.place(offset)
-        self._report.fault("index", path, position, f"key {key} of the record at log offset {offset} is not in the index")
+        self._report.fault(
+            "index", path, position, f"key {key} of the record at log offset {offset} is not in the index"
+        )
 
     def _fault(self, raw: RawIndex, position: int, reason: str) -> None:
         self._report.fault("index", raw.path, position, reason)
@@ -298,9 +341,13 @@ class IndexCheck:
         """Look at what the walk has not come to, and close the files."""
         for number in range(self._cursor, self._total):
             if log_has_damage or self._cursor + _SLACK < number:
-                self._report.note(f"{self._total - number} index entries name records that are not in the log")
+                self._report.note(
+                    f"{self._total - number} index entries name records that are not in the log"
+                )
                 break
-            self._wrong_entry(number, self._read(number, 1)[0])
+            entry = self._read(number, 1)[0]
+            if (int(entry["offset"]), int(entry["hash"])) not in self._last_keys:
+                self._wrong_entry(number, entry)
         if self._behind:
             words = f"{self._behind} keys are not in the index, from the record at log offset {self._behind_from} on"
             if stopped:

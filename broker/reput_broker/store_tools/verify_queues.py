@@ -14,7 +14,7 @@ import numpy as np
 from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES, UNIT_DTYPE, Units
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store_tools.ext_units import EXT_ADDRESS_MAX, ExtUnits
-from reput_broker.store_tools.layout import Stream, StoreLayout
+from reput_broker.store_tools.layout import StoreLayout, Stream
 from reput_broker.store_tools.log_reader import Damage
 from reput_broker.store_tools.queue_rows import QueueRun
 from reput_broker.store_tools.report import Fault, Report
@@ -29,7 +29,9 @@ _READ_UNITS = 65_536
 class QueueCheck:
     """One queue while the log is walked."""
 
-    def __init__(self, topic: str, queue_id: int, units: UnitFiles, log: Stream, ext: ExtUnits | None) -> None:
+    def __init__(
+        self, topic: str, queue_id: int, units: UnitFiles, log: Stream, ext: ExtUnits | None
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.units = units
@@ -80,13 +82,17 @@ class QueueCheck:
         where = f"message {number} of {self.topic}/{self.queue_id}"
         if int(self.units.read(self.next, 1)["physical_offset"][0]) == offset and offset:
             path, position = self._log.place(offset + QUEUE_OFFSET_AT)
-            self._fault(path, position, f"QUEUEOFFSET is {number}, but unit {self.next} of its queue names the record")
+            self._fault(
+                path, position, f"QUEUEOFFSET is {number}, but unit {self.next} of its queue names the record"
+            )
             return self.next
         path, position = self._log.place(offset)
         if number < self.next:
             self._fault(path, position, f"{where}: the message before it has number {self.next - 1}")
             return number
-        lost = [damage for damage in damages if self._last_offset < damage.end_offset and damage.offset < offset]
+        lost = [
+            damage for damage in damages if self._last_offset < damage.end_offset and damage.offset < offset
+        ]
         stop = min(number, self.units.end)
         for at in range(self.next, stop, _READ_UNITS):
             units = self.units.read(at, min(_READ_UNITS, stop - at))
@@ -95,7 +101,11 @@ class QueueCheck:
                 if not any(damage.offset <= named < damage.end_offset for damage in lost):
                     self._points_nowhere(at + index, units[index])
         if not lost and stop <= self.next:
-            self._fault(path, position, f"{where}: messages from {self.next} on are neither in the log nor in the queue")
+            self._fault(
+                path,
+                position,
+                f"{where}: messages from {self.next} on are neither in the log nor in the queue",
+            )
         return number
 
     def _differences(self, number: int, units: Units, expected: Units) -> None:
@@ -244,7 +254,9 @@ class QueuesCheck:
             for check in self._checks.values()
         }
 
-    def finish(self, report: Report, damages: Sequence[Damage], log_end: int, certain_until: int | None) -> None:
+    def finish(
+        self, report: Report, damages: Sequence[Damage], log_end: int, certain_until: int | None
+    ) -> None:
         """Report what was found.
 
         Args:
@@ -265,7 +277,9 @@ class QueuesCheck:
                 report.kinds["queue"] += check.fault_count - len(check.faults)
             if check.started_anew:
                 report.note(f"{check.topic}/{check.queue_id} was deleted and began again at message 0")
-            lost = [(n, offset) for n, offset in check.behind if certain_until is None or offset < certain_until]
+            lost = [
+                (n, offset) for n, offset in check.behind if certain_until is None or offset < certain_until
+            ]
             if lost:
                 number, offset = lost[0]
                 path, position = check.units.place(number)

@@ -69,7 +69,10 @@ def read_topics(config_dir: Path, report: Report) -> dict[str, dict[str, Any]] |
 
 
 def verify_topics(
-    config_dir: Path, topics: Mapping[str, Mapping[str, Any]], queues: Mapping[tuple[str, int], int], report: Report
+    config_dir: Path,
+    topics: Mapping[str, Mapping[str, Any]],
+    queues: Mapping[tuple[str, int], int],
+    report: Report,
 ) -> None:
     """Check that every queue with messages belongs to a topic that lists it."""
     path = table_in_force(config_dir / "topics.json").path
@@ -87,7 +90,9 @@ def verify_topics(
             report.note(f"topic {topic} has {max(counts)} queues, but queue {queue_id} holds messages")
 
 
-def verify_offsets(config_dir: Path, queues: Mapping[tuple[str, int], int], stopped: bool, report: Report) -> None:
+def verify_offsets(
+    config_dir: Path, queues: Mapping[tuple[str, int], int], stopped: bool, report: Report
+) -> None:
     """Check `consumerOffset.json` and its journal by themselves and against the ends of the queues.
 
     Args:
@@ -108,9 +113,13 @@ def verify_offsets(config_dir: Path, queues: Mapping[tuple[str, int], int], stop
     for name, entry in table.members.get("offsetTable", {}).items():
         position = max(table.data.find(f'"{name}"'.encode()), 0)
         if "@" not in name:
-            report.fault("offsets", table.path, position, f"the key {name!r} does not name a topic and a group")
+            report.fault(
+                "offsets", table.path, position, f"the key {name!r} does not name a topic and a group"
+            )
         elif not isinstance(entry, dict) or not all(str(queue).isdecimal() for queue in entry):
-            report.fault("offsets", table.path, position, f"the entry of {name} does not map queues to offsets")
+            report.fault(
+                "offsets", table.path, position, f"the entry of {name} does not map queues to offsets"
+            )
     offsets = offsets_in(table.members)
     for key, offset in offsets.items():
         _verify_offset(table.path, _position_of(table.data, key), key, offset, queues, "offsets", report)
@@ -162,7 +171,9 @@ def _verify_journal(
         return None
     if found is None:
         if present.exists() and _same_but_for_bits(present, table):
-            report.fault("offsets", table.path, 0, f"its checksum is not the one that {present.name} gives for it")
+            report.fault(
+                "offsets", table.path, 0, f"its checksum is not the one that {present.name} gives for it"
+            )
         elif present.exists():
             report.note(f"{present} continues another consumerOffset.json: the next start sets it aside")
         return None
