@@ -9,6 +9,7 @@ entry   i32 hash, i64 log offset, i32 seconds after the begin time, i32 the entr
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 from pathlib import Path
@@ -38,7 +39,7 @@ class IndexHeader(NamedTuple):
 
 
 class RawIndex:
-    """A mapped index file. Arrays are views of the mapping: drop them before `close`."""
+    """A mapped index file. Arrays are views of the mapping."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,8 +80,9 @@ class RawIndex:
         return self.entries_at + ENTRY_BYTES * number
 
     def close(self) -> None:
-        """Unmap the file."""
-        self._map.close()
+        """Unmap the file, at the latest when the last array of it is gone."""
+        with contextlib.suppress(BufferError):
+            self._map.close()
 
     def guess_slots(self) -> int:
         """Find out how many slots the file has; 0 if it cannot be told.

@@ -54,6 +54,8 @@ class Damage(NamedTuple):
     reason: str
     is_tail: bool
     """Whether nothing sound follows anywhere: what a crash leaves looks like this."""
+    is_framed: bool = False
+    """Whether lengths, place and topic are sound, so that it is known which message this was."""
 
     @property
     def offset(self) -> int:

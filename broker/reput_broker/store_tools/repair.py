@@ -5,8 +5,9 @@ one that cannot be, the log has to end: what follows it may be sound, but a log 
 numbers and log offsets to other messages. So all that follows is lost to the store, and kept in `repair-N/`. Everything
 else is derived from the log, and made anew.
 
-Order: everything that will change or go is copied to `repair-N/` and synced; then `abort` is left; then the log is cut,
-the queues are made anew, and the checkpoint is written last. Killed at any moment, the same repair can be begun again.
+Order: everything that will change or go is copied to `repair-N/` and synced. Then the checkpoint is written, which says
+that the log had been flushed up to the cut and no further, and `abort` is left: from here on a start would make the
+same cut. Then the log is cut and the queues are made anew. Killed at any moment, the same repair can be begun again.
 """
 
 from __future__ import annotations
@@ -18,21 +19,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from reput_broker.config_file import ConfigFile, encode
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.consume_queue_unit import UNIT_BYTES
-from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import end_of_data, sync_directory, write_all, zero_range
-from reput_broker.store_tools.layout import Geometry, Stream, StreamFile
-from reput_broker.store_tools.log_reader import LogBatch, read_log
+from reput_broker.store_tools.layout import Geometry, StoreLayout, Stream, StreamFile
+from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.store_tools.mend import Mend, find_mend
 from reput_broker.store_tools.rebuild import QueuesRebuild, rebuild, refuse_other_queues
 from reput_broker.store_tools.report import Progress, no_progress
+from reput_broker.store_tools.start_rules import start_checks_from
 from reput_broker.store_tools.tables import apply_journal, find_journal, offsets_in, table_in_force
+from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.store_tools.verify import Verification
 
 _COPY_BYTES = 1 << 20
+_READ_UNITS = 65_536
 _TABLES = (
     "consumerOffset.json",
     "consumerOffset.json.bak",
@@ -60,6 +65,8 @@ class RepairPlan:
 
     mends: list[Mend] = field(default_factory=list)
     cut: Cut | None = None
+    left: list[Damage] = field(default_factory=list)
+    """Damage in a part of the log that a start does not read: cutting there would cost all messages behind it."""
     aside: list[tuple[Path, str]] = field(default_factory=list)
     """Files that nobody can read, with the reason."""
     rebuild_queues: str = ""
@@ -97,6 +104,11 @@ class RepairPlan:
                 f"  lost: {count} messages of topic {topic}"
                 for topic, count in sorted(cut.lost_topics.items())
             ]
+        lines += [
+            f"leave {damage.file.path} at byte {damage.position}: {damage.reason}; a start does not mind, and a cut "
+            "there would cost all that follows"
+            for damage in self.left
+        ]
         lines += [f"move {path} away: {reason}" for path, reason in self.aside]
         if self.new_checkpoint:
             lines.append(f"write a new checkpoint: {self.new_checkpoint}")
@@ -118,12 +130,16 @@ def plan_repair(verification: Verification) -> RepairPlan:
     plan = RepairPlan()
     report, layout = verification.report, verification.layout
     refuse_other_queues(verification.root)
+    checked_from = start_checks_from(verification)
     for damage in verification.damages:
         mend = find_mend(damage, layout.log.file_size)
-        if mend is None:
+        if mend is not None:
+            plan.mends.append(mend)
+        elif damage.offset < checked_from and not _is_of_the_file(damage, layout.log.file_size):
+            plan.left.append(damage)
+        else:
             plan.cut = _cut_at(layout.log, damage.file.path, damage.position, damage.offset, damage.reason)
             break
-        plan.mends.append(mend)
     mark = verification.mark
     if (
         plan.cut is None
@@ -153,7 +169,9 @@ def plan_repair(verification: Verification) -> RepairPlan:
             plan.aside.append((path, "it is not a table of deleted topics"))
     if report.kinds["checkpoint"]:
         plan.new_checkpoint = next(fault.reason for fault in report.faults if fault.kind == "checkpoint")
-    if plan.cut is not None or plan.mends:
+    if not all(damage.is_framed for damage in plan.left):
+        pass  # nothing can be derived from such a log; a start brings the queues to the new end of the log by itself
+    elif plan.cut is not None or plan.mends:
         plan.rebuild_queues = "the log changes"
     elif report.kinds["queue"] or any(queue.stream.odd for queue in layout.queues):
         plan.rebuild_queues = "units are wrong or missing"
@@ -162,6 +180,11 @@ def plan_repair(verification: Verification) -> RepairPlan:
         f.kind in ("offsets", "journal") and "queue ends at" in f.reason for f in report.faults
     )
     return plan
+
+
+def _is_of_the_file(damage: Damage, file_size: int) -> bool:
+    """Whether a file is missing or too short: no start accepts that, wherever it is."""
+    return damage.file.size < file_size and damage.end_position >= damage.file.size
 
 
 def _cut_at(log: Stream, path: Path, position: int, offset: int, reason: str) -> Cut:
@@ -211,6 +234,11 @@ def apply_repair(
     root, layout = verification.root, verification.layout
     side = _make_side_directory(root)
     _save(verification, plan, side)
+    if plan.new_checkpoint:
+        (root / "checkpoint").unlink(missing_ok=True)
+    if plan.cut is not None:
+        start = max((file.start for file in layout.log.files if file.start <= plan.cut.offset), default=0)
+        _write_checkpoint(root, FlushMark(plan.cut.offset, start), None)
     AbortMarker(layout.abort).create()
     for mend in plan.mends:
         _overwrite(mend.file, mend.position, mend.right)
@@ -220,20 +248,24 @@ def apply_repair(
         _cut_log(layout.log, plan.cut)
     if plan.drop_index:
         _move(layout.index_dir, side / "index")
-    if plan.new_checkpoint:
-        (root / "checkpoint").unlink(missing_ok=True)
     after = Verification(
         root, commit_log_dirs=layout.log.directories, geometry=_geometry_of(verification), progress=progress
     )
     after.run()
     lines: list[str] = []
     if plan.rebuild_queues:
-        lines += rebuild(after.layout, after.sound_end, [QueuesRebuild], progress=progress)
+        lines += rebuild(after.layout, after.log_end, [QueuesRebuild], progress=progress)
     if plan.cut is not None or plan.new_checkpoint:
-        _write_checkpoint(root, after)
+        # Without new queues the next start drops the units of the last file's records, and makes them anew.
+        last = max((file.start for file in after.layout.log.files if file.start < after.log_end), default=0)
+        queues_offset = after.log_end if plan.rebuild_queues else last
+        _write_checkpoint(root, FlushMark(after.log_end, queues_offset), after)
     if plan.clamp:
-        lines += _clamp_offsets(after)
-    return RepairResult(side, after.sound_end, lines)
+        ends = _queue_ends(
+            StoreLayout(root, layout.log.directories, _geometry_of(verification)), after.log_end
+        )
+        lines += _clamp_offsets(layout.config_dir, ends)
+    return RepairResult(side, after.log_end, lines)
 
 
 def _geometry_of(verification: Verification) -> Geometry:
@@ -354,29 +386,47 @@ def _cut_log(log: Stream, cut: Cut) -> None:
                 os.close(fd)
 
 
-def _write_checkpoint(root: Path, after: Verification) -> None:
+def _write_checkpoint(root: Path, mark: FlushMark, after: Verification | None) -> None:
     """Claim no more than what is there now."""
     checkpoint = StoreCheckpoint(root / "checkpoint")
-    try:
-        checkpoint.load()
-    except ForeignFile:
-        (root / "checkpoint").unlink()
-        checkpoint = StoreCheckpoint(root / "checkpoint")
-    newest = after.max_store_timestamp_ms
-    checkpoint.physic_msg_timestamp_ms = min(checkpoint.physic_msg_timestamp_ms, newest)
-    checkpoint.logics_msg_timestamp_ms = min(checkpoint.logics_msg_timestamp_ms, newest)
-    checkpoint.index_msg_timestamp_ms = min(checkpoint.index_msg_timestamp_ms, newest)
-    checkpoint.confirm_physical_offset = min(checkpoint.confirm_physical_offset, after.sound_end)
-    checkpoint.mark = FlushMark(after.sound_end, after.sound_end)
+    checkpoint.load()
+    if after is not None:
+        newest = after.max_store_timestamp_ms
+        checkpoint.physic_msg_timestamp_ms = min(checkpoint.physic_msg_timestamp_ms, newest)
+        checkpoint.logics_msg_timestamp_ms = min(checkpoint.logics_msg_timestamp_ms, newest)
+        checkpoint.index_msg_timestamp_ms = min(checkpoint.index_msg_timestamp_ms, newest)
+    checkpoint.confirm_physical_offset = min(checkpoint.confirm_physical_offset, mark.flushed_offset)
+    checkpoint.mark = mark
     try:
         checkpoint.flush()
     finally:
         checkpoint.close()
 
 
-def _clamp_offsets(after: Verification) -> list[str]:
+def _queue_ends(layout: StoreLayout, log_end: int) -> dict[tuple[str, int], int]:
+    """Where each queue ends once the units of records that are gone are gone too."""
+    ends: dict[tuple[str, int], int] = {}
+    files = OpenFiles()
+    try:
+        for queue in layout.queues:
+            units = UnitFiles(queue.stream, files)
+            end = units.end
+            while end > units.first:
+                first = max(units.first, end - _READ_UNITS)
+                offsets = units.read(first, end - first)["physical_offset"]
+                kept = np.flatnonzero(offsets < log_end)
+                if len(kept):
+                    end = first + int(kept[-1]) + 1
+                    break
+                end = first
+            ends[queue.topic, queue.queue_id] = end
+    finally:
+        files.close()
+    return ends
+
+
+def _clamp_offsets(config: Path, ends: dict[tuple[str, int], int]) -> list[str]:
     """Set offsets behind the end of their queue back to it: else messages to come would be passed over."""
-    config = after.layout.config_dir
     table = table_in_force(config / "consumerOffset.json")
     if not table.exists or table.error is not None:
         return []
@@ -388,7 +438,7 @@ def _clamp_offsets(after: Verification) -> list[str]:
     entries = dict(table.members.get("offsetTable", {}))
     rewritten: dict[str, dict[str, int]] = {}
     for (group, topic, queue_id), offset in sorted(offsets.items()):
-        end = after.queue_ends.get((topic, queue_id), 0)
+        end = ends.get((topic, queue_id), 0)
         if type(offset) is int and offset > end:
             lines.append(f"group {group} in {topic}/{queue_id}: offset {offset} becomes {end}")
             offset = end

@@ -88,7 +88,7 @@ class Verification:
             report.note("there is no key index")
         self._walk(queues, index)
         certain = None if self.stopped else (self.mark.queues_offset if self.mark is not None else 0)
-        queues.finish(report, self.damages, self.sound_end, certain)
+        queues.finish(report, self.damages, self.log_end, certain)
         index.finish(stopped=self.stopped, log_has_damage=bool(self.damages))
         facts = LogFacts(
             self.end_offset, report.figures["records"], self.max_store_timestamp_ms, bool(self.damages)
@@ -190,11 +190,11 @@ class Verification:
         columns = batch.columns
         bad = crc_faults(batch)
         topics = topics_of(batch)
-        if len(topics) > 1 or topics[0] not in self._known_topics:
-            bad += self._bad_topics(topics)
+        bad_topics = [] if len(topics) == 1 and topics[0] in self._known_topics else self._bad_topics(topics)
         for row, reason in bad:
-            position = batch.position + int(columns.position[row])
-            self._record_damage(batch, row, position, reason)
+            self._record_damage(batch, row, reason, is_framed=True)
+        for row, reason in bad_topics:
+            self._record_damage(batch, row, reason, is_framed=False)
         self.max_store_timestamp_ms = max(
             self.max_store_timestamp_ms, int(columns.head["store_timestamp_ms"].max())
         )
@@ -214,10 +214,11 @@ class Verification:
                     bad.append((row, f"the record has topic {topic[:80]!r}"))
         return bad
 
-    def _record_damage(self, batch: LogBatch, row: int, position: int, reason: str) -> None:
+    def _record_damage(self, batch: LogBatch, row: int, reason: str, *, is_framed: bool) -> None:
         """A record with sound lengths in its place, but with wrong content."""
+        position = batch.position + int(batch.columns.position[row])
         size = int(batch.columns.head["size"][row])
-        damage = Damage(batch.file, position, position + size, reason, False)
+        damage = Damage(batch.file, position, position + size, reason, False, is_framed)
         if not self.stopped and self.mark is None:
             self._undecided.append(damage)  # until it is known whether anything follows
         elif self._is_unfinished(damage):
@@ -226,9 +227,14 @@ class Verification:
             self._record_fault(damage)
 
     @property
-    def sound_end(self) -> int:
-        """Where the next start ends the log: before the first record that is not whole, unfinished ones included."""
-        return min([self.end_offset, *self._unfinished, *(damage.offset for damage in self.damages)])
+    def log_end(self) -> int:
+        """Where the next start ends the log: before the first bytes that are no sound record and were not flushed."""
+        return min([self.end_offset, *self._unfinished])
+
+    @property
+    def holes(self) -> list[Damage]:
+        """Damages of which it is not known which messages they were: nothing can be derived from a log with these."""
+        return [damage for damage in self.damages if not damage.is_framed]
 
     def _note_unfinished(self, damage: Damage) -> None:
         self._unfinished.append(damage.offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -43,22 +44,24 @@ def checkpoint_fields(data: bytes) -> dict[str, int]:
 
 def valid_mark(root: Path) -> FlushMark | None:
     """Return our mark if it is there and holds."""
+    return _loaded(root).mark
+
+
+def _loaded(root: Path) -> StoreCheckpoint:
     checkpoint = StoreCheckpoint(root / "checkpoint")
-    try:
+    with contextlib.suppress(ForeignFile):
         checkpoint.load()
-    except ForeignFile:
-        return None
-    return checkpoint.mark
+    return checkpoint
 
 
 def index_time(root: Path) -> int:
     """Return the store time up to which full index files are on the disk (RocketMQ: indexMsgTimestamp)."""
-    checkpoint = StoreCheckpoint(root / "checkpoint")
-    try:
-        checkpoint.load()
-    except ForeignFile:
-        return 0
-    return checkpoint.index_msg_timestamp_ms
+    return _loaded(root).index_msg_timestamp_ms
+
+
+def checkpoint_min_time(root: Path) -> int:
+    """Return the store time before which log and queues are certain (RocketMQ: StoreCheckpoint.getMinTimestamp)."""
+    return _loaded(root).min_timestamp_ms
 
 
 def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:

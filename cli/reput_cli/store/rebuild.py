@@ -19,8 +19,8 @@ from reput_cli.store.directory import StoreDirectory, directory_options, geometr
 def rebuild(directory: StoreDirectory, settings: Settings, **chosen: Any) -> int:
     """Make what is derived from the log in DIR anew, and put it in the place of what is there.
 
-    The log is checked first and must be sound. Sizes are those of the files that are there: for queues that are gone,
-    say --consume-queue-entries if they are not RocketMQ's 300000.
+    The log is checked first, and may have no holes. Sizes are those of the files that are there: for
+    queues that are gone, say --consume-queue-entries if they are not RocketMQ's 300000.
     """
     from reput_broker.store.errors import ForeignFile
     from reput_broker.store_tools.rebuild import REBUILDERS, refuse_other_queues
@@ -42,18 +42,23 @@ def rebuild(directory: StoreDirectory, settings: Settings, **chosen: Any) -> int
                 progress=report_progress,
             )
             verification.run()
-        if verification.damages:
-            first = verification.damages[0]
+        if verification.holes:
+            first = verification.holes[0]
             raise CommandFailed(
                 f"the log is damaged: {first.file.path} at byte {first.position}",
                 reason=first.reason,
                 remedy=f"reput store repair {directory.root}",
                 code=ExitCode.DAMAGE,
             )
+        if verification.damages:
+            printer.note(
+                f"{len(verification.damages)} records have a wrong checksum; what is known of them is kept: "
+                f"reput store verify {directory.root}"
+            )
         with progress(settings, "rebuilding") as report_progress:
             words = make_anew(
                 verification.layout,
-                verification.sound_end,
+                verification.log_end,
                 [REBUILDERS[name] for name in wanted],
                 progress=report_progress,
             )

@@ -228,7 +228,7 @@ def test_a_killed_store_has_notes_and_no_faults(tmp_path: Path) -> None:
     flip_bit(last.path, last.position + 6)  # not flushed: a torn tail
     found = examine(root)
     assert found.report.faults == []
-    assert found.sound_end == last.position
+    assert found.log_end == last.position
     first = records_of(root)[0]
     flip_bit(first.path, first.body)  # flushed: damage
     assert ("record", str(first.path.relative_to(root)), 0) in named(examine(root))
