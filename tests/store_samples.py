@@ -128,8 +128,11 @@ def write_index(root: Path, slots: int = 16, entries: int = 24) -> list[Path]:
     files: list[tuple[Path, bytearray]] = []
     begin = end = begin_offset = end_offset = 0
     count = entries
+    path, data = Path(), b""
     for place in records_of(root):
-        data = place.path.read_bytes()
+        if place.path != path:
+            path = place.path
+            data = path.read_bytes()
         offset = int(place.path.name) + place.position
         (stored_at,) = struct.unpack_from(">q", data, place.position + 56)
         (sys_flag,) = struct.unpack_from(">i", data, place.position + 36)
@@ -139,8 +142,8 @@ def write_index(root: Path, slots: int = 16, entries: int = 24) -> list[Path]:
         properties = decode_properties(data[place.properties : place.position + place.size])
         for key in _keys(topic, properties):
             if count >= entries:
-                path = directory / f"{20240101000000000 + len(files)}"
-                files.append((path, bytearray(40 + 4 * slots + 20 * entries)))
+                name = f"{20240101000000000 + len(files)}"
+                files.append((directory / name, bytearray(40 + 4 * slots + 20 * entries)))
                 begin, begin_offset, count, used = end, end_offset, 1, 0
             file = files[-1][1]
             key_hash = index_hash(key)
@@ -155,9 +158,9 @@ def write_index(root: Path, slots: int = 16, entries: int = 24) -> list[Path]:
             count += 1
             end, end_offset = stored_at, offset
             struct.pack_into(">qqqqii", file, 0, begin, end, begin_offset, end_offset, used, count)
-    for path, file in files:
-        path.write_bytes(file)
-    return [path for path, _ in files]
+    for index_path, file in files:
+        index_path.write_bytes(file)
+    return [index_path for index_path, _ in files]
 
 
 def _keys(topic: str, properties: dict[str, str]) -> Iterable[str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from reput_broker.store.checkpoint import CHECKPOINT_BYTES
 from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
-from reput_broker.store_tools.index_raw import RawIndex
+from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, RawIndex
 from reput_broker.store_tools.layout import QueueDirectory, StoreLayout
 from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, crc_faults, read_log
 from reput_broker.store_tools.record_fields import record_fields
@@ -128,6 +128,9 @@ def dump_index(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
     """Yield the header and the entries of every index file; positions are log offsets."""
     left = part.count_max
     for path in layout.index_files():
+        if path.stat().st_size < INDEX_BYTES_MIN:
+            yield {"kind": "damage", "file": path.name, "fault": "the file is too short for an index"}
+            continue
         raw = RawIndex(path)
         try:
             raw.set_slots(layout.geometry.index_slots or raw.guess_slots())

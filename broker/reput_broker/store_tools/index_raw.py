@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 HEADER_BYTES = 40
 SLOT_BYTES = 4
 ENTRY_BYTES = 20
+INDEX_BYTES_MIN = HEADER_BYTES + SLOT_BYTES + 2 * ENTRY_BYTES
+"""Bytes of the smallest index file: a slot, the entry that is never used, and one more."""
 ROCKETMQ_SLOTS = 5_000_000
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _HEADER = struct.Struct(">qqqqii")

@@ -69,6 +69,8 @@ class RepairPlan:
     """Damage in a part of the log that a start does not read: cutting there would cost all messages behind it."""
     aside: list[tuple[Path, str]] = field(default_factory=list)
     """Files that nobody can read, with the reason."""
+    resize: list[tuple[Path, int]] = field(default_factory=list)
+    """Log files of a wrong length with nothing missing in them, and the bytes they have."""
     rebuild_queues: str = ""
     """Why the queues are made anew; empty if they are not."""
     new_checkpoint: str = ""
@@ -81,6 +83,7 @@ class RepairPlan:
         """Whether there is nothing to repair."""
         return not (
             self.mends
+            or self.resize
             or self.cut
             or self.aside
             or self.rebuild_queues
@@ -110,6 +113,9 @@ class RepairPlan:
             for damage in self.left
         ]
         lines += [f"move {path} away: {reason}" for path, reason in self.aside]
+        lines += [
+            f"bring {path}, which has {size} bytes, to the size of a log file" for path, size in self.resize
+        ]
         if self.new_checkpoint:
             lines.append(f"write a new checkpoint: {self.new_checkpoint}")
         if self.rebuild_queues:
@@ -131,11 +137,12 @@ def plan_repair(verification: Verification) -> RepairPlan:
     report, layout = verification.report, verification.layout
     refuse_other_queues(verification.root)
     checked_from = start_checks_from(verification)
+    queues_are_sound = not report.kinds["queue"] and not any(queue.stream.odd for queue in layout.queues)
     for damage in verification.damages:
         mend = find_mend(damage, layout.log.file_size)
         if mend is not None:
             plan.mends.append(mend)
-        elif damage.offset < checked_from and not _is_of_the_file(damage, layout.log.file_size):
+        elif _may_stay(damage, checked_from, queues_are_sound, layout.log.file_size):
             plan.left.append(damage)
         else:
             plan.cut = _cut_at(layout.log, damage.file.path, damage.position, damage.offset, damage.reason)
@@ -167,6 +174,10 @@ def plan_repair(verification: Verification) -> RepairPlan:
             fault.file == path for fault in report.faults if fault.kind == kind
         ):
             plan.aside.append((path, "it is not a table of deleted topics"))
+    for file in layout.log.files:
+        size = file.path.stat().st_size
+        if size != layout.log.file_size and (plan.cut is None or file.start <= plan.cut.offset):
+            plan.resize.append((file.path, size))
     if report.kinds["checkpoint"]:
         plan.new_checkpoint = next(fault.reason for fault in report.faults if fault.kind == "checkpoint")
     if not all(damage.is_framed for damage in plan.left):
@@ -182,9 +193,11 @@ def plan_repair(verification: Verification) -> RepairPlan:
     return plan
 
 
-def _is_of_the_file(damage: Damage, file_size: int) -> bool:
-    """Whether a file is missing or too short: no start accepts that, wherever it is."""
-    return damage.file.size < file_size and damage.end_position >= damage.file.size
+def _may_stay(damage: Damage, checked_from: int, queues_are_sound: bool, file_size: int) -> bool:
+    """Whether a start does not mind a damage: it does not read that part of the log, and need not make queues of it."""
+    if damage.file.size < file_size and damage.end_position >= damage.file.size:
+        return False  # a file is missing or too short
+    return damage.offset < checked_from and (damage.is_framed or queues_are_sound)
 
 
 def _cut_at(log: Stream, path: Path, position: int, offset: int, reason: str) -> Cut:
@@ -246,6 +259,9 @@ def apply_repair(
         _move(path, side / path.relative_to(root) if path.is_relative_to(root) else side / path.name)
     if plan.cut is not None:
         _cut_log(layout.log, plan.cut)
+    for path, _ in plan.resize:
+        if path.exists():
+            _resize(path, layout.log.file_size)
     if plan.drop_index:
         _move(layout.index_dir, side / "index")
     after = Verification(
@@ -305,6 +321,11 @@ def _save(verification: Verification, plan: RepairPlan, side: Path) -> None:
             saved.append(
                 {"file": str(file.path), "from": start, "to": stop, "kept_as": str(target.relative_to(side))}
             )
+    for path, size in plan.resize:
+        if size > log.file_size:
+            target = side / f"{path.name}.from-{log.file_size}"
+            _copy_part(path, log.file_size, size, target)
+            saved.append({"file": str(path), "from": log.file_size, "to": size, "kept_as": target.name})
     for name in ("checkpoint", "deletedTopics", *(f"config/{table}" for table in _TABLES)):
         source = root / name
         if source.is_file():
@@ -351,6 +372,15 @@ def _overwrite(path: Path, position: int, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         write_all(fd, data, position, path)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _resize(path: Path, size: int) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, size)
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from reput_broker.config_file import decode
-from reput_broker.offset_journal import COMMIT, TOPIC_REMOVED, JournalContents, JournalIdentity, read_journal
+from reput_broker.offset_journal import (
+    COMMIT,
+    TOPIC_REMOVED,
+    JournalContents,
+    JournalIdentity,
+    JournalUnreadable,
+    read_journal,
+)
 
+JOURNALS = ("consumerOffset.journal", "consumerOffset.journal.next")
 OffsetKey = tuple[str, str, int]
 """Group, topic and queue id."""
 
@@ -66,17 +75,13 @@ def offsets_in(members: dict[str, Any]) -> dict[OffsetKey, Any]:
 
 
 def find_journal(config_dir: Path, table: TableFile) -> tuple[Path, JournalContents] | None:
-    """Return the journal that continues a table, as a start would find it; None if none does.
-
-    Raises:
-        JournalUnreadable: a file is no journal.
-    """
+    """Return the journal that continues a table, as a start would find it; None if none does."""
     version = table.members.get("dataVersion")
     counter = version.get("counter", 0) if isinstance(version, dict) else 0
     identity = JournalIdentity.of(table.data, counter if isinstance(counter, int) else 0)
-    for name in ("consumerOffset.journal", "consumerOffset.journal.next"):
+    for name in JOURNALS:
         path = config_dir / name
-        if path.exists() and path.stat().st_size:
+        with contextlib.suppress(JournalUnreadable, FileNotFoundError):
             contents = read_journal(path)
             if contents.identity == identity:
                 return path, contents

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reput_broker.store.log_walk import can_be_topic
+import numpy as np
+
+from reput_broker.store.log_walk import SECTOR_BYTES, can_be_topic, has_lost_sector
 from reput_broker.store.options import DELAY_LEVELS_MS
 from reput_broker.store_tools.index_keys import tags_codes
 from reput_broker.store_tools.layout import Geometry, OddFile, StoreLayout
@@ -188,10 +190,10 @@ class Verification:
 
     def _verify_batch(self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck) -> None:
         columns = batch.columns
-        bad = crc_faults(batch)
+        bad = {**dict(self._lost_pages(batch)), **dict(crc_faults(batch))}
         topics = topics_of(batch)
         bad_topics = [] if len(topics) == 1 and topics[0] in self._known_topics else self._bad_topics(topics)
-        for row, reason in bad:
+        for row, reason in sorted(bad.items()):
             self._record_damage(batch, row, reason, is_framed=True)
         for row, reason in bad_topics:
             self._record_damage(batch, row, reason, is_framed=False)
@@ -203,6 +205,21 @@ class Verification:
             queues.compare(run, self.damages)
         if index.is_there:
             index.compare(batch, topics, shapes)
+
+    def _lost_pages(self, batch: LogBatch) -> list[tuple[int, str]]:
+        """Records not known to be flushed whose properties look as if a page had been lost, as a start judges them."""
+        columns = batch.columns
+        ends = columns.position + columns.head["size"]
+        trusted = self.mark.flushed_offset if self.mark is not None else 0
+        if (self.mark is None and self.stopped) or batch.offset + int(ends[-1]) <= trusted:
+            return []
+        shift = batch.position % SECTOR_BYTES  # sectors count from the start of the file
+        view = memoryview(bytes(shift) + batch.data)
+        return [
+            (row, "its properties hold zeros where a lost page would leave them")
+            for row in np.flatnonzero(ends + batch.offset > trusted).tolist()
+            if has_lost_sector(view, shift + int(columns.properties_position[row]), shift + int(ends[row]))
+        ]
 
     def _bad_topics(self, topics: list[bytes]) -> list[tuple[int, str]]:
         bad: list[tuple[int, str]] = []

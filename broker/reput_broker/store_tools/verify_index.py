@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.file_io import end_of_data
 from reput_broker.store_tools.index_keys import key_hashes, keys_of
-from reput_broker.store_tools.index_raw import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, RawIndex
+from reput_broker.store_tools.index_raw import (
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    INDEX_BYTES_MIN,
+    SLOT_BYTES,
+    RawIndex,
+)
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import LogBatch
 from reput_broker.store_tools.property_shapes import PropertyShapes
@@ -71,7 +77,7 @@ class IndexCheck:
         return self._total > 0
 
     def _open(self, path: Any) -> RawIndex | None:
-        if path.stat().st_size < HEADER_BYTES + SLOT_BYTES + 2 * ENTRY_BYTES:
+        if path.stat().st_size < INDEX_BYTES_MIN:
             self._report.fault("index", path, path.stat().st_size, "the file is too short for an index")
             return None
         return RawIndex(path)

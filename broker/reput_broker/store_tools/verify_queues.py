@@ -147,7 +147,7 @@ class QueueCheck:
         Returns how many units point behind the end of a log that was not closed in order.
         """
         dangling = 0
-        before = self.units.end if self.first is None else self.first
+        before = self.units.end if self.first is None else min(self.first, self.units.end)
         ranges = ((self.units.first, before, True), (max(self.next, before), self.units.end, False))
         for start, stop, may_be_blank in ranges:
             for at in range(start, stop, _READ_UNITS):
@@ -156,14 +156,16 @@ class QueueCheck:
                 expired = (units["size"] > 0) & (offset >= 0) & (offset + units["size"] <= log_min)
                 pre_blank = (units["size"] == PRE_BLANK_SIZE) & (offset == 0)
                 wrong = ~expired & ~pre_blank if may_be_blank else ~expired
-                for index in np.flatnonzero(wrong).tolist():
-                    named = int(offset[index])
-                    if any(d.offset <= named < d.end_offset for d in damages):
-                        continue
-                    if unfinished and named >= log_end:
-                        dangling += 1
-                        continue
+                for damage in damages:
+                    wrong &= (offset < damage.offset) | (offset >= damage.end_offset)
+                if unfinished:
+                    behind = wrong & (offset >= log_end)
+                    dangling += int(behind.sum())
+                    wrong &= ~behind
+                found = np.flatnonzero(wrong)
+                for index in found[:_FAULTS_KEPT].tolist():
                     self._points_nowhere(at + index, units[index])
+                self.fault_count += max(0, len(found) - _FAULTS_KEPT)
         return dangling
 
     def _points_nowhere(self, number: int, unit: Units) -> None:

@@ -12,6 +12,7 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store_tools.report import Report
 from reput_broker.store_tools.tables import (
+    JOURNALS,
     OffsetKey,
     TableFile,
     apply_journal,
@@ -162,13 +163,17 @@ def _verify_journal(
 ) -> Path | None:
     """Check the journal and apply it to the offsets; return its path if it belongs to the table."""
     present = config_dir / "consumerOffset.journal"
-    try:
-        found = find_journal(config_dir, table)
-        if found is None and table.exists:
-            found = find_journal(config_dir, read_table(config_dir / "consumerOffset.json.bak"))
-    except JournalUnreadable as error:
-        report.fault("journal", present, 0, str(error))
-        return None
+    for name in JOURNALS:
+        try:
+            read_journal(config_dir / name)
+        except FileNotFoundError:
+            pass
+        except JournalUnreadable as error:
+            report.fault("journal", config_dir / name, 0, str(error))
+            return None
+    found = find_journal(config_dir, table)
+    if found is None and table.exists:
+        found = find_journal(config_dir, read_table(config_dir / "consumerOffset.json.bak"))
     if found is None:
         if present.exists() and _same_but_for_bits(present, table):
             report.fault(
