@@ -129,7 +129,8 @@ class StoreConfig(_Section):
     )
     message_size_max: Size = _option(4 * _MIB, "the largest body of a message", ge=1, le=8 * _MIB)
     record_crc: bool = _option(
-        False, "write a checksum over the whole record, not only over the body, into every record"
+        False,
+        "write a checksum over the whole record, not only over the body, into records that the broker encodes itself",
     )
     consume_queue_ext: bool = _option(
         False,

@@ -20,6 +20,7 @@ _COMMANDS = {
     "topic": ("reput_cli.topic", "List, describe, create, alter and delete topics."),
     "message": ("reput_cli.message", "Look at single messages."),
     "broker": ("reput_cli.broker", "Ask a broker about itself."),
+    "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
     "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),
     "bench": ("reput_cli.bench", "Measure produce, consume and round trips."),
 }

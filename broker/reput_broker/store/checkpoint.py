@@ -208,3 +208,11 @@ def _decode_mark(data: bytes) -> FlushMark | None:
     if magic != _MARK_MAGIC or crc != crc32(data[:_CRC_AT]):
         return None
     return FlushMark(*values)
+
+
+MARK_AT = _FIELDS.size
+"""Where our mark lies in the file."""
+MARK_CRC_AT = _CRC_AT
+"""Where the checksum of everything before it lies."""
+MARK_END = _CRC_AT + _CRC.size
+"""Where the mark ends; zeros follow."""

@@ -61,15 +61,40 @@ class DirectoryLock:
             raise
         self._fd = fd
 
-    def _lock(self, fd: int) -> None:
+    def acquire_shared(self) -> bool:
+        """Keep every owner out while others may look too, and change nothing on the disk.
+
+        Returns:
+            False if there is no lock file to hold: no broker has ever opened the directory.
+
+        Raises:
+            StoreLocked: an owner has the directory.
+        """
+        assert self._fd is None
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            self._lock(fd, shared=True)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise StoreLocked(self.path, self._owner_pid()) from None
+            raise
+        self._fd = fd
+        return True
+
+    def _lock(self, fd: int, *, shared: bool = False) -> None:
         if _SET_LOCK is not None:
-            fcntl.fcntl(fd, _SET_LOCK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+            kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+            fcntl.fcntl(fd, _SET_LOCK, _FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0))
             return
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
         if identity in _held_here:
             raise OSError(errno.EAGAIN, "held by a broker in this process")
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, 1, 0)
         _held_here.add(identity)
         self._identity = identity
 

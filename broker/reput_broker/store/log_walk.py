@@ -35,8 +35,8 @@ _FRONT_TO_SYS_FLAG = struct.Struct(">iiiiiqqi")
 _BODY_SIZE_AT = HEAD_BYTES - 4
 _UNDERSCORE = 0x5F
 _TOPIC_BYTES_MAX = 255
-_SECTOR_BYTES = 512
-_ZERO_SECTOR = bytes(_SECTOR_BYTES)
+SECTOR_BYTES = 512
+_ZERO_SECTOR = bytes(SECTOR_BYTES)
 _UNTRUSTED: Final = "its properties hold zeros where a lost page would leave them"
 _MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
@@ -117,9 +117,9 @@ def _walk(view: memoryview, base_offset: int, check_crc: bool, trusted: int) -> 
         topic = view[parts.topic : parts.topic + parts.topic_size].tobytes()
         if named_offset != base_offset + position:
             reason = f"the record there says that it belongs at log offset {named_offset}"
-        elif not _can_be_topic(topic):
+        elif not can_be_topic(topic):
             reason = f"the record there has topic {topic[:80]!r}"
-        elif end > trusted and _has_lost_sector(view, parts.properties, end):
+        elif end > trusted and has_lost_sector(view, parts.properties, end):
             reason = _UNTRUSTED
         if reason:
             return FileWalk(records, position, last, False, reason)
@@ -141,7 +141,7 @@ def _walk(view: memoryview, base_offset: int, check_crc: bool, trusted: int) -> 
     return FileWalk(records, position, last, False, scan.reason or "no record is there")
 
 
-def _can_be_topic(topic: bytes) -> bool:
+def can_be_topic(topic: bytes) -> bool:
     """Whether these bytes can name a topic, and so a directory."""
     if len(topic) > _TOPIC_BYTES_MAX or min(topic) < 0x20 or b"/" in topic or topic in (b".", b".."):
         return False
@@ -152,17 +152,17 @@ def _can_be_topic(topic: bytes) -> bool:
     return True
 
 
-def _has_lost_sector(view: memoryview, start: int, end: int) -> bool:
+def has_lost_sector(view: memoryview, start: int, end: int) -> bool:
     """Whether properties look as if a sector of theirs had not reached the disk.
 
     Properties end with 0x02, or with text from a client that leaves that out. Files begin on a sector boundary.
     """
     if end > start and view[end - 1] == 0:
         return True
-    first = -(-start // _SECTOR_BYTES) * _SECTOR_BYTES
+    first = -(-start // SECTOR_BYTES) * SECTOR_BYTES
     return any(
-        view[at : at + _SECTOR_BYTES] == _ZERO_SECTOR
-        for at in range(first, end - _SECTOR_BYTES + 1, _SECTOR_BYTES)
+        view[at : at + SECTOR_BYTES] == _ZERO_SECTOR
+        for at in range(first, end - SECTOR_BYTES + 1, SECTOR_BYTES)
     )
 
 

@@ -1,0 +1,123 @@
+"""`reput store verify` against a loop that does nothing but check every body's CRC, in the same run.
+
+Prints one line: records and bytes, both speeds, and the ratio (1.0 would be as fast as the bare loop). The store is
+made in a temporary directory; medians of several rounds, both read from the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import statistics
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from zlib import crc32
+
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.options import StoreOptions
+from reput_broker.store_tools.verify import Verification
+from reput_protocol.host import Host, born_host_bytes
+from reput_protocol.message import Message
+from reput_protocol.record_batch import encode_put_block
+
+_HEAD = struct.Struct(">iiI")
+_BODY_SIZE = struct.Struct(">i")
+_BATCH = 64
+_QUEUES = 4
+
+
+def main() -> None:
+    """Make a store, verify it, and print the line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--size", type=int, default=1024, help="bytes of each body")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="reput-verify-") as directory:
+        root = Path(directory)
+        _fill(root, arguments.records, arguments.size)
+        bare = _median(lambda: _crc_loop(root), arguments.rounds)
+        whole = _median(lambda: _verify(root, arguments.records), arguments.rounds)
+    row = {
+        "measure": "store verify against a loop of body CRCs",
+        "records": arguments.records,
+        "body_bytes": arguments.size,
+        "verify_records_per_s": round(arguments.records / whole),
+        "crc_loop_records_per_s": round(arguments.records / bare),
+        "ratio": round(bare / whole, 2),
+    }
+    print(json.dumps(row) if arguments.json else "  ".join(f"{key}={value}" for key, value in row.items()))
+
+
+def _fill(root: Path, records: int, size: int) -> None:
+    options = StoreOptions(data_dir=root, commit_log_file_size=64 << 20, host=Host("10.0.0.2", 10911))
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000))
+    store = MessageStore(options, clock_ms=lambda: next(clock))
+    store.open()
+    random = os.urandom(size + 4096)
+    for start in range(0, records, _BATCH):
+        count = min(_BATCH, records - start)
+        queue_id = start // _BATCH % _QUEUES
+        messages = [
+            Message(
+                "bench",
+                random[(start + n) % 4096 :][:size],
+                tag=f"tag{n % 8}",
+                keys=[f"order-{start + n:09d}"],
+                properties={"region": "eu"},
+            )
+            for n in range(count)
+        ]
+        block = bytearray(encode_put_block(messages, "bench", queue_id, 1_700_000_000_000))
+        born_host = born_host_bytes("10.0.0.1", 40_000)
+        store.put_block(block, topic="bench", queue_id=queue_id, count=count, born_host=born_host)
+        store.flush_commit_log()
+        while store.reput_step():
+            pass
+    assert store.close()
+
+
+def _crc_loop(root: Path) -> None:
+    for path in sorted((root / "commitlog").iterdir()):
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
+            _crc_file(view)
+
+
+def _crc_file(view: memoryview) -> None:
+    position = 0
+    while position + 88 <= len(view):
+        size, magic, crc = _HEAD.unpack_from(view, position)
+        if magic != -626_843_481:
+            return
+        (body_size,) = _BODY_SIZE.unpack_from(view, position + 84)
+        assert crc32(view[position + 88 : position + 88 + body_size]) & 0x7FFF_FFFF == crc
+        position += size
+
+
+def _verify(root: Path, records: int) -> None:
+    report = Verification(root).run()
+    assert report.is_clean, report.faults
+    assert report.figures["records"] == report.figures["units"] == records
+
+
+def _median(work: Callable[[], None], rounds: int) -> float:
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()

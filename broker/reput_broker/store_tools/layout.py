@@ -1,0 +1,232 @@
+"""Which files a store directory has, and of which size: read from the files themselves, not from a configuration.
+
+Every stream (the log, each queue) lies in files of one size, named by the offset of their first byte. Loading by the
+broker stops at the first file that does not fit; here all of them are named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from reput_broker.store.consume_queue_unit import UNIT_BYTES
+
+_NAME_DIGITS = 20
+
+
+class StreamFile(NamedTuple):
+    """One file of a stream."""
+
+    path: Path
+    start: int
+    """Offset of its first byte in the stream."""
+    size: int
+    """Bytes that it really has: less than `file_size` of its stream if it was cut short."""
+
+    @property
+    def end(self) -> int:
+        """Offset after its last byte."""
+        return self.start + self.size
+
+
+class OddFile(NamedTuple):
+    """A file that does not fit where it lies."""
+
+    path: Path
+    position: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Stream:
+    """The files of one stream in the order of their offsets, and what is wrong with them."""
+
+    directories: tuple[Path, ...]
+    files: list[StreamFile] = field(default_factory=list)
+    file_size: int = 0
+    """Bytes of each file; 0 without files."""
+    odd: list[OddFile] = field(default_factory=list)
+
+    @property
+    def min_offset(self) -> int:
+        """Where the first file starts; 0 without files."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def find(self, offset: int) -> StreamFile | None:
+        """Return the file that holds the byte at `offset`, or None."""
+        low, high = 0, len(self.files)
+        while low < high:
+            middle = (low + high) // 2
+            if self.files[middle].start <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        file = self.files[low - 1] if low else None
+        return file if file is not None and offset < file.end else None
+
+    def place(self, offset: int) -> tuple[Path, int]:
+        """Return the file that has, or would have, the byte at `offset`, and where in it that is."""
+        file = self.find(offset)
+        if file is not None:
+            return file.path, offset - file.start
+        size = self.file_size or 1
+        return self.directories[0] / f"{offset - offset % size:0{_NAME_DIGITS}d}", offset % size
+
+
+@dataclass(slots=True)
+class QueueDirectory:
+    """One directory `consumequeue/TOPIC/QUEUEID`."""
+
+    topic: str
+    queue_id: int
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Sizes that the caller knows; 0 leaves them to be read from the files."""
+
+    commit_log_file_size: int = 0
+    consume_queue_entries: int = 0
+    index_slots: int = 0
+
+
+class StoreLayout:
+    """The streams of one directory.
+
+    Args:
+        root: the store directory.
+        commit_log_dirs: where the log lies, if not in `commitlog`: RocketMQ may spread it over several directories.
+        geometry: sizes that are known.
+    """
+
+    def __init__(
+        self, root: Path, commit_log_dirs: Sequence[Path] = (), geometry: Geometry | None = None
+    ) -> None:
+        geometry = geometry or Geometry()
+        self.root = root
+        self.geometry = geometry
+        self.log = read_stream(tuple(commit_log_dirs) or (root / "commitlog",), geometry.commit_log_file_size)
+        self.consume_queue_dir = root / "consumequeue"
+        self.queue_file_size = geometry.consume_queue_entries * UNIT_BYTES
+        directories = list(_queue_directories(self.consume_queue_dir))
+        if not self.queue_file_size:
+            sizes = Counter(
+                entry.stat().st_size
+                for _, _, path in directories
+                for entry in os.scandir(path)
+                if entry.is_file()
+            )
+            self.queue_file_size = _most_common(sizes)
+        self.queues = [
+            QueueDirectory(topic, queue_id, read_stream((path,), self.queue_file_size))
+            for topic, queue_id, path in directories
+        ]
+
+    @property
+    def abort(self) -> Path:
+        """The marker of a broker that runs, or did not stop in order."""
+        return self.root / "abort"
+
+    @property
+    def config_dir(self) -> Path:
+        """Where the tables lie."""
+        return self.root / "config"
+
+    @property
+    def index_dir(self) -> Path:
+        """Where the index files lie."""
+        return self.root / "index"
+
+    def index_files(self) -> list[Path]:
+        """Return the index files, oldest first (RocketMQ: IndexService takes names that are numbers)."""
+        if not self.index_dir.is_dir():
+            return []
+        return sorted(
+            path
+            for path in self.index_dir.iterdir()
+            if path.is_file() and path.name.isascii() and path.name.isdecimal()
+        )
+
+
+def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
+    """List the files of a stream; with a `file_size` of 0 find it out.
+
+    Sub-directories are skipped, as a load skips them. A last file without a byte counts as not there.
+    """
+    stream = Stream(directories)
+    for directory in directories:
+        for entry in os.scandir(directory) if directory.is_dir() else ():
+            if entry.is_dir():
+                continue
+            path = Path(entry.path)
+            name = entry.name
+            if not (name.isascii() and name.isdecimal()) or len(name) != _NAME_DIGITS:
+                stream.odd.append(
+                    OddFile(path, 0, "its name is not a 20-digit offset: it belongs somewhere else")
+                )
+                continue
+            stream.files.append(StreamFile(path, int(name), entry.stat().st_size))
+    stream.files.sort(key=lambda file: file.start)
+    if stream.files and stream.files[-1].size == 0:
+        stream.files.pop()
+    stream.file_size = file_size or _guess_size(stream.files)
+    size = stream.file_size
+    kept: list[StreamFile] = []
+    for file in stream.files:
+        if file.start % size or (kept and file.start < kept[-1].start + size):
+            stream.odd.append(
+                OddFile(file.path, 0, f"its name is not a multiple of the file size {size} of this stream")
+            )
+            continue
+        if file.size != size:
+            stream.odd.append(
+                OddFile(file.path, min(file.size, size), f"it has {file.size} bytes and must have {size}")
+            )
+        if kept and file.start > kept[-1].start + size:
+            missing = kept[-1].start + size
+            stream.odd.append(
+                OddFile(
+                    file.path.with_name(f"{missing:0{_NAME_DIGITS}d}"),
+                    0,
+                    f"the file is missing between {kept[-1].path.name} and {file.path.name}",
+                )
+            )
+        kept.append(file._replace(size=min(file.size, size)))
+    stream.files = kept
+    return stream
+
+
+def _guess_size(files: Sequence[StreamFile]) -> int:
+    """The size of every file: the step from name to name if a file has just that, else what most files have."""
+    if not files:
+        return 0
+    steps = [after.start - before.start for before, after in pairwise(files)]
+    step = min(steps, default=0)
+    if step and any(file.size == step for file in files):
+        return step
+    common = _most_common(Counter(file.size for file in files))
+    fits = common and all(file.start % common == 0 for file in files)
+    return common if fits else max(step, common, 1)
+
+
+def _most_common(sizes: Counter[int]) -> int:
+    sizes = Counter({size: count for size, count in sizes.items() if size})
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+def _queue_directories(root: Path) -> Iterable[tuple[str, int, Path]]:
+    for topic in sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else ():
+        for queue in sorted(topic.iterdir()):
+            if queue.is_dir() and queue.name.isascii() and queue.name.isdecimal():
+                yield topic.name, int(queue.name), queue

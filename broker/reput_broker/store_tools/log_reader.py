@@ -1,0 +1,282 @@
+"""Read the log from file to file: batches of records, damage, and the end.
+
+Like recovery this trusts nothing, but it does not stop at damage: it looks for the next sound record behind it, so that
+everything that is wrong can be named, and everything that is right can be shown.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from reput_broker.store.file_io import end_of_data, is_all_zero
+from reput_broker.store_tools.layout import Stream, StreamFile
+from reput_protocol.columns import BoolArray, RecordColumns, chain, gather
+from reput_protocol.properties import CRC_PROPERTY_BYTES
+from reput_protocol.record_layout import FRONT, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from reput_protocol.record_scan import RecordScan, ScanStatus, locate
+
+CHUNK_BYTES = 1 << 20
+_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_UNDERSCORE = 0x5F
+
+
+@dataclass(slots=True)
+class LogBatch:
+    """Records that lie back to back in one file, each with sound lengths and in the place that it names."""
+
+    file: StreamFile
+    position: int
+    """Where the first one starts in the file."""
+    data: bytes
+    """Begins with the first record; may hold more than the records."""
+    columns: RecordColumns
+
+    @property
+    def offset(self) -> int:
+        """Log offset of the first record."""
+        return self.file.start + self.position
+
+
+class Damage(NamedTuple):
+    """Bytes of the log that are no sound record although one belongs there."""
+
+    file: StreamFile
+    position: int
+    end_position: int
+    """Where in the file something sound begins again, or where its data ends."""
+    reason: str
+    is_tail: bool
+    """Whether nothing sound follows anywhere: what a crash leaves looks like this."""
+    is_framed: bool = False
+    """Whether lengths, place and topic are sound, so that it is known which message this was."""
+
+    @property
+    def offset(self) -> int:
+        """Log offset of the first damaged byte."""
+        return self.file.start + self.position
+
+    @property
+    def size(self) -> int:
+        """How many bytes are damaged."""
+        return self.end_position - self.position
+
+    @property
+    def end_offset(self) -> int:
+        """Log offset after the last damaged byte."""
+        return self.file.start + self.end_position
+
+
+class LogEnd(NamedTuple):
+    """Where the sound records end; always the last thing that a reading yields."""
+
+    offset: int
+    position: int
+    path_index: int
+    """Which of the stream's files that is in."""
+
+
+class BlankEnd(NamedTuple):
+    """A blank record: the log goes on in the next file."""
+
+    file: StreamFile
+    position: int
+
+
+LogPart = LogBatch | Damage | BlankEnd | LogEnd
+
+
+def read_log(stream: Stream, from_index: int = 0, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LogPart]:
+    """Read the stream's files one after the other from the given one on.
+
+    Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET; checksums are the caller's (`crc_faults`).
+    """
+    last = _last_file_with_data(stream)
+    end = LogEnd(stream.min_offset, 0, 0)
+    for index in range(from_index, len(stream.files)):
+        file = stream.files[index]
+        if index > from_index:
+            before = stream.files[index - 1]
+            if file.start != before.start + stream.file_size and index <= last:
+                gap = StreamFile(
+                    before.path.with_name(f"{before.start + stream.file_size:020d}"), before.end, 0
+                )
+                yield Damage(gap, 0, file.start - before.end, "the file is missing", False)
+        if index > last and index > from_index:
+            break  # made ahead and never used
+        reading = _FileReading(stream, file, index >= last, chunk_bytes)
+        try:
+            yield from reading.parts()
+        finally:
+            reading.close()
+        end = LogEnd(file.start + reading.end_position, reading.end_position, index)
+        if reading.ended_here and index >= last:
+            break
+    yield end
+
+
+def _last_file_with_data(stream: Stream) -> int:
+    """Index of the last file that holds anything but zeros, -1 if none does."""
+    for index in range(len(stream.files) - 1, -1, -1):
+        fd = os.open(stream.files[index].path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if not is_all_zero(fd, 0, stream.files[index].size):
+                return index
+        finally:
+            os.close(fd)
+    return -1
+
+
+class _FileReading:
+    """One pass over one file."""
+
+    def __init__(self, stream: Stream, file: StreamFile, is_last: bool, chunk_bytes: int) -> None:
+        self._file = file
+        self._file_size = stream.file_size
+        self._is_last = is_last
+        self._chunk_bytes = chunk_bytes
+        self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        self.end_position = 0
+        """Where the sound records end."""
+        self.ended_here = False
+        """Whether nothing but zeros follows, instead of a blank record or the end of the file."""
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def parts(self) -> Iterator[LogPart]:
+        position = 0
+        want = self._chunk_bytes
+        size = self._file.size
+        while position < size:
+            data = os.pread(self._fd, min(want, size - position), position)
+            batch, consumed = self._batch(data, position)
+            if batch is not None:
+                yield batch
+                position += consumed
+                self.end_position = position
+                want = self._chunk_bytes
+                if consumed == len(data):
+                    continue
+                data = data[consumed:]
+            reaches_end = position + len(data) >= size
+            scan, reason = self._judge(data, position)
+            if scan.status is ScanStatus.TRUNCATED and not reaches_end:
+                if batch is None:
+                    want = max(2 * len(data), scan.size if scan.size <= size - position else 0)
+                continue
+            if scan.status is ScanStatus.BLANK and not reason:
+                yield BlankEnd(self._file, position)
+                return
+            if not reaches_end and scan.status is not ScanStatus.RECORD and len(data) < scan.size:
+                continue
+            if self._is_zero_from(position):
+                if self._is_last:
+                    self.ended_here = True
+                else:
+                    yield Damage(
+                        self._file,
+                        position,
+                        size,
+                        "no record is there, but the log goes on in a later file",
+                        False,
+                    )
+                return
+            damage = self._damage(position, scan, reason)
+            yield damage
+            if damage.is_tail:
+                self.ended_here = True
+                return
+            position = damage.end_position
+            if position < size:
+                self.end_position = position
+            want = self._chunk_bytes
+        if size < self._file_size:
+            reason = f"the file ends here, with {size} bytes of {self._file_size}"
+            yield Damage(self._file, size, size, reason, self._is_last)
+
+    def _batch(self, data: bytes, position: int) -> tuple[LogBatch | None, int]:
+        """Return the records at the start of `data` and how many bytes they take."""
+        positions, stop = chain(data, 0, len(data))
+        if not positions:
+            return None, 0
+        columns, sound = gather(data, positions)
+        sound &= columns.head["physical_offset"] == columns.position + (self._file.start + position)
+        if not sound.all():
+            count = int(np.argmin(sound))
+            if count == 0:
+                return None, 0
+            stop = positions[count]
+            columns, _ = gather(data, positions[:count])
+        return LogBatch(self._file, position, data, columns), stop
+
+    def _judge(self, data: bytes, position: int) -> tuple[RecordScan, str]:
+        """Say what lies at the start of `data`, and what is wrong with it."""
+        scan, extent = locate(data, 0, len(data), check_crc=False)
+        if extent is not None:
+            claimed = FRONT.unpack_from(data)[6]
+            return scan, f"PHYSICALOFFSET is {claimed}, but the record lies at {self._file.start + position}"
+        if scan.status is ScanStatus.BLANK:
+            left = self._file_size - position
+            if scan.size == left:
+                return scan, ""
+            return scan, f"a blank record there speaks of {scan.size} bytes, but {left} are left in the file"
+        return scan, scan.reason
+
+    def _is_zero_from(self, position: int) -> bool:
+        return is_all_zero(self._fd, position, self._file.size)
+
+    def _damage(self, position: int, scan: RecordScan, reason: str) -> Damage:
+        """Find where something sound begins again."""
+        size = self._file.size
+        with mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+            follower = position + scan.size
+            if scan.size >= RECORD_BYTES_MIN and follower < size and self._is_sound(view, follower):
+                return Damage(self._file, position, follower, reason, False)
+            for match in _MAGIC.finditer(view, position + 5):
+                start = match.start() - 4
+                if self._is_sound(view, start) and start > position:
+                    return Damage(self._file, position, start, reason, False)
+        if self._is_last:
+            data_end = end_of_data(self._fd, position, size)
+            whole = position + scan.size if scan.status is ScanStatus.RECORD else data_end
+            return Damage(self._file, position, min(max(data_end, whole), size), reason, True)
+        return Damage(self._file, position, size, reason, False)
+
+    def _is_sound(self, view: memoryview, position: int) -> bool:
+        scan, extent = locate(view, position, self._file.size, check_crc=False)
+        if extent is not None:
+            return bool(FRONT.unpack_from(view, position)[6] == self._file.start + position)
+        return scan.status is ScanStatus.BLANK and scan.size == self._file_size - position
+
+
+def crc_faults(batch: LogBatch) -> list[tuple[int, str]]:
+    """Check the body checksum of every record, and the whole-record one where there is one.
+
+    Returns the row and the words of each that fails.
+    """
+    columns = batch.columns
+    bad = set(columns.crc_errors().tolist())
+    stops = columns.position + columns.head["size"]
+    data = np.frombuffer(batch.data, np.uint8)
+    sealed: BoolArray = (data[stops - CRC_PROPERTY_BYTES] == _UNDERSCORE) & (
+        columns.properties_size >= CRC_PROPERTY_BYTES
+    )
+    bad.update(np.flatnonzero(sealed).tolist())
+    found: list[tuple[int, str]] = []
+    for row in sorted(bad):
+        scan, _ = locate(batch.data, int(columns.position[row]), int(stops[row]), check_crc=True)
+        if scan.status is not ScanStatus.RECORD:
+            found.append((row, scan.reason))
+    return found
+
+
+def is_record_magic(data: bytes, position: int) -> bool:
+    """Whether a record's magic number lies 4 bytes after `position`."""
+    return bool(I32.unpack_from(data, position + 4)[0] in (MAGIC_V1, MAGIC_V2))

@@ -1,0 +1,60 @@
+"""From where on a start would check the records of a log (`opening.py`, `recovery.py`): reading only."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
+from reput_broker.store_tools.verify import Verification
+from reput_broker.store_tools.verify_checkpoint import checkpoint_min_time
+from reput_protocol.record_layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64
+from reput_protocol.record_scan import ScanStatus, scan_record
+
+_RECORD_BYTES_MAX = 16 << 20
+
+
+def start_checks_from(verification: Verification) -> int:
+    """Return the log offset before which a start does not look at records."""
+    mark, files = verification.mark, verification.layout.log.files
+    if mark is not None and not verification.stopped:
+        return _file_by(verification, min(mark.flushed_offset, mark.queues_offset), None)
+    if mark is None and not verification.stopped:
+        return _file_by(verification, None, checkpoint_min_time(verification.root))
+    if mark is not None and mark.queues_offset >= mark.flushed_offset:
+        digest, indexed = _queue_ends(verification)
+        if digest == mark.queues_digest:
+            return _file_by(verification, max(indexed, mark.flushed_offset), None)
+    return files[0].start if files else 0
+
+
+def _file_by(verification: Verification, offset: int | None, time_ms: int | None) -> int:
+    """Start of the newest file that begins with a sound record, at or before an offset or a store time."""
+    files = verification.layout.log.files
+    for file in reversed(files[1:]):
+        if offset is not None and file.start > offset:
+            continue
+        with file.path.open("rb") as reader:
+            data = reader.read(min(_RECORD_BYTES_MAX, file.size))
+        is_record = scan_record(data, 0, len(data), check_crc=True).status is ScanStatus.RECORD
+        if not is_record or FRONT.unpack_from(data)[6] != file.start:
+            continue
+        born_host_bytes = 20 if FRONT.unpack_from(data)[7] & BORN_HOST_IPV6 else 8
+        (stored_ms,) = I64.unpack_from(data, BORN_HOST_AT + born_host_bytes)
+        if stored_ms > 0 and (time_ms is None or stored_ms <= time_ms):
+            return file.start
+    return files[0].start if files else 0
+
+
+def _queue_ends(verification: Verification) -> tuple[int, int]:
+    """The checksum that an orderly stop makes of where all queues end, and the furthest end of an indexed record."""
+    ends: list[tuple[str, int, int, int]] = []
+    files = OpenFiles()
+    try:
+        for queue in verification.layout.queues:
+            if queue.stream.files:
+                units = UnitFiles(queue.stream, files)
+                offset, size, _ = units.read(units.end - 1, 1)[0].tolist()
+                ends.append((queue.topic, queue.queue_id, units.end, offset + size))
+    finally:
+        files.close()
+    return crc32(repr(sorted(ends)).encode()), max((end[3] for end in ends), default=0)

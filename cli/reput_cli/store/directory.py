@@ -1,0 +1,184 @@
+"""What the commands on a directory share: the argument, the sizes, the lock, the progress bar."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.options import SIZE, Settings
+
+if TYPE_CHECKING:
+    from reput_broker.store_tools.layout import Geometry, StoreLayout
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDirectory:
+    """Where a store lies, and what the user says about its sizes; 0 is what the files themselves say."""
+
+    root: Path
+    commit_log_dirs: tuple[Path, ...]
+    commit_log_file_size: int
+    consume_queue_entries: int
+    index_slots: int
+
+
+def directory_options(command: _Command) -> _Command:
+    """Give a command the directory, received as `directory`, and the output options, received as `settings`."""
+
+    @click.argument("root", metavar="DIR", type=click.Path(path_type=Path))
+    @click.option(
+        "--commit-log-dir",
+        "commit_log_dirs",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="Where the log lies, if not in DIR/commitlog; repeatable.",
+    )
+    @click.option(
+        "--commit-log-file-size",
+        type=SIZE,
+        default="0",
+        help="Size of a log file.  [default: what the files have]",
+    )
+    @click.option(
+        "--consume-queue-entries",
+        type=click.IntRange(0),
+        default=0,
+        help="Units in a queue file.  [default: what the files have]",
+    )
+    @click.option(
+        "--index-slots",
+        type=click.IntRange(0),
+        default=0,
+        help="Hash slots in an index file.  [default: what fits the files]",
+    )
+    @click.option(
+        "-O", "--output", type=click.Choice(["table", "json", "jsonl", "plain"]), help="Form of the output."
+    )
+    @click.option("--no-color", is_flag=True, help="No colours, whatever the terminal can do.")
+    @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
+    @click.option("-v", "--verbose", count=True, help="Twice: tracebacks of errors.")
+    @functools.wraps(command)
+    def with_directory(
+        root: Path,
+        commit_log_dirs: tuple[Path, ...],
+        commit_log_file_size: int,
+        consume_queue_entries: int,
+        index_slots: int,
+        output: str | None,
+        no_color: bool,
+        quiet: bool,
+        verbose: int,
+        **arguments: Any,
+    ) -> Any:
+        directory = StoreDirectory(
+            root, commit_log_dirs, commit_log_file_size, consume_queue_entries, index_slots
+        )
+        _require_store(directory)
+        settings = Settings(
+            server="",
+            timeout_s=0.0,
+            output=output,
+            color=not no_color,
+            quiet=quiet,
+            verbosity=verbose,
+            yes=False,
+        )
+        return command(directory=directory, settings=settings, **arguments)
+
+    return with_directory  # type: ignore[return-value]
+
+
+def _require_store(directory: StoreDirectory) -> None:
+    root = directory.root
+    if not root.is_dir():
+        raise CommandFailed(f"there is no directory {root}", code=ExitCode.NOT_FOUND)
+    if not any(
+        (root / name).exists() for name in ("commitlog", "consumequeue", "checkpoint", "config")
+    ) and not (directory.commit_log_dirs):
+        raise CommandFailed(
+            f"{root} is not a store directory",
+            reason="it has no commitlog, consumequeue, checkpoint or config",
+            remedy="the broker's `data_dir`, or RocketMQ's `storePathRootDir`",
+            code=ExitCode.NOT_FOUND,
+        )
+
+
+def layout_of(directory: StoreDirectory) -> StoreLayout:
+    """List the files of a directory."""
+    from reput_broker.store_tools.layout import StoreLayout
+
+    return StoreLayout(directory.root, directory.commit_log_dirs, geometry_of(directory))
+
+
+def geometry_of(directory: StoreDirectory) -> Geometry:
+    """Return the sizes that the user gave."""
+    from reput_broker.store_tools.layout import Geometry
+
+    return Geometry(directory.commit_log_file_size, directory.consume_queue_entries, directory.index_slots)
+
+
+@contextmanager
+def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[None]:
+    """Hold the directory's lock: shared and without a trace, or as its owner."""
+    from reput_broker.store.abort_marker import AbortMarker
+    from reput_broker.store.dir_lock import DirectoryLock
+    from reput_broker.store.errors import StoreLocked
+
+    lock = DirectoryLock(directory.root / "lock", AbortMarker(directory.root / "abort"))
+    try:
+        if to_write:
+            lock.acquire()
+        else:
+            lock.acquire_shared()
+    except StoreLocked as error:
+        owner = f"process {error.pid}" if error.pid is not None else "another process"
+        raise CommandFailed(
+            f"{directory.root} is in use by {owner}",
+            reason="a broker has it open, or another `reput store` works on it",
+            remedy="the same command after that has ended, or on a copy of the directory",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def progress(settings: Settings, what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on a terminal while the body runs; it gets a function to call with bytes done and in all."""
+    if settings.quiet or not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True, no_color=not settings.color),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or 1)

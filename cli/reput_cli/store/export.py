@@ -1,0 +1,161 @@
+"""`reput store export`: the messages of a topic as JSON lines or Parquet."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings
+from reput_cli.output import Printer
+from reput_cli.positions import Position, RangeType
+from reput_cli.store.directory import StoreDirectory, directory_options, layout_of, locked, progress
+
+if TYPE_CHECKING:
+    from reput_broker.store_tools.export import ExportRange, TopicExport
+    from reput_protocol.record import Record
+
+
+class _PositionType(click.ParamType[Position]):
+    """A queue offset or a time."""
+
+    name = "position"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Position:
+        """Parse the text, or say which forms there are."""
+        if isinstance(value, Position):
+            return value
+        position, end = RangeType().convert(value, param, ctx)
+        if end is not None or position.word or (position.offset is not None and position.offset < 0):
+            self.fail(
+                f"{value!r} is neither a queue offset nor a time such as @2026-01-02T03:04:05Z or @-15m",
+                param,
+                ctx,
+            )
+        return position
+
+
+_POSITION = _PositionType()
+
+
+@click.command()
+@directory_options
+@click.option("--topic", required=True, help="The topic.")
+@click.option("--from", "start", type=_POSITION, help="First queue offset of each queue, or @TIME.")
+@click.option("--to", "stop", type=_POSITION, help="Queue offset of each queue, or @TIME, to stop before.")
+@click.option(
+    "-f", "--format", "form", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True
+)
+@click.option(
+    "-o",
+    "--file",
+    "target",
+    type=click.Path(path_type=Path),
+    default="-",
+    help="Where to.  [default: stdout]",
+)
+def export(
+    directory: StoreDirectory,
+    settings: Settings,
+    topic: str,
+    start: Position | None,
+    stop: Position | None,
+    form: str,
+    target: Path,
+) -> int:
+    """Write the messages of a topic in DIR, queue after queue, to a file.
+
+    Every record is checked. A damaged message is left out and named on stderr; the exit code is then 7.
+    """
+    from reput_broker.store_tools.dump import NotThere
+    from reput_broker.store_tools.export import TopicExport
+    from reput_broker.store_tools.export_parquet import ParquetMissing, require_parquet, write_parquet
+
+    printer = Printer(settings)
+    if form == "parquet":
+        if str(target) == "-":
+            raise CommandFailed("a Parquet file needs a name", remedy="-o FILE", code=ExitCode.USAGE)
+        try:
+            require_parquet()
+        except ParquetMissing as error:
+            raise CommandFailed(
+                str(error), remedy="pip install 'reput[spark]', or -f jsonl", code=ExitCode.FAILED
+            ) from error
+    with locked(directory), progress(settings, f"exporting {topic}") as report_progress:
+        try:
+            source = TopicExport(layout_of(directory), topic, _range(start, stop))
+        except NotThere as error:
+            raise CommandFailed(
+                str(error), remedy=f"reput store dump {directory.root} --topics", code=ExitCode.NOT_FOUND
+            ) from error
+        records = _good(source, report_progress)
+        if form == "parquet":
+            count = write_parquet(target, records)
+        else:
+            with _opened(target) as file:
+                count = _write_lines(file, records)
+    printer.note(f"{count} messages of {topic}")
+    if source.bad_count:
+        printer.note(
+            f"{source.bad_count} messages are damaged and were left out: reput store verify {directory.root}"
+        )
+        return ExitCode.DAMAGE
+    return ExitCode.DONE
+
+
+def _range(start: Position | None, stop: Position | None) -> ExportRange:
+    from reput_broker.store_tools.export import ExportRange
+
+    return ExportRange(
+        start.offset if start else None,
+        stop.offset if stop else None,
+        start.timestamp_ms if start else None,
+        stop.timestamp_ms if stop else None,
+    )
+
+
+def _good(source: TopicExport, report_progress: Callable[[int, int], None]) -> Iterator[Record]:
+    from reput_broker.store_tools.export import BadMessage
+
+    done = -1
+    for message in source.messages():
+        if isinstance(message, BadMessage):
+            print(f"damaged: {message}", file=sys.stderr)
+        else:
+            yield message
+        if source.units_done != done:
+            done = source.units_done
+            report_progress(done, source.total_units)
+
+
+def _write_lines(file: TextIO, records: Iterator[Record]) -> int:
+    from reput_broker.store_tools.record_fields import record_fields
+
+    count = 0
+    for record in records:
+        file.write(json.dumps(record_fields(record), ensure_ascii=False) + "\n")
+        count += 1
+    return count
+
+
+@contextmanager
+def _opened(target: Path) -> Iterator[TextIO]:
+    """Open the file, which appears under its name when it is complete; `-` is stdout."""
+    if str(target) == "-":
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    temporary = target.with_name(target.name + ".tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            yield file
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,91 @@
+"""`reput store repair`: make a damaged store one that a broker starts on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings
+from reput_cli.output import Printer, write_line
+from reput_cli.store.directory import StoreDirectory, directory_options, geometry_of, locked, progress
+
+if TYPE_CHECKING:
+    from reput_broker.store_tools.repair import RepairPlan
+    from reput_broker.store_tools.verify import Verification
+
+
+@click.command()
+@directory_options
+@click.option("--yes", is_flag=True, help="Do it. Without this the command only shows what it would do.")
+def repair(directory: StoreDirectory, settings: Settings, yes: bool) -> int:
+    """Show what a repair of DIR would mend and cut; with --yes, do it.
+
+    A record is mended where the right value of a damaged field is known from the rest. At the first that cannot be
+    mended the log is cut: everything after it is lost to the store, as a log has no holes. All that is cut or changed
+    is copied to DIR/repair-N and synced first. Queues are then made anew from the log. Exit code 7 if something needs
+    repair and --yes was not given.
+    """
+    printer = Printer(settings)
+    with locked(directory, to_write=yes):
+        verification = _verify(directory, settings)
+        plan = _plan(verification, directory)
+        if plan.is_empty:
+            printer.note(f"{directory.root}: nothing to repair")
+            return ExitCode.DONE
+        if not yes:
+            if printer.is_json:
+                printer.json_line({"directory": str(directory.root), "plan": plan.lines()})
+            else:
+                for line in plan.lines():
+                    write_line(line)
+            printer.note(f"nothing was changed; to do it: reput store repair {directory.root} --yes")
+            return ExitCode.DAMAGE
+        from reput_broker.store_tools.repair import apply_repair
+
+        with progress(settings, "repairing") as report_progress:
+            result = apply_repair(verification, plan, report_progress)
+    if printer.is_json:
+        printer.json_line(
+            {
+                "directory": str(directory.root),
+                "plan": plan.lines(),
+                "done": result.lines,
+                "side_directory": str(result.side_directory),
+                "log_end": result.end_offset,
+            }
+        )
+        return ExitCode.DONE
+    for line in (*plan.lines(), *result.lines):
+        write_line(line)
+    write_line(f"what was there before: {result.side_directory}")
+    printer.note(
+        f"the log ends at offset {result.end_offset}; the next start of the broker completes the recovery"
+    )
+    return ExitCode.DONE
+
+
+def _verify(directory: StoreDirectory, settings: Settings) -> Verification:
+    from reput_broker.store_tools.verify import Verification
+
+    with progress(settings, "verifying") as report_progress:
+        verification = Verification(
+            directory.root,
+            commit_log_dirs=directory.commit_log_dirs,
+            geometry=geometry_of(directory),
+            progress=report_progress,
+        )
+        verification.run()
+    return verification
+
+
+def _plan(verification: Verification, directory: StoreDirectory) -> RepairPlan:
+    from reput_broker.store.errors import ForeignFile
+    from reput_broker.store_tools.repair import plan_repair
+
+    try:
+        return plan_repair(verification)
+    except ForeignFile as error:
+        raise CommandFailed(f"{directory.root} cannot be repaired", reason=str(error)) from error

@@ -1,0 +1,75 @@
+"""`reput store verify`: is everything in the directory what it must be?"""
+
+from __future__ import annotations
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.options import Settings
+from reput_cli.output import Printer, write_line
+from reput_cli.store.directory import StoreDirectory, directory_options, geometry_of, locked, progress
+
+
+@click.command()
+@directory_options
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to name of each kind."
+)
+def verify(directory: StoreDirectory, settings: Settings, limit: int) -> int:
+    """Check every record, queue unit, index entry, checkpoint and table in DIR against each other.
+
+    Changes nothing. Names each fault by file and byte; exit code 0 if there is none, 7 if there is damage.
+    """
+    from reput_broker.store_tools.verify import Verification
+
+    with locked(directory), progress(settings, "verifying") as report_progress:
+        verification = Verification(
+            directory.root,
+            commit_log_dirs=directory.commit_log_dirs,
+            geometry=geometry_of(directory),
+            faults_kept=limit,
+            progress=report_progress,
+        )
+        report = verification.run()
+    printer = Printer(settings)
+    figures = {
+        **report.figures,
+        "log_start": verification.layout.log.min_offset,
+        "log_end": verification.end_offset,
+    }
+    if printer.is_json:
+        faults = [
+            {"kind": f.kind, "file": str(f.file), "position": f.position, "reason": f.reason}
+            for f in report.faults
+        ]
+        printer.json_line(
+            {
+                "directory": str(directory.root),
+                "clean": report.is_clean,
+                "fault_count": report.fault_count,
+                "faults_by_kind": dict(report.kinds),
+                "faults": faults,
+                "notes": report.notes,
+                "figures": figures,
+            }
+        )
+    else:
+        for fault in report.faults:
+            write_line(f"{fault.kind}: {fault}")
+        if report.fault_count > len(report.faults):
+            write_line(f"... and {report.fault_count - len(report.faults)} more")
+        for note in report.notes:
+            printer.note(f"note: {note}")
+        verdict = "clean" if report.is_clean else f"{report.fault_count} faults"
+        write_line(
+            f"{directory.root}: {verdict}; {figures['records']} records in {figures['log_files']} files "
+            f"[{figures['log_start']}, {figures['log_end']}), {figures['units']} units, "
+            f"{figures['index_entries']} index entries, {report.figures['offsets']} offsets"
+        )
+        if not report.is_clean and (report.kinds["log"] or report.kinds["record"] or report.kinds["file"]):
+            printer.note(f"to see what a repair would cut: reput store repair {directory.root}")
+        elif report.kinds["queue"] or report.kinds["index"]:
+            printer.note(
+                f"the log is sound; to make what is derived from it anew: reput store rebuild {directory.root}"
+            )
+    return ExitCode.DONE if report.is_clean else ExitCode.DAMAGE

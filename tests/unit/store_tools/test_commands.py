@@ -1,0 +1,151 @@
+"""`reput store ...` as a person types it: output, exit codes, the lock."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from golden.test_mini_store import mini_store
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.store import command
+from store_samples import fill, hashes, records_of
+from stores import FakeClock, bodies, flip_bit, opened, put, small_options
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    fill(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def reput_store(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], standalone_mode=False)
+
+
+def test_verify_of_a_good_directory(store: Path) -> None:
+    before = hashes(store)
+    found = reput_store("verify", store)
+    assert found.return_value == ExitCode.DONE
+    assert "clean; 60 records" in found.stdout
+    as_json = json.loads(reput_store("verify", store, "-O", "json").stdout)
+    assert as_json["clean"] is True
+    assert as_json["figures"]["units"] == 60
+    assert hashes(store) == before
+
+
+def test_verify_of_a_damaged_directory_names_file_and_byte(store: Path) -> None:
+    place = records_of(store)[7]
+    flip_bit(place.path, place.body)
+    found = reput_store("verify", store)
+    assert found.return_value == ExitCode.DAMAGE
+    assert f"record: {place.path} at byte {place.position}: BODYCRC" in found.stdout
+    assert "1 faults" in found.stdout
+    as_json = json.loads(reput_store("verify", store, "-O", "json").stdout)
+    assert as_json["faults"][0]["position"] == place.position
+
+
+def test_many_faults_are_counted_beyond_the_limit(store: Path) -> None:
+    for place in records_of(store)[:10]:
+        flip_bit(place.path, place.body)
+    found = reput_store("verify", store, "--limit", 3)
+    assert found.stdout.count("record: ") == 3
+    assert "... and 7 more" in found.stdout
+
+
+def test_a_directory_that_a_broker_has_is_refused(tmp_path: Path) -> None:
+    running = opened(small_options(tmp_path))
+    put(running, b"x")
+    for name in ("verify", "dump", "repair", "rebuild"):
+        failed = reput_store(name, tmp_path).exception
+        assert isinstance(failed, CommandFailed), name
+        assert f"in use by process {os.getpid()}" in failed.what
+    assert running.close()
+    assert reput_store("verify", tmp_path).return_value == ExitCode.DONE
+
+
+def test_looking_keeps_a_broker_out_and_lookers_in(store: Path) -> None:
+    from reput_broker.store.abort_marker import AbortMarker
+    from reput_broker.store.dir_lock import DirectoryLock
+    from reput_broker.store.errors import StoreLocked
+
+    looker, other, owner = (DirectoryLock(store / "lock", AbortMarker(store / "abort")) for _ in range(3))
+    assert looker.acquire_shared()
+    assert other.acquire_shared()
+    with pytest.raises(StoreLocked):
+        owner.acquire()
+    looker.release()
+    other.release()
+    owner.acquire()
+    with pytest.raises(StoreLocked):
+        looker.acquire_shared()
+    owner.release()
+    (store / "lock").unlink()
+    assert not looker.acquire_shared()
+
+
+def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        failed = reput_store("verify", path).exception
+        assert isinstance(failed, CommandFailed)
+        assert failed.code == ExitCode.NOT_FOUND
+
+
+def test_a_genuine_rocketmq_directory(tmp_path: Path) -> None:
+    mini_store(tmp_path)
+    assert reput_store("verify", tmp_path).return_value == ExitCode.DONE
+    lines = [json.loads(line) for line in reput_store("dump", tmp_path, "-O", "json").stdout.splitlines()]
+    assert [line["kind"] for line in lines].count("record") == 7
+    assert reput_store("rebuild", tmp_path, "--consume-queue-entries", 3).return_value == ExitCode.DONE
+    exported = reput_store("export", tmp_path, "--topic", "T").stdout.splitlines()
+    assert [json.loads(line)["body"] for line in exported] == ["m0", "m1", "m5", "m6"]
+
+
+def test_dump_as_text(store: Path) -> None:
+    found = reput_store("dump", store, "--queue", "T/1", "--from", 3, "--count", 1).stdout
+    assert found.startswith("kind=unit  queue_offset=3  physical_offset=")
+    assert "flushed_offset" in reput_store("dump", store, "--checkpoint").stdout
+    assert "group=billing" in reput_store("dump", store, "--offsets").stdout
+    assert "kind=topic  topic=T" in reput_store("dump", store, "--topics").stdout
+    failed = reput_store("dump", store, "--queue", "T/9").exception
+    assert isinstance(failed, CommandFailed)
+    assert failed.code == ExitCode.NOT_FOUND
+
+
+def test_export_to_a_file(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    done = reput_store("export", store, "--topic", "T", "--from", 29, "-o", target)
+    assert done.return_value == ExitCode.DONE
+    assert [json.loads(line)["body"] for line in target.read_text().splitlines()] == [
+        "body-0058",
+        "body-0059",
+    ]
+    place = records_of(store)[0]
+    flip_bit(place.path, place.body)
+    damaged = reput_store("export", store, "--topic", "T", "-o", target)
+    assert damaged.return_value == ExitCode.DAMAGE
+    assert len(target.read_text().splitlines()) == 59
+    assert "message 0 of T/0" in damaged.stderr
+
+
+def test_repair_shows_and_does(store: Path) -> None:
+    place = records_of(store)[-2]
+    flip_bit(place.path, place.body)
+    before = hashes(store)
+    shown = reput_store("repair", store)
+    assert shown.return_value == ExitCode.DAMAGE
+    assert f"at byte {place.position}" in shown.stdout
+    assert "lost: 1 messages of topic T" in shown.stdout
+    assert hashes(store) == before
+    done = reput_store("repair", store, "--yes")
+    assert done.return_value == ExitCode.DONE
+    assert "repair-1" in done.stdout
+    again = opened(small_options(store), FakeClock())
+    assert bodies(again, "T", 1)[-1] == b"body-0057"
+    assert again.close()
+    assert reput_store("repair", store).return_value == ExitCode.DONE
+    assert reput_store("verify", store).return_value == ExitCode.DONE

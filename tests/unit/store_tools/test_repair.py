@@ -1,0 +1,232 @@
+"""`repair`: what a start refuses it accepts afterwards, and nothing that was cut is gone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.store.errors import StoreError
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store_tools.repair import RepairPlan, RepairResult, apply_repair, plan_repair
+from store_samples import QUEUES, copied, examine, fill, hashes, named, records_of
+from stores import FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
+
+MESSAGES = 120
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("good") / "store"
+    fill(root, messages=MESSAGES)
+    return root
+
+
+@pytest.fixture
+def store(good: Path, tmp_path: Path) -> Path:
+    return copied(good, tmp_path / "store")
+
+
+def refused(root: Path) -> bool:
+    """Whether a start refuses the directory; it changes nothing then."""
+    store = MessageStore(small_options(root), clock_ms=FakeClock())
+    try:
+        store.open()
+    except StoreError:
+        return True
+    store.close()
+    return False
+
+
+def without_mark(root: Path) -> None:
+    """Leave a checkpoint as RocketMQ writes it: a start then checks the whole log."""
+    data = (root / "checkpoint").read_bytes()
+    (root / "checkpoint").write_bytes(data[:40].ljust(4096, b"\0"))
+
+
+def repaired(root: Path) -> tuple[RepairPlan, RepairResult]:
+    found = examine(root)
+    plan = plan_repair(found)
+    return plan, apply_repair(found, plan)
+
+
+def test_nothing_to_repair(store: Path) -> None:
+    before = hashes(store)
+    assert plan_repair(examine(store)).is_empty
+    assert hashes(store) == before
+
+
+@pytest.mark.parametrize("number", [1, 40, 118])
+def test_a_damaged_body_ends_the_log_and_all_behind_it_is_kept(store: Path, number: int) -> None:
+    places = records_of(store)
+    place = places[number]
+    flip_bit(place.path, place.body)
+    without_mark(store)
+    offset = int(place.path.name) + place.position
+    damaged = place.path.read_bytes()
+    later = {path.name: path.read_bytes() for path in (store / "commitlog").iterdir() if path > place.path}
+    assert refused(store)
+    before = hashes(store)
+    plan = plan_repair(examine(store))
+    assert hashes(store) == before, "a plan changes nothing"
+    assert plan.cut is not None
+    assert (plan.cut.offset, plan.cut.position, plan.cut.lost_records) == (
+        offset,
+        place.position,
+        MESSAGES - number - 1,
+    )
+    assert plan.cut.lost_topics == ({"T": MESSAGES - number - 1} if number < MESSAGES - 1 else {})
+
+    _, result = repaired(store)
+    assert result.end_offset == offset
+    kept = result.side_directory / "commitlog"
+    cut = (
+        kept / f"{place.path.name}.from-{place.position}" if place.position else kept / place.path.name
+    ).read_bytes()
+    assert damaged[place.position :].startswith(cut)
+    assert not any(damaged[place.position + len(cut) :])
+    for name, data in later.items():
+        assert data.rstrip(b"\0") == (kept / name).read_bytes().rstrip(b"\0")
+    assert json.loads((result.side_directory / "repair.json").read_text())["plan"]
+    assert plan_repair(examine(store)).is_empty
+
+    again = opened(small_options(store))
+    for queue_id in range(QUEUES):
+        wanted = [b"body-%04d" % n for n in range(number) if n % QUEUES == queue_id]
+        assert bodies(again, "T", queue_id) == wanted
+    put(again, b"new", topic="T")
+    dispatch_all(again)
+    assert bodies(again)[-1] == b"new"
+    assert again.close()
+    assert examine(store).report.is_clean
+    offsets = ConsumerOffsetManager(store / "config/consumerOffset.json", clock_ms=FakeClock())
+    offsets.load()
+    for queue_id, committed in ((0, 7), (1, MESSAGES // QUEUES)):
+        end = len([n for n in range(number) if n % QUEUES == queue_id])
+        assert offsets.query("billing", "T", queue_id) == min(committed, end)
+    offsets.close()
+
+
+@pytest.mark.parametrize("at", [1, 5, 9, 33])
+def test_a_field_that_the_rest_tells_is_put_right(good: Path, store: Path, at: int) -> None:
+    """TOTALSIZE, MAGIC, BODYCRC, PHYSICALOFFSET: nothing is lost."""
+    place = records_of(store)[40]
+    flip_bit(place.path, place.position + at, 3)
+    without_mark(store)
+    assert refused(store)
+    plan, result = repaired(store)
+    assert plan.cut is None
+    assert len(plan.mends) == 1
+    log = {name: found[0] for name, found in hashes(good).items() if name.startswith("commitlog")}
+    assert {name: found[0] for name, found in hashes(store).items() if name.startswith("commitlog")} == log
+    assert not refused(store)
+    assert result.side_directory.is_dir()
+
+
+@pytest.mark.parametrize("shift", [88, 6])
+def test_damage_that_a_start_does_not_mind_costs_nothing_else(store: Path, shift: int) -> None:
+    """One bad record in an old file is no reason to lose all that came after it."""
+    place = records_of(store)[3]
+    flip_bit(place.path, place.position + shift)
+    flip_bit(place.path, place.position + 90)  # two faults: it cannot be put right
+    assert not refused(copied(store, store.with_name("as-it-is")))
+    plan = plan_repair(examine(store))
+    assert plan.cut is None
+    assert len(plan.left) == 1
+    last = records_of(store)[-4]
+    flip_bit(last.path, last.body)
+    assert refused(store)
+    plan, _ = repaired(store)
+    assert plan.cut is not None
+    assert plan.cut.lost_records == 3
+    again = opened(small_options(store))
+    assert [again.max_offset_in_queue("T", n) for n in range(QUEUES)] == [58, 58]
+    put(again, b"new", topic="T")
+    dispatch_all(again)
+    assert again.max_offset_in_queue("T", 0) == 59
+    assert again.close()
+
+
+def test_a_missing_file_ends_the_log(store: Path) -> None:
+    gone = sorted((store / "commitlog").iterdir())[1]
+    gone.unlink()
+    assert refused(store)
+    plan, result = repaired(store)
+    assert plan.cut is not None
+    assert result.end_offset <= int(gone.name)
+    assert not refused(store)
+    assert examine(store).report.is_clean
+
+
+def test_a_file_that_was_cut_short(store: Path) -> None:
+    path = sorted((store / "commitlog").iterdir())[1]
+    path.write_bytes(path.read_bytes()[:1000])
+    assert refused(store)
+    repaired(store)
+    assert not refused(store)
+
+
+def test_the_flushed_end_of_the_log_is_gone(store: Path) -> None:
+    last = records_of(store)[-1]
+    data = last.path.read_bytes()
+    last.path.write_bytes(data[: last.position] + bytes(len(data) - last.position))
+    assert refused(store)
+    plan, _ = repaired(store)
+    assert plan.cut is not None
+    assert plan.cut.lost_records == 0
+    assert not refused(store)
+
+
+def test_files_of_strangers_and_garbled_tables_are_moved_away(store: Path) -> None:
+    (store / "commitlog/notes.txt").write_text("hello")
+    (store / "config/topics.json").write_text("{")
+    (store / "config/topics.json.bak").unlink(missing_ok=True)
+    (store / "deletedTopics").write_text("[")
+    (store / "checkpoint").write_bytes(b"short")
+    assert refused(store)
+    _, result = repaired(store)
+    assert (result.side_directory / "commitlog/notes.txt").read_text() == "hello"
+    assert (result.side_directory / "config/topics.json").read_text() == "{"
+    assert (result.side_directory / "before/checkpoint").read_bytes() == b"short"
+    assert not (store / "config/topics.json").exists()
+    assert not refused(store)
+    assert not named(examine(store))
+
+
+def test_wrong_units_are_made_anew(good: Path, store: Path) -> None:
+    flip_bit(store / "consumequeue/T/0/00000000000000000000", 45)
+    shutil.rmtree(store / "consumequeue/T/1")
+    plan, _ = repaired(store)
+    assert plan.cut is None
+    wanted = {name: found[0] for name, found in hashes(good).items() if name.startswith("consumequeue")}
+    assert {
+        name: found[0] for name, found in hashes(store).items() if name.startswith("consumequeue")
+    } == wanted
+
+
+def test_killed_in_the_middle_the_same_repair_can_be_made_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = records_of(store)[40]
+    flip_bit(place.path, place.body)
+    without_mark(store)
+    from reput_broker.store_tools import repair
+
+    for step in ("_write_checkpoint", "rebuild", "_cut_log"):
+        root = copied(store, store.with_name(step))
+        with monkeypatch.context() as patch:
+
+            def die(*_: object, **__: object) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr(repair, step, die)
+            with pytest.raises(KeyboardInterrupt):
+                repaired(root)
+        repaired(root)
+        assert not refused(root), step
+        reopened = opened(small_options(root))
+        assert bodies(reopened, "T", 0) == [b"body-%04d" % n for n in range(0, 40, 2)]
+        reopened.close()
