@@ -132,6 +132,7 @@ class MessageStore:
                 options.index_dir, options.index_slots, options.index_entries, clock_ms=self._clock_ms
             )
         self._index_reader: Reput | None = None
+        self._index_has_gap = False
         self._builder = ConsumeQueueBuilder(self._queues, options.filter_bit_maps)
         self._reput = self._make_reput(0)
         self._dispatched = (0, 0, 0)
@@ -230,7 +231,8 @@ class MessageStore:
                 self._index.flush_full_files()
                 self._index.flush()
                 self._checkpoint.index_msg_timestamp_ms = self._index.full_until_ms
-                mark = mark._replace(index_offset=self._index.position, index_digest=self._index.digest)
+                if not self._index_has_gap:  # with one it is tried anew at the next start
+                    mark = mark._replace(index_offset=self._index.position, index_digest=self._index.digest)
             self._checkpoint.mark = mark
             self._checkpoint.flush()
         except (StoreError, OSError) as error:
@@ -622,9 +624,10 @@ class MessageStore:
         if self._index is None:
             return QueryResult((), 0, 0, is_complete=False)
         end = self._readable_end()
-        return query_message(
+        found = query_message(
             self._log, self._index, self._deleted, topic, key, max_messages, begin_ms, end_ms, end
         )
+        return found._replace(is_complete=found.is_complete and not self._index_has_gap)
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message lies within 40 % of the machine's memory of the end of the log (RocketMQ's estimate)."""
@@ -716,14 +719,23 @@ class MessageStore:
     def index_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
         """Index about `max_bytes` of what the index lacks after a crash; return how many records. 0: it lacks nothing.
 
+        Where the log cannot be read, which a start need not have noticed so far back, nobody can say what follows: the
+        index then goes on with new messages, and every query says that messages may be missing.
+
         Raises:
             DiskFull: there is no room for a new index file; the step may be repeated.
-            StoreDamaged: the log cannot be read there.
         """
         reader, index = self._index_reader, self._index
         if reader is None or index is None:
             return 0
-        count = reader.step(max_bytes)
+        try:
+            count = reader.step(max_bytes)
+        except StoreDamaged as damage:
+            self._index_reader = None
+            self._index_has_gap = True
+            index.is_behind = False
+            self.options.on_event("index_incomplete", {"reason": str(damage)})
+            return 0
         if not count:
             # From here on every batch that is dispatched is indexed as well.
             self._index_reader = None

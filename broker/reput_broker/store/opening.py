@@ -26,6 +26,7 @@ the oldest file.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import crc32
 
@@ -67,7 +68,7 @@ class StoreParts(NamedTuple):
 
 def queues_digest(queues: ConsumeQueueTable) -> int:
     """A checksum of where every queue's files begin and its entries end."""
-    ends = sorted(
+    return digest_of_ends(
         (
             queue.topic,
             queue.queue_id,
@@ -78,7 +79,11 @@ def queues_digest(queues: ConsumeQueueTable) -> int:
         for queue in queues
         if queue.has_files
     )
-    return crc32(repr(ends).encode())
+
+
+def digest_of_ends(ends: Iterable[tuple[str, int, int, int, int]]) -> int:
+    """Return the checksum of queues: topic, queue id, first and next queue offset, end of the last record, of each."""
+    return crc32(repr(sorted(ends)).encode())
 
 
 def open_parts(parts: StoreParts) -> RecoveryReport:
