@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from reput_broker.store.log_walk import can_be_topic
+from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage
 from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
 from reput_protocol.record_layout import (
@@ -22,11 +24,12 @@ from reput_protocol.record_layout import (
     I64,
     MAGIC_V1,
     MAGIC_V2,
+    QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
     STORE_HOST_IPV6,
     crc31,
 )
-from reput_protocol.record_scan import ScanStatus, locate
+from reput_protocol.record_scan import locate
 
 _RECORD_BYTES_MAX = 16 << 20
 _PHYSICAL_OFFSET_AT = 28
@@ -47,7 +50,7 @@ class Mend(NamedTuple):
         )
 
 
-def find_mend(damage: Damage, file_size: int) -> Mend | None:
+def find_mend(damage: Damage) -> Mend | None:
     """Find the one field that makes a damaged record sound; None if none does."""
     if not damage.file.size:
         return None
@@ -60,9 +63,17 @@ def find_mend(damage: Damage, file_size: int) -> Mend | None:
     for at, right, field in _candidates(data, place):
         wrong = data[at : at + len(right)]
         fixed = data[:at] + right + data[at + len(right) :]
-        if wrong != right and _is_sound(fixed, place, damage, file_size):
+        if wrong != right and _is_sound(fixed, place, damage):
             return Mend(damage.file.path, damage.position + at, wrong, right, field)
     return None
+
+
+def renumber(log: Stream, offset: int, number: int) -> Mend:
+    """Put a record's number in its queue right, which its unit tells."""
+    path, position = log.place(offset + QUEUE_OFFSET_AT)
+    with path.open("rb") as file:
+        file.seek(position)
+        return Mend(path, position, file.read(8), I64.pack(number), "QUEUEOFFSET")
 
 
 def _candidates(data: bytes, place: int) -> Iterator[tuple[int, bytes, str]]:
@@ -101,15 +112,10 @@ def _sum_of_parts(data: bytes) -> int | None:
     return int(at + 2 + max(0, I16.unpack_from(data, at)[0])) if at + 2 <= len(data) else None
 
 
-def _is_sound(data: bytes, place: int, damage: Damage, file_size: int) -> bool:
-    """Whether a sound record of this place begins `data`, and something sound, or nothing, comes after it."""
-    scan, _ = locate(data, 0, len(data), check_crc=True)
-    if scan.status is not ScanStatus.RECORD or FRONT.unpack_from(data)[6] != place:
+def _is_sound(data: bytes, place: int, damage: Damage) -> bool:
+    """Whether `data` begins with a sound record of this place that ends just where something sound begins again."""
+    scan, extent = locate(data, 0, len(data), check_crc=True)
+    if extent is None or FRONT.unpack_from(data)[6] != place:
         return False
-    after = data[scan.size :]
-    if not any(after[:8]):
-        return True
-    follower, extent = locate(after, 0, len(after), check_crc=False)
-    if extent is not None:
-        return bool(FRONT.unpack_from(after)[6] == place + scan.size)
-    return follower.status is ScanStatus.BLANK and follower.size == file_size - damage.position - scan.size
+    topic = data[extent.topic : extent.topic + extent.topic_size]
+    return scan.size == damage.size and can_be_topic(topic)

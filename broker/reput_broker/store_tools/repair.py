@@ -19,8 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from reput_broker.config_file import ConfigFile, encode
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
@@ -28,13 +26,13 @@ from reput_broker.store.consume_queue_unit import UNIT_BYTES
 from reput_broker.store.file_io import end_of_data, sync_directory, write_all, zero_range
 from reput_broker.store_tools.layout import Geometry, StoreLayout, Stream, StreamFile
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
-from reput_broker.store_tools.mend import Mend, find_mend
+from reput_broker.store_tools.mend import Mend, find_mend, renumber
+from reput_broker.store_tools.queue_ends import queue_ends
 from reput_broker.store_tools.rebuild import QueuesRebuild, rebuild, refuse_other_queues
 from reput_broker.store_tools.report import Progress, no_progress
 from reput_broker.store_tools.start_rules import start_checks_from
 from reput_broker.store_tools.tables import apply_journal, find_journal, offsets_in, table_in_force
-from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
-from reput_broker.store_tools.verify import Verification
+from reput_broker.store_tools.verify import LOST_PAGE, Verification
 
 _COPY_BYTES = 1 << 20
 _READ_UNITS = 65_536
@@ -92,6 +90,13 @@ class RepairPlan:
             or self.clamp
         )
 
+    @property
+    def touches_log_or_queues(self) -> bool:
+        """Whether a start has more to check afterwards than the index."""
+        return bool(
+            self.mends or self.resize or self.cut or self.aside or self.rebuild_queues or self.new_checkpoint
+        )
+
     def lines(self) -> list[str]:
         """Say it in words, a line each."""
         lines = [f"mend {mend}" for mend in self.mends]
@@ -139,14 +144,20 @@ def plan_repair(verification: Verification) -> RepairPlan:
     checked_from = start_checks_from(verification)
     queues_are_sound = not report.kinds["queue"] and not any(queue.stream.odd for queue in layout.queues)
     for damage in verification.damages:
-        mend = find_mend(damage, layout.log.file_size)
+        mend = None if damage.reason == LOST_PAGE else find_mend(damage)
         if mend is not None:
             plan.mends.append(mend)
         elif _may_stay(damage, checked_from, queues_are_sound, layout.log.file_size):
             plan.left.append(damage)
         else:
-            plan.cut = _cut_at(layout.log, damage.file.path, damage.position, damage.offset, damage.reason)
+            plan.left, place = _with_last_file(plan.left, damage, layout.log)
+            plan.cut = _cut_at(layout.log, place.file.path, place.position, place.offset, place.reason)
+            plan.mends = [mend for mend in plan.mends if _offset_of(mend, layout.log) < place.offset]
             break
+    damaged = {damage.offset for damage in verification.damages}
+    for offset, number in sorted(verification.renumbered.items()):
+        if offset not in damaged and (plan.cut is None or offset < plan.cut.offset):
+            plan.mends.append(renumber(layout.log, offset, number))
     mark = verification.mark
     if (
         plan.cut is None
@@ -180,7 +191,9 @@ def plan_repair(verification: Verification) -> RepairPlan:
             plan.resize.append((file.path, size))
     if report.kinds["checkpoint"]:
         plan.new_checkpoint = next(fault.reason for fault in report.faults if fault.kind == "checkpoint")
-    if not all(damage.is_framed for damage in plan.left):
+    if not all(damage.is_framed for damage in plan.left) or report.kinds["order"] > len(
+        verification.renumbered
+    ):
         pass  # nothing can be derived from such a log; a start brings the queues to the new end of the log by itself
     elif plan.cut is not None or plan.mends:
         plan.rebuild_queues = "the log changes"
@@ -198,6 +211,20 @@ def _may_stay(damage: Damage, checked_from: int, queues_are_sound: bool, file_si
     if damage.file.size < file_size and damage.end_position >= damage.file.size:
         return False  # a file is missing or too short
     return damage.offset < checked_from and (damage.is_framed or queues_are_sound)
+
+
+def _with_last_file(left: list[Damage], place: Damage, log: Stream) -> tuple[list[Damage], Damage]:
+    """Cut earlier where damage that was to stay lies in what would be the last file: a start reads that one whole."""
+    while True:
+        last = max((file.start for file in log.files if file.start < place.offset), default=0)
+        first = next((damage for damage in left if damage.offset >= last), None)
+        if first is None:
+            return left, place
+        left, place = [damage for damage in left if damage.offset < first.offset], first
+
+
+def _offset_of(mend: Mend, log: Stream) -> int:
+    return next(file.start for file in log.files if file.path == mend.file) + mend.position
 
 
 def _cut_at(log: Stream, path: Path, position: int, offset: int, reason: str) -> Cut:
@@ -252,7 +279,8 @@ def apply_repair(
     if plan.cut is not None:
         start = max((file.start for file in layout.log.files if file.start <= plan.cut.offset), default=0)
         _write_checkpoint(root, FlushMark(plan.cut.offset, start), None)
-    AbortMarker(layout.abort).create()
+    if plan.touches_log_or_queues:
+        AbortMarker(layout.abort).create()
     for mend in plan.mends:
         _overwrite(mend.file, mend.position, mend.right)
     for path, _ in plan.aside:
@@ -275,13 +303,25 @@ def apply_repair(
         # Without new queues the next start drops the units of the last file's records, and makes them anew.
         last = max((file.start for file in after.layout.log.files if file.start < after.log_end), default=0)
         queues_offset = after.log_end if plan.rebuild_queues else last
-        _write_checkpoint(root, FlushMark(after.log_end, queues_offset), after)
-    if plan.clamp:
-        ends = _queue_ends(
-            StoreLayout(root, layout.log.directories, _geometry_of(verification)), after.log_end
+        entries = sum(queue_ends(_layout_now(verification), queues_offset).values())
+        _write_checkpoint(root, FlushMark(after.log_end, queues_offset, entries & 0xFFFF_FFFF), after)
+    elif plan.touches_log_or_queues and verification.mark is not None:
+        # The next start takes the mark for one that was left in the middle of work: it counts entries then.
+        mark = verification.mark
+        entries = sum(queue_ends(_layout_now(verification), mark.queues_offset).values())
+        _write_checkpoint(
+            root, FlushMark(mark.flushed_offset, mark.queues_offset, entries & 0xFFFF_FFFF), None
         )
+    if plan.clamp:
+        ends = queue_ends(_layout_now(verification), after.log_end)
         lines += _clamp_offsets(layout.config_dir, ends)
     return RepairResult(side, after.log_end, lines)
+
+
+def _layout_now(verification: Verification) -> StoreLayout:
+    """Look at the directory again."""
+    directories = verification.layout.log.directories
+    return StoreLayout(verification.root, directories, _geometry_of(verification))
 
 
 def _geometry_of(verification: Verification) -> Geometry:
@@ -431,28 +471,6 @@ def _write_checkpoint(root: Path, mark: FlushMark, after: Verification | None) -
         checkpoint.flush()
     finally:
         checkpoint.close()
-
-
-def _queue_ends(layout: StoreLayout, log_end: int) -> dict[tuple[str, int], int]:
-    """Where each queue ends once the units of records that are gone are gone too."""
-    ends: dict[tuple[str, int], int] = {}
-    files = OpenFiles()
-    try:
-        for queue in layout.queues:
-            units = UnitFiles(queue.stream, files)
-            end = units.end
-            while end > units.first:
-                first = max(units.first, end - _READ_UNITS)
-                offsets = units.read(first, end - first)["physical_offset"]
-                kept = np.flatnonzero(offsets < log_end)
-                if len(kept):
-                    end = first + int(kept[-1]) + 1
-                    break
-                end = first
-            ends[queue.topic, queue.queue_id] = end
-    finally:
-        files.close()
-    return ends
 
 
 def _clamp_offsets(config: Path, ends: dict[tuple[str, int], int]) -> list[str]:

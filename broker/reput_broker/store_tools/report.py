@@ -22,7 +22,8 @@ class Fault(NamedTuple):
     """Something in a file that must not be so."""
 
     kind: str
-    """What it concerns: `file`, `log`, `record`, `queue`, `index`, `checkpoint`, `topics`, `offsets`, `journal`."""
+    """What it concerns: `file`, `log`, `record`, `order` (of messages
+    in the log), `queue`, `index`, `checkpoint`, `topics`, `offsets`, `journal`."""
     file: Path
     position: int
     """Byte in the file."""

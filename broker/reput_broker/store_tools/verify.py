@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from reput_broker.store.consume_queue_unit import UNIT_BYTES
 from reput_broker.store.log_walk import SECTOR_BYTES, can_be_topic, has_lost_sector
 from reput_broker.store.options import DELAY_LEVELS_MS
 from reput_broker.store_tools.index_keys import tags_codes
@@ -30,6 +31,9 @@ from reput_broker.store_tools.verify_tables import (
     verify_other_tables,
     verify_topics,
 )
+
+LOST_PAGE = "its properties hold zeros where a lost page would leave them"
+_QUEUE_OFFSET_MAX = (1 << 62) // UNIT_BYTES
 
 
 class Verification:
@@ -65,6 +69,8 @@ class Verification:
         """Whether the last broker stopped in order."""
         self.mark = valid_mark(root)
         self.queue_ends: dict[tuple[str, int], int] = {}
+        self.renumbered: dict[int, int] = {}
+        """Log offsets of records whose QUEUEOFFSET is wrong, and what it must be: their units tell."""
         self._levels = tuple(delay_levels_ms)
         self._progress = progress
         self.max_store_timestamp_ms = 0
@@ -85,7 +91,8 @@ class Verification:
         deleted = read_deleted_topics(self.root, report)
         other_form = self._topics_of_another_form(topics or {})
         queues = QueuesCheck(layout, deleted, None if topics is None else set(topics), other_form)
-        index = IndexCheck(layout, deleted, report, None if self.stopped else index_time(self.root))
+        whole_until_ms = None if self.stopped else index_time(self.root)
+        index = IndexCheck(layout, deleted, self.damages, report, whole_until_ms)
         if not layout.index_files():
             report.note("there is no key index")
         self._walk(queues, index)
@@ -97,6 +104,7 @@ class Verification:
         )
         verify_checkpoint(self.root, facts, report)
         self.queue_ends = queues.ends()
+        self.renumbered = queues.renumbered()
         if topics is not None:
             verify_topics(layout.config_dir, topics, self.queue_ends, report)
         verify_offsets(layout.config_dir, self.queue_ends, self.stopped, report)
@@ -190,13 +198,11 @@ class Verification:
 
     def _verify_batch(self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck) -> None:
         columns = batch.columns
-        bad = {**dict(self._lost_pages(batch)), **dict(crc_faults(batch))}
         topics = topics_of(batch)
-        bad_topics = [] if len(topics) == 1 and topics[0] in self._known_topics else self._bad_topics(topics)
+        nameless = self._nameless(batch, topics)
+        bad = nameless | dict(crc_faults(batch)) | dict(self._lost_pages(batch))
         for row, reason in sorted(bad.items()):
-            self._record_damage(batch, row, reason, is_framed=True)
-        for row, reason in bad_topics:
-            self._record_damage(batch, row, reason, is_framed=False)
+            self._record_damage(batch, row, reason, is_framed=row not in nameless)
         self.max_store_timestamp_ms = max(
             self.max_store_timestamp_ms, int(columns.head["store_timestamp_ms"].max())
         )
@@ -216,19 +222,27 @@ class Verification:
         shift = batch.position % SECTOR_BYTES  # sectors count from the start of the file
         view = memoryview(bytes(shift) + batch.data)
         return [
-            (row, "its properties hold zeros where a lost page would leave them")
+            (row, LOST_PAGE)
             for row in np.flatnonzero(ends + batch.offset > trusted).tolist()
             if has_lost_sector(view, shift + int(columns.properties_position[row]), shift + int(ends[row]))
         ]
 
-    def _bad_topics(self, topics: list[bytes]) -> list[tuple[int, str]]:
-        bad: list[tuple[int, str]] = []
+    def _nameless(self, batch: LogBatch, topics: list[bytes]) -> dict[int, str]:
+        """Records of which it cannot be told which message of which queue they are."""
+        number = batch.columns.queue_offset
+        bad = {
+            row: f"QUEUEOFFSET is {int(number[row])}"
+            for row in np.flatnonzero((number < 0) | (number > _QUEUE_OFFSET_MAX)).tolist()
+        }
+        if len(topics) == 1 and topics[0] in self._known_topics:
+            return bad
         for row, topic in enumerate(topics):
             if topic not in self._known_topics:
                 if can_be_topic(topic):
                     self._known_topics.add(topic)
                 else:
-                    bad.append((row, f"the record has topic {topic[:80]!r}"))
+                    for other in range(len(number)) if len(topics) == 1 else (row,):
+                        bad[other] = f"the record has topic {topic[:80]!r}"
         return bad
 
     def _record_damage(self, batch: LogBatch, row: int, reason: str, *, is_framed: bool) -> None:
@@ -247,6 +261,11 @@ class Verification:
     def log_end(self) -> int:
         """Where the next start ends the log: before the first bytes that are no sound record and were not flushed."""
         return min([self.end_offset, *self._unfinished])
+
+    @property
+    def is_out_of_order(self) -> bool:
+        """Whether message numbers in the log do not follow each other: queues made of it would be other ones."""
+        return bool(self.report.kinds["order"])
 
     @property
     def holes(self) -> list[Damage]:

@@ -7,6 +7,7 @@ behind it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from reput_broker.store_tools.index_raw import (
     RawIndex,
 )
 from reput_broker.store_tools.layout import StoreLayout
-from reput_broker.store_tools.log_reader import LogBatch
+from reput_broker.store_tools.log_reader import Damage, LogBatch
 from reput_broker.store_tools.property_shapes import PropertyShapes
 from reput_broker.store_tools.report import Report
 from reput_protocol.columns import BoolArray, IntArray
@@ -37,13 +38,19 @@ class IndexCheck:
     """All index files of a store while the log is walked."""
 
     def __init__(
-        self, layout: StoreLayout, deleted: DeletedTopics, report: Report, whole_until_ms: int | None
+        self,
+        layout: StoreLayout,
+        deleted: DeletedTopics,
+        damages: Sequence[Damage],
+        report: Report,
+        whole_until_ms: int | None,
     ) -> None:
         """Open the files.
 
         Args:
             layout: the directory.
             deleted: whose records need not be filed.
+            damages: the damaged bytes of the log, as they are found; entries of records there are not reported again.
             report: where faults go.
             whole_until_ms: after a disorderly stop, the store time up to which files were brought to the disk: later
                 ones are made anew by the next start (RocketMQ: IndexService.load), and are not looked at.
@@ -51,6 +58,7 @@ class IndexCheck:
         self._layout = layout
         self._deleted = deleted
         self._report = report
+        self._damages = damages
         self._files = [raw for raw in map(self._open, layout.index_files()) if raw is not None]
         if whole_until_ms is not None:
             self._leave_out(whole_until_ms)
@@ -331,6 +339,9 @@ class IndexCheck:
     # -- findings ------------------------------------------------------------------------------------------
 
     def _wrong_entry(self, number: int, entry: Any) -> None:
+        offset = int(entry["offset"])
+        if any(damage.offset <= offset < damage.end_offset for damage in self._damages):
+            return
         file_index = self._file_of(number)
         raw = self._files[file_index]
         local = number - self._starts[file_index] + 1

@@ -6,6 +6,7 @@ where they differ is looked at field by field.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +41,10 @@ class QueueCheck:
         self.next = 0
         """Number after the last message seen."""
         self.faults: list[Fault] = []
-        self.fault_count = 0
+        self.kinds: Counter[str] = Counter()
+        """All faults by kind, kept or not."""
+        self.renumbered: dict[int, int] = {}
+        """Log offsets of records whose number is wrong, and the right one."""
         self.behind: list[tuple[int, int]] = []
         """Number and log offset of messages behind the last unit, at most a few of them."""
         self.behind_count = 0
@@ -76,19 +80,20 @@ class QueueCheck:
             self.started_anew = True
             self.faults.clear()
             self.behind.clear()
-            self.fault_count = self.behind_count = 0
+            self.kinds.clear()
+            self.behind_count = 0
             self.first = self.next = 0
             return 0
         where = f"message {number} of {self.topic}/{self.queue_id}"
         if int(self.units.read(self.next, 1)["physical_offset"][0]) == offset and offset:
             path, position = self._log.place(offset + QUEUE_OFFSET_AT)
-            self._fault(
-                path, position, f"QUEUEOFFSET is {number}, but unit {self.next} of its queue names the record"
-            )
+            words = f"QUEUEOFFSET is {number}, but unit {self.next} of its queue names the record"
+            self._fault(path, position, words, "order")
+            self.renumbered[offset] = self.next
             return self.next
         path, position = self._log.place(offset)
         if number < self.next:
-            self._fault(path, position, f"{where}: the message before it has number {self.next - 1}")
+            self._fault(path, position, f"{where}: the message before it has number {self.next - 1}", "order")
             return number
         lost = [
             damage for damage in damages if self._last_offset < damage.end_offset and damage.offset < offset
@@ -105,6 +110,7 @@ class QueueCheck:
                 path,
                 position,
                 f"{where}: messages from {self.next} on are neither in the log nor in the queue",
+                "order",
             )
         return number
 
@@ -165,7 +171,7 @@ class QueueCheck:
                 found = np.flatnonzero(wrong)
                 for index in found[:_FAULTS_KEPT].tolist():
                     self._points_nowhere(at + index, units[index])
-                self.fault_count += max(0, len(found) - _FAULTS_KEPT)
+                self.kinds["queue"] += max(0, len(found) - _FAULTS_KEPT)
         return dangling
 
     def _points_nowhere(self, number: int, unit: Units) -> None:
@@ -178,10 +184,10 @@ class QueueCheck:
             "but no such message of this queue is there",
         )
 
-    def _fault(self, path: Path, position: int, reason: str) -> None:
-        self.fault_count += 1
-        if len(self.faults) < _FAULTS_KEPT:
-            self.faults.append(Fault("queue", path, position, reason))
+    def _fault(self, path: Path, position: int, reason: str, kind: str = "queue") -> None:
+        self.kinds[kind] += 1
+        if self.kinds[kind] <= _FAULTS_KEPT:
+            self.faults.append(Fault(kind, path, position, reason))
 
 
 class QueuesCheck:
@@ -256,6 +262,12 @@ class QueuesCheck:
             for check in self._checks.values()
         }
 
+    def renumbered(self) -> dict[int, int]:
+        """Log offsets of records whose number is wrong, and the right one."""
+        return {
+            offset: number for check in self._checks.values() for offset, number in check.renumbered.items()
+        }
+
     def finish(
         self, report: Report, damages: Sequence[Damage], log_end: int, certain_until: int | None
     ) -> None:
@@ -275,8 +287,10 @@ class QueuesCheck:
             report.figures["units"] += max(0, check.units.end - check.units.first)
             for fault in check.faults:
                 report.fault(*fault)
-            if check.fault_count > len(check.faults):
-                report.kinds["queue"] += check.fault_count - len(check.faults)
+            for kind, count in check.kinds.items():
+                unnamed = count - sum(fault.kind == kind for fault in check.faults)
+                if unnamed:
+                    report.kinds[kind] += unnamed
             if check.started_anew:
                 report.note(f"{check.topic}/{check.queue_id} was deleted and began again at message 0")
             lost = [

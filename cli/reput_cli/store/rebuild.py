@@ -50,6 +50,13 @@ def rebuild(directory: StoreDirectory, settings: Settings, **chosen: Any) -> int
                 remedy=f"reput store repair {directory.root}",
                 code=ExitCode.DAMAGE,
             )
+        if verification.is_out_of_order:
+            raise CommandFailed(
+                "the log is out of order: message numbers do not follow each other",
+                reason=next(str(fault) for fault in verification.report.faults if fault.kind == "order"),
+                remedy=f"reput store repair {directory.root}",
+                code=ExitCode.DAMAGE,
+            )
         if verification.damages:
             printer.note(
                 f"{len(verification.damages)} records have a wrong checksum; what is known of them is kept: "

@@ -81,7 +81,7 @@ def test_a_flipped_bit_of_a_tag_contradicts_its_unit(store: Path) -> None:
 def test_a_flipped_bit_of_a_queue_offset_is_named(store: Path, bit: int) -> None:
     place = records_of(store)[8]
     flip_bit(place.path, place.position + 27, bit)
-    assert ("queue", str(place.path.relative_to(store)), place.position + 20) in named(examine(store))
+    assert ("order", str(place.path.relative_to(store)), place.position + 20) in named(examine(store))
 
 
 def test_with_the_whole_record_checksum_every_bit_of_a_record_counts(tmp_path: Path) -> None:
