@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import ForeignFile
-from reput_broker.store.file_io import make_directories, sync_directory
-from reput_broker.store.index_file import IndexFile, IndexHeader
+from reput_broker.store.file_io import is_all_zero, make_directories, sync_directory
+from reput_broker.store.index_file import IndexFile, IndexHeader, index_file_size
 from reput_protocol.index_keys import hash_keys
 from reput_protocol.record_batch import scan_dispatch
 
@@ -56,6 +56,7 @@ class IndexService:
         self._clock_ms = clock_ms
         self._files: list[IndexFile] = []
         self._prepared: IndexFile | None = None
+        self._unfinished: list[Path] = []
         self._unflushed: list[IndexFile] = []
         self._put_off: list[DispatchBatch] = []
         self._put_off_rows = self._put_off_bytes = 0
@@ -84,8 +85,11 @@ class IndexService:
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Map what is there. Nothing is changed.
+
+        After a crash a file that is shorter than it must be, with nothing but zeros in it, is no fault: a process leaves
+        it that was killed while it made the file. `keep_whole` removes it.
 
         Raises:
             ForeignFile: a name or a size that is not of an index file of this geometry.
@@ -98,7 +102,20 @@ class IndexService:
                 raise ForeignFile(
                     path, "it is no index file; move it away (index files are named by 17 digits of a time)"
                 )
+            if after_crash and self._is_unfinished(path):
+                self._unfinished.append(path)
+                continue
             self._files.append(IndexFile(path, self._slots, self._entries, create=False))
+
+    def _is_unfinished(self, path: Path) -> bool:
+        size = path.stat().st_size
+        if size >= index_file_size(self._slots, self._entries):
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return is_all_zero(fd, 0, size)
+        finally:
+            os.close(fd)
 
     def keep_whole(self, full_until_ms: int, log_end: int) -> None:
         """After a disorderly stop: delete every file that is not known to be whole and on the disk.
@@ -116,6 +133,7 @@ class IndexService:
             kept += 1
             if end_ms == full_until_ms:
                 break
+        self._remove_unfinished()
         self._delete(self._files[kept:])
         del self._files[kept:]
         # The last record of a full file may have more keys than fitted: it is dispatched again.
@@ -135,6 +153,7 @@ class IndexService:
 
     def drop_all(self) -> None:
         """Delete every file: the index is to be made anew."""
+        self._remove_unfinished()
         self._delete(self._files)
         self._files.clear()
         self.position = self.resume_from = 0
@@ -176,6 +195,13 @@ class IndexService:
         self._files.clear()
         self._unflushed.clear()
         self._put_off = []
+
+    def _remove_unfinished(self) -> None:
+        for path in self._unfinished:
+            path.unlink(missing_ok=True)
+        if self._unfinished:
+            sync_directory(self.directory)
+            self._unfinished = []
 
     def _delete(self, files: list[IndexFile]) -> None:
         for file in files:

@@ -101,7 +101,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     checkpoint.load()
     deleted.load()
     if index is not None:
-        index.load()
+        index.load(after_crash=abnormal)
     if log.files.files:
         report = _recover(parts, abnormal)
     else:

@@ -193,6 +193,24 @@ def test_after_a_kill_nothing_is_missed(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_kill_while_a_file_is_made_is_no_fault(tmp_path: Path, size: int) -> None:
+    store = opened(small_options(tmp_path / "a"))
+    put_keys(store, b"1", "k")
+    dispatch_all(store)
+    image = killed(store, tmp_path / "b")
+    unfinished = image.index_dir / "99991231235959999"
+    unfinished.write_bytes(bytes(size))
+    again = opened(image)
+    assert found(again, "k") == [b"1"]
+    assert not unfinished.exists()
+    assert again.close()
+    unfinished.write_bytes(bytes(size))
+    with pytest.raises(ForeignFile):
+        opened(image)  # an orderly stop leaves no such file
+    store.close()
+
+
 def test_a_long_index_is_completed_beside_everything_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
