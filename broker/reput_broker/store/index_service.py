@@ -88,8 +88,8 @@ class IndexService:
     def load(self, *, after_crash: bool = False) -> None:
         """Map what is there. Nothing is changed.
 
-        After a crash a file that is shorter than it must be, with nothing but zeros in it, is no fault: a process leaves
-        it that was killed while it made the file. `keep_whole` removes it.
+        After a crash a file that is shorter than it must be, with nothing but zeros in it, is no fault: a process
+        leaves it that was killed while it made the file. `keep_whole` removes it.
 
         Raises:
             ForeignFile: a name or a size that is not of an index file of this geometry.
