@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 import pytest
 
@@ -10,10 +10,13 @@ from faults.kinds import KINDS
 
 pytestmark = pytest.mark.fault
 
+# One seed, so that the tests say the same every time; `make faults` takes another each time and looks at far more.
+_SEED = 20261121
+
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_fault_breaks_no_promise(name: str) -> None:
-    seed = secrets.randbelow(1 << 31)
+    seed = int(os.environ.get("FAULTS_SEED", _SEED))
     print(f"{name}: seed {seed}; repeat it with: make faults KIND='{name}' SEED={seed}")
     tried = KINDS[name]
     outcome = tried.kind(seed, tried.short)
