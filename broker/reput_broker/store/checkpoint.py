@@ -21,7 +21,8 @@ The mark is ours. RocketMQ keeps the bytes after the five fields as they are, an
                             offset   offset   digest   offset   digest   bytes [0, 80)
 
 The log is on the disk up to the flushed offset, and so are the queue units of all records before the queues offset.
-The digests are over the ends of all queues and over the headers of all index files, and count only after an orderly
+The queues digest is over the ends of all queues after an orderly stop; before it, it is the sum of their maximum queue
+offsets at the queues offset. The index digest is over the headers of all index files, and counts only after an orderly
 stop; so does the index offset, before which every record has its keys in the index. The CRC covers the five fields too:
 once RocketMQ has worked in the directory it has changed them, and a mark that knows nothing of its work is void.
 """
@@ -55,7 +56,8 @@ class FlushMark(NamedTuple):
     queues_offset: int
     """Every record before this log offset has its queue unit on the disk."""
     queues_digest: int = 0
-    """Checksum of where all queues end, made by an orderly stop."""
+    """After an orderly stop a checksum of where all queues begin and end; before it, how many entries the queues had
+    in all at the queues offset (modulo 2^32)."""
     index_offset: int = 0
     """Every record before this log offset is in the index, as of an orderly stop."""
     index_digest: int = 0
@@ -85,13 +87,15 @@ class StoreCheckpoint:
         self._flushed = b""
         self._flush_error: FlushFailed | None = None
 
-    def move_mark(self, *, flushed_offset: int = 0, queues_offset: int = 0) -> None:
+    def move_mark(self, *, flushed_offset: int = 0, queues_offset: int = 0, entries: int = 0) -> None:
         """Move the mark on; neither offset ever goes back. The syncs of log and queues call it from two threads."""
         with self._mark_lock:
             known = self.mark or FlushMark(0, 0)
-            self.mark = FlushMark(
-                max(known.flushed_offset, flushed_offset), max(known.queues_offset, queues_offset)
-            )
+            flushed = max(known.flushed_offset, flushed_offset)
+            if queues_offset and queues_offset >= known.queues_offset:
+                self.mark = FlushMark(flushed, queues_offset, entries & 0xFFFF_FFFF)
+            else:
+                self.mark = known._replace(flushed_offset=flushed)
 
     @property
     def min_timestamp_ms(self) -> int:

@@ -25,7 +25,8 @@ from .consume_queue_unit import (
     Units,
     unpack_unit,
 )
-from .errors import FileMissing
+from .errors import FileMissing, StoreDamaged
+from .file_names import file_name
 from .options import EventHandler, ignore_event
 from .queue_files import QueueFileCache
 from .sparse_file_queue import SparseFileQueue
@@ -77,13 +78,13 @@ class ConsumeQueue:
             f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_queue_offset}, {self.max_queue_offset})>"
         )
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find the queue's files; `recover` must follow before the queue is used.
 
         Raises:
             ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
         """
-        self._files.load()
+        self._files.load(after_crash=after_crash)
         self.min_logic_offset = self._files.first_start
 
     # -- offsets -------------------------------------------------------------------------------------------
@@ -97,6 +98,11 @@ class ConsumeQueue:
     def has_files(self) -> bool:
         """Whether anything was ever put."""
         return not self._files.is_empty
+
+    @property
+    def first_queue_offset(self) -> int:
+        """Queue offset at which the oldest file begins; 0 without files."""
+        return self._files.first_start // UNIT_BYTES
 
     @property
     def min_queue_offset(self) -> int:
@@ -297,6 +303,16 @@ class ConsumeQueue:
                     raise
                 # The oldest file expired meanwhile: look again at what is left.
 
+    def damaged(self, queue_offset: int) -> StoreDamaged:
+        """Return the error to raise for an entry that cannot be one."""
+        start = queue_offset - queue_offset % self.entries_per_file
+        return StoreDamaged(
+            self.directory / file_name(start * UNIT_BYTES),
+            (queue_offset - start) * UNIT_BYTES,
+            f"entry {queue_offset} of queue {self.queue_id} of topic {self.topic} points to no place in the log",
+            f"stop the broker and move {self.directory} away; the next start makes the queue anew from the log",
+        )
+
     # -- cutting and expiring ------------------------------------------------------------------------------
 
     def recover(self, *, check_last: Callable[[ConsumeQueueUnit], bool] | None = None) -> None:
@@ -306,6 +322,10 @@ class ConsumeQueue:
             check_last: asked after a crash whether a unit is what the log says; only about the last unit, and only
                 if it may have been torn. None after a clean exit.
         """
+        strays = self._files.drop_strays()
+        if strays:
+            facts = {"topic": self.topic, "queue_id": self.queue_id, "files": strays}
+            self._on_event("consume_queue_files_dropped", facts)
         self.max_physical_offset = recovery.recover(self._files, check_last, self._report_cut)
         self.min_logic_offset = self._files.first_start
         self._time_cache.clear()
@@ -335,13 +355,24 @@ class ConsumeQueue:
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Move the minimum to the first unit whose record is still in the log; it never moves back.
 
-        Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0).
+        Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0). While the log has
+        lost nothing no other unit is passed over, so that a damaged one is met, and noticed.
         """
-        if self._files.is_empty:
+        if self._files.is_empty or (min_physical_offset <= 0 and not self._begins_with_pre_blank()):
             return
         self.min_logic_offset = search.first_live_position(
             self._files, max(self.min_logic_offset, self._files.first_start), min_physical_offset
         )
+
+    def _begins_with_pre_blank(self) -> bool:
+        files = self._files
+        return not files.is_empty and unpack_unit(files.read(files.first_start, UNIT_BYTES)).is_pre_blank
+
+    def queue_offset_of(self, physical_offset: int) -> int:
+        """Return the number of the first message whose record is at or after a physical offset; the end without one."""
+        if self._files.is_empty:
+            return 0
+        return search.first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Correct the minimum, then delete the oldest files whose last record has left the log, never the last file.

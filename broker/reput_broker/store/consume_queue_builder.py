@@ -40,6 +40,8 @@ class ConsumeQueueBuilder:
 
     def __init__(self, queues: ConsumeQueueTable) -> None:
         self._queues = queues
+        self.entries = 0
+        """How many entries the queues have in all, as far as the owner has said how many there were."""
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Write the entries of the batch, one write per queue.
@@ -54,6 +56,7 @@ class ConsumeQueueBuilder:
                 queue = self._queues.find_or_create(rows.topic, rows.queue_id)
             if rows.first_queue_offset > queue.max_queue_offset:
                 self._fill_gap(queue, rows)
+            before = queue.max_queue_offset
             if len(rows.sizes) == 1:
                 queue.put_message_position_info(
                     int(rows.physical_offsets[0]),
@@ -63,6 +66,7 @@ class ConsumeQueueBuilder:
                 )
             else:
                 queue.put_batch(rows.physical_offsets, rows.sizes, rows.tags_codes, rows.first_queue_offset)
+            self.entries += queue.max_queue_offset - before
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
         raise QueueGap(

@@ -29,8 +29,10 @@ class ConsumeQueueTable:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find every queue on the disk: a directory is a topic, a numeric directory in it a queue.
+
+        After a crash files behind a gap do not count; `recover` removes them.
 
         Raises:
             ForeignFile, StoreDamaged: a queue's files do not fit the configured size or have a gap.
@@ -40,7 +42,7 @@ class ConsumeQueueTable:
         for topic in sorted(path for path in self.root.iterdir() if path.is_dir()):
             for queue in sorted(topic.iterdir()):
                 if queue.is_dir() and queue.name.isascii() and queue.name.isdecimal():
-                    self.find_or_create(topic.name, int(queue.name)).load()
+                    self.find_or_create(topic.name, int(queue.name)).load(after_crash=after_crash)
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, new and without files if there is none. Nothing is written for it yet."""
@@ -93,6 +95,14 @@ class ConsumeQueueTable:
     def max_physical_offset(self) -> int:
         """Return the furthest end of an indexed record, -1 if no queue knows one."""
         return max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
+
+    def entries(self) -> int:
+        """Return the sum of all maximum queue offsets: how many entries were ever made for the queues there are."""
+        return sum(queue.max_queue_offset for queue in self.queues())
+
+    def entries_before(self, physical_offset: int) -> int:
+        """Return what `entries` was when the log had been dispatched up to an offset."""
+        return sum(queue.queue_offset_of(physical_offset) for queue in self.queues())
 
     def correct_min_offsets(self, min_physical_offset: int) -> None:
         """Move every queue's minimum to the first message that is still in the log."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -57,7 +58,13 @@ def make_directories(path: Path) -> None:
         return
     make_directories(path.parent)
     path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
+    try:
+        sync_directory(path.parent)
+    except BaseException:
+        # Found there by the next attempt, it would be taken for durable.
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        raise
 
 
 def allocate(fd: int, size: int) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, Units
 from reput_broker.store.results import Extent, TransferLimits
 from reput_protocol.filters import TagFilter
 
@@ -41,7 +42,7 @@ class Selection(NamedTuple):
     size: int
     extents: tuple[Extent, ...]
     missing: int
-    """Entries whose records are not in the log any more."""
+    """Entries whose records are not in the log: any more, or because the entries are damaged (`first_damaged`)."""
 
 
 def clamp_bytes(max_bytes: int) -> int:
@@ -79,7 +80,7 @@ def select_few(
         scanned += 1
         if matches is not None and not matches(tags_code):
             continue
-        if physical_offset < log_start or physical_offset + size > log_end:
+        if physical_offset < log_start or physical_offset + size > log_end or size <= 0:
             missing += 1
             continue
         count += 1
@@ -107,7 +108,7 @@ def select_many(
     """Apply the same rules to an array of entries with a handful of array operations."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
-    present = (offsets >= window.min_offset) & (offsets + sizes <= window.max_offset)
+    present = (offsets >= window.min_offset) & (offsets + sizes <= window.max_offset) & (sizes > 0)
     if tag_filter is None or tag_filter.matches_all:
         matched = np.ones(len(units), dtype=np.bool_)
     else:
@@ -141,3 +142,11 @@ def select_many(
     extent_ends = ends[np.concatenate((breaks, [len(chosen) - 1]))].tolist()
     extents = tuple(Extent(start, end - start) for start, end in zip(extent_starts, extent_ends, strict=True))
     return Selection(scanned, len(chosen), int(taken_sizes[:scanned].sum()), extents, missing)
+
+
+def first_damaged(units: Units, window: LogWindow) -> int | None:
+    """Return the index of the first entry that points to where no record can be or could have been."""
+    offsets = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    never = (offsets < 0) | (sizes <= 0) | ((offsets + sizes > window.max_offset) & (sizes != PRE_BLANK_SIZE))
+    return int(never.argmax()) if never.any() else None

@@ -248,23 +248,18 @@ class MappedFileQueue:
         Returns:
             How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
         """
-        kept: list[MappedFile] = []
-        removed = False
-        rewritten = 0
-        for file in self._files:
-            if file.base_offset > offset:
-                _delete_now(file)
-                removed = True
-                continue
-            if offset < file.end_offset:
-                position = offset - file.base_offset
-                file.set_positions(position)
-                rewritten = file.zero_tail(position)
-            kept.append(file)
-        self._files = tuple(kept)
         self._drop_prepared()
-        if removed:
+        # From the newest on, each removal durable before the next: a crash in between must not leave a gap.
+        while self._files and self._files[-1].base_offset > offset:
+            _delete_now(self._files[-1])
+            self._files = self._files[:-1]
             sync_directory(self.directory)
+        rewritten = 0
+        last = self.last_file
+        if last is not None and offset < last.end_offset:
+            position = offset - last.base_offset
+            last.set_positions(position)
+            rewritten = last.zero_tail(position)
         end = self.max_wrote_position
         self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
         return rewritten

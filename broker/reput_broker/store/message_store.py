@@ -25,12 +25,20 @@ from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.dispatch import DispatchBatch, Dispatcher, MessageArrivingListener
-from reput_broker.store.errors import DiskFull, StoreClosed, StoreDamaged, StoreError, StoreReadOnly
+from reput_broker.store.errors import (
+    DiskFull,
+    FlushFailed,
+    StoreClosed,
+    StoreDamaged,
+    StoreError,
+    StoreReadOnly,
+)
 from reput_broker.store.file_io import is_out_of_descriptors
 from reput_broker.store.get_message import (
     ARRAY_THRESHOLD,
     LogWindow,
     clamp_bytes,
+    first_damaged,
     select_few,
     select_many,
 )
@@ -124,14 +132,15 @@ class MessageStore:
                 options.index_dir, options.index_slots, options.index_entries, clock_ms=self._clock_ms
             )
         self._index_reader: Reput | None = None
+        self._builder = ConsumeQueueBuilder(self._queues)
         self._reput = self._make_reput(0)
-        self._dispatched = (0, 0)
+        self._dispatched = (0, 0, 0)
 
     def _make_reput(self, position: int) -> Reput:
         return Reput(
             self._log,
             [
-                ConsumeQueueBuilder(self._queues),
+                self._builder,
                 *([] if self._index is None else [self._index]),
                 *self._dispatchers,
             ],
@@ -176,7 +185,12 @@ class MessageStore:
             self._release()
             raise
         self._reput = self._make_reput(report.end_offset)
-        self._dispatched = (report.end_offset, self._checkpoint.logics_msg_timestamp_ms)
+        self._builder.entries = self._queues.entries()
+        self._dispatched = (
+            report.end_offset,
+            self._checkpoint.logics_msg_timestamp_ms,
+            self._builder.entries,
+        )
         self._warm_from = report.checked_from
         self._read_only_reason = self._disk_full_reason = self._dispatch_failed_ms = None
         self._dispatch_wants_space = False
@@ -459,6 +473,7 @@ class MessageStore:
 
         Raises:
             StoreClosed: the store is not open.
+            StoreDamaged: an entry of the queue points to where no record can be.
         """
         if not self._is_open:
             raise StoreClosed(f"the store in {self.options.data_dir} is not open")
@@ -496,6 +511,8 @@ class MessageStore:
         else:
             selection = select_many(units, window, wanted, max_bytes, tag_filter, limits)
         next_begin = offset + selection.scanned
+        if selection.missing and (damaged := first_damaged(units[: selection.scanned], window)) is not None:
+            raise queue.damaged(offset + damaged)
         if not selection.taken:
             status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
             return GetMessageResult(status, next_begin, low, high)
@@ -617,8 +634,8 @@ class MessageStore:
         """Dispatch what the log holds beyond the last step, about `max_bytes` of it; return how many records.
 
         0 means that there is nothing to do now: everything is dispatched, the disk is full or no file can be opened
-        (dispatch tries again by itself, a moment later), or what comes next cannot be read, or written. The last two
-        make the store read-only: what was put behind could not be consumed.
+        (dispatch tries again by itself, a moment later), or what comes next cannot be read, written or synced. The last
+        three make the store read-only: what was put behind could not be consumed.
         """
         if self._read_only_reason is not None and self.stats.dispatch_damage:
             return 0
@@ -633,7 +650,7 @@ class MessageStore:
             self._dispatch_wants_space = True
             self._note_disk_full(error)
             return 0
-        except (StoreDamaged, QueueGap) as error:
+        except (StoreDamaged, QueueGap, FlushFailed) as error:
             self.stats.dispatch_damage += 1
             self._become_read_only(str(error))
             return 0
@@ -647,7 +664,7 @@ class MessageStore:
                 self._become_read_only(str(error))
             return 0
         if count:
-            self._dispatched = (reput.position, reput.store_timestamp_ms)
+            self._dispatched = (reput.position, reput.store_timestamp_ms, self._builder.entries)
         if failed_ms is not None:
             self._dispatch_failed_ms = None
             self._dispatch_wants_space = False
@@ -790,7 +807,7 @@ class MessageStore:
             StoreReadOnly: the sync failed. The queues can be rebuilt, but this process must not go on.
             OSError: no file could be opened for want of descriptors; nothing has changed.
         """
-        position, stored_ms = self._dispatched
+        position, stored_ms, entries = self._dispatched
         try:
             self._queues.flush()
         except (StoreError, OSError) as error:
@@ -801,17 +818,20 @@ class MessageStore:
         self.stats.consume_queue_flushes += 1
         checkpoint = self._checkpoint
         checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, stored_ms)
-        checkpoint.move_mark(queues_offset=position)
+        checkpoint.move_mark(queues_offset=position, entries=entries)
 
     def write_checkpoint(self) -> None:
         """Bring the checkpoint to the disk. Blocks; one thread at a time.
 
         Raises:
             StoreReadOnly: the sync failed.
+            OSError: no descriptor was to be had; nothing has changed.
         """
         try:
             self._checkpoint.flush()
         except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise  # nothing has failed: the next call does it
             self._become_read_only(str(error))
             raise StoreReadOnly(str(error)) from error
         self.stats.checkpoints += 1
@@ -880,7 +900,11 @@ class MessageStore:
         self._deleted.add(topic, self._log.max_offset)
         for key in [key for key in self._log.next_queue_offsets if key[0] == topic]:
             del self._log.next_queue_offsets[key]
-        return self._queues.delete_topic(topic)
+        deleted = self._queues.delete_topic(topic)
+        self._builder.entries = self._queues.entries()
+        position, stored_ms, _ = self._dispatched
+        self._dispatched = (position, stored_ms, self._builder.entries)
+        return deleted
 
     def queues(self) -> list[tuple[str, int]]:
         """Every (topic, queue id) that has a queue."""

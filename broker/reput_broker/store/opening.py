@@ -1,7 +1,8 @@
 """Open a store directory: load what is there, find the end of the log, complete the queues.
 
     1  load files, queues, checkpoint and marks; refuse what is not ours
-    2  find where the sound records of the log end (recovery.py); refuse damage
+    2  find where the sound records of the log end (recovery.py) and whether they are the messages that their queues
+       say (identity_check.py); refuse damage
        -- up to here nothing has been changed --
     3  leave `abort`, cut the torn tail off, sync what is not known to be synced
     4  dispatch the records whose queue entries are missing or not certain
@@ -19,7 +20,7 @@ queues are compared with all of it, once. (RocketMQ dispatches after an orderly 
 entry of any queue, and so loses messages of a queue that lagged behind.)
 
 After a disorderly stop the entries of everything that is read again are dropped first: they may be left over from
-records that are gone. A queue that turns out to lack even older entries is completed from the oldest file.
+records that are gone. If queues turn out to lack even older entries they are completed from the oldest file.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from reput_broker.store.consume_queue_builder import QueueGap, RecoveringQueueBu
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.identity_check import queues_agree
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.recovery import (
@@ -63,9 +65,15 @@ class StoreParts(NamedTuple):
 
 
 def queues_digest(queues: ConsumeQueueTable) -> int:
-    """A checksum of where every queue ends."""
+    """A checksum of where every queue's files begin and its entries end."""
     ends = sorted(
-        (queue.topic, queue.queue_id, queue.max_queue_offset, queue.max_physical_offset)
+        (
+            queue.topic,
+            queue.queue_id,
+            queue.first_queue_offset,
+            queue.max_queue_offset,
+            queue.max_physical_offset,
+        )
         for queue in queues
         if queue.has_files
     )
@@ -83,7 +91,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     refuse_foreign_queues(options.data_dir)
     abnormal = abort.exists
     log.files.load(after_crash=abnormal)
-    queues.load()
+    queues.load(after_crash=abnormal)
     checkpoint.load()
     deleted.load()
     if index is not None:
@@ -153,8 +161,9 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
     first = 0
     if not abnormal:
         queues.recover()
-        indexed = max(queues.max_physical_offset(), 0)
-        evidence = FlushEvidence(max(indexed, mark.flushed_offset if mark is not None else 0), 0)
+        # With a mark every byte before it is on the disk, and nothing else was ever appended.
+        flushed = mark.flushed_offset if mark is not None else max(queues.max_physical_offset(), 0)
+        evidence = FlushEvidence(flushed, 0)
         is_complete = (
             mark is not None
             and mark.queues_offset >= mark.flushed_offset
@@ -169,6 +178,14 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
         evidence = FlushEvidence(None, checkpoint.physic_msg_timestamp_ms)
         first = start_by_timestamp(files, checkpoint.min_timestamp_ms, check_crc=check_crc)
     end = find_log_end(files, first, evidence, check_crc=check_crc)
+    entries_until = mark.queues_offset if mark is not None else 0
+    queues_are_right = _queues_agree(parts, end, entries_until)
+    if not queues_are_right:
+        # What else is wrong with them is not known, so that all of the log is needed to make them anew.
+        is_complete = False
+        first = 0
+        end = find_log_end(files, first, evidence, check_crc=check_crc)
+        _queues_agree(parts, end, entries_until)
 
     abort.create()
     truncated = _cut(log, end)
@@ -189,8 +206,13 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
     _drop_deleted_topics(parts)
     entries = sum(queue.max_queue_offset for queue in queues)
     if not is_complete:
-        _note_queues_certain(checkpoint, end, end.checked_from)
-        _complete_queues(parts, end, drop_first=abnormal)
+        if mark is None:
+            # A start that is killed while it makes queues anew must leave word that they are not complete.
+            checkpoint.mark = FlushMark(end.end_offset, end.checked_from)
+            checkpoint.flush()
+        _complete_queues(
+            parts, end, drop_first=abnormal or not queues_are_right, mark=mark if abnormal else None
+        )
         queues.flush()
     made = sum(queue.max_queue_offset for queue in queues) - entries
 
@@ -199,7 +221,7 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
         checkpoint.physic_msg_timestamp_ms = max(checkpoint.physic_msg_timestamp_ms, last_ms)
         checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, last_ms)
         checkpoint.confirm_physical_offset = end.last_record_offset
-    checkpoint.mark = FlushMark(end.end_offset, end.end_offset)
+    checkpoint.mark = FlushMark(end.end_offset, end.end_offset, queues.entries() & 0xFFFF_FFFF)
     return RecoveryReport(
         kind="abnormal" if abnormal else "clean",
         records=end.records,
@@ -224,6 +246,17 @@ def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd,
         index.drop_all()
 
 
+def _queues_agree(parts: StoreParts, end: LogEnd, entries_until: int) -> bool:
+    return queues_agree(
+        parts.log,
+        parts.queues,
+        parts.deleted,
+        end.checked_from,
+        end.end_offset,
+        entries_until=entries_until,
+    )
+
+
 def _cut(log: CommitLog, end: LogEnd) -> int:
     """End the log there, with zeros behind; return how many bytes of unfinished writes that cost."""
     torn = 0
@@ -244,39 +277,47 @@ def _drop_deleted_topics(parts: StoreParts) -> None:
             parts.queues.delete_topic(topic)
 
 
-def _note_queues_certain(checkpoint: StoreCheckpoint, end: LogEnd, offset: int) -> None:
-    """Say in the checkpoint that queue entries are certain only below an offset: the others are about to be redone.
-
-    A start that is killed while it does so would otherwise leave queues that lack entries without anybody knowing. The
-    log itself has just been synced up to its end.
-    """
-    checkpoint.mark = FlushMark(end.end_offset, offset)
-    checkpoint.flush()
-
-
-def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool) -> None:
+def _complete_queues(parts: StoreParts, end: LogEnd, *, drop_first: bool, mark: FlushMark | None) -> None:
     """Dispatch the checked part of the log, or all of it if that turns out not to be enough.
+
+    It is not if the next record of a queue does not follow its last entry, if the queues have another number of entries
+    than the mark says, or if a queue lacks its first files although the log has not lost any.
 
     Units that are not there afterwards, because their records are not, are reported.
     """
     queues = parts.queues
     ends = {(queue.topic, queue.queue_id): queue.max_queue_offset for queue in queues}
     queues.truncate_dirty(end.checked_from if drop_first else end.end_offset)
+    for queue in queues:
+        if not queue.has_files:
+            # It has nothing, wherever it was cut: no record is a repetition.
+            queue.max_physical_offset = -1
+    facts: dict[str, object] = {}
     try:
         _dispatch(parts, end.checked_from, end.end_offset)
     except QueueGap as gap:
-        parts.options.on_event(
-            "queues_completed_from_beginning",
-            {"topic": gap.topic, "queue_id": gap.queue_id, "max_queue_offset": gap.max_queue_offset},
-        )
-        _note_queues_certain(parts.checkpoint, end, parts.log.min_offset)
+        facts = {"topic": gap.topic, "queue_id": gap.queue_id, "max_queue_offset": gap.max_queue_offset}
+    else:
+        if mark is not None and mark.queues_offset <= end.end_offset:
+            entries = queues.entries_before(mark.queues_offset)
+            if entries & 0xFFFF_FFFF != mark.queues_digest:
+                facts = {"entries": entries, "entries_expected": mark.queues_digest}
+        late = next((queue for queue in queues if queue.first_queue_offset > 0), None)
+        if late is not None and parts.log.min_offset == 0:
+            facts = {
+                "topic": late.topic,
+                "queue_id": late.queue_id,
+                "first_queue_offset": late.first_queue_offset,
+            }
+    if facts:
+        parts.options.on_event("queues_completed_from_beginning", facts)
         queues.truncate_dirty(parts.log.min_offset)
         _dispatch(parts, parts.log.min_offset, end.end_offset)
     for queue in queues:
         removed = ends.get((queue.topic, queue.queue_id), 0) - queue.max_queue_offset
         if removed > 0:
-            facts = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": queue.max_queue_offset}
-            parts.options.on_event("consume_queue_cut", {**facts, "units_removed": removed})
+            where = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": queue.max_queue_offset}
+            parts.options.on_event("consume_queue_cut", {**where, "units_removed": removed})
 
 
 def _dispatch(parts: StoreParts, from_offset: int, end_offset: int) -> None:

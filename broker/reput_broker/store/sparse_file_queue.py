@@ -33,7 +33,7 @@ class SparseFileQueue:
     """
 
     __slots__ = (
-        "_cache", "_flush_error", "_generation", "_last_path", "_lock", "_names_dirty",
+        "_cache", "_flush_error", "_generation", "_last_path", "_lock", "_names_dirty", "_strays",
         "directory", "end", "file_size", "first_start", "flushed", "is_empty", "last_start",
     )  # fmt: skip
 
@@ -45,6 +45,7 @@ class SparseFileQueue:
         self._flush_error: FlushFailed | None = None
         self._generation = 0
         self._names_dirty = False
+        self._strays: list[Path] = []
         self._forget_files()
 
     def _forget_files(self) -> None:
@@ -52,19 +53,35 @@ class SparseFileQueue:
         self.first_start = self.last_start = self.end = self.flushed = 0
         self._last_path = ""
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find the files; each counts as completely written and flushed until recovery knows better.
+
+        Names and lengths of files are synced with the next `flush`, so that a power cut may take those of one file
+        and leave those of a later one. With `after_crash` the stream then ends there; `drop_strays` removes the rest.
 
         Raises:
             ForeignFile: a file that this store with this file size did not write.
             StoreDamaged: a file in the middle is missing.
         """
-        starts = list_stream_files(self.directory, self.file_size) if self.directory.is_dir() else []
+        self._strays = []
+        starts: list[int] = []
+        if self.directory.is_dir():
+            strays = self._strays if after_crash else None
+            starts = list_stream_files(self.directory, self.file_size, strays=strays)
         if starts:
             self.is_empty = False
             self.first_start = starts[0]
             self._set_last(starts[-1])
             self.end = self.flushed = starts[-1] + self.file_size
+
+    def drop_strays(self) -> int:
+        """Delete the files that `load` found behind a gap, durably; return how many there were."""
+        strays, self._strays = self._strays, []
+        for path in strays:
+            path.unlink()
+        if strays:
+            sync_directory(self.directory)
+        return len(strays)
 
     def _set_last(self, start: int) -> None:
         self.last_start = start
@@ -196,16 +213,20 @@ class SparseFileQueue:
             generation = self._generation
             position, end = self.flushed, self.end
             names_dirty, self._names_dirty = self._names_dirty, False
-        while position < end:
-            start = position - position % self.file_size
-            try:
-                self._sync_file(start)
-            except FileMissing:
-                if generation == self._generation and start >= self.first_start:
-                    raise
-            position = start + self.file_size
-        if names_dirty:
-            self._sync_names(generation)
+        try:
+            while position < end:
+                start = position - position % self.file_size
+                try:
+                    self._sync_file(start)
+                except FileMissing:
+                    if generation == self._generation and start >= self.first_start:
+                        raise
+                position = start + self.file_size
+            if names_dirty:
+                self._sync_names(generation)
+        except BaseException:
+            self._names_dirty = self._names_dirty or names_dirty
+            raise
         with self._lock:
             if generation == self._generation:
                 self.flushed = max(self.flushed, end)
@@ -222,8 +243,8 @@ class SparseFileQueue:
             self._cache.release(file)
 
     def _sync_names(self, generation: int) -> None:
-        # The queue's directory and its topic's may be new as well: each name lies in the directory above.
-        for directory in (self.directory, self.directory.parent, self.directory.parent.parent):
+        # The queue's directory may be new, and its topic's, and `consumequeue` itself: each name lies in the one above.
+        for directory in (self.directory, *self.directory.parents[:3]):
             try:
                 sync_directory(directory)
             except FileNotFoundError:
