@@ -92,7 +92,7 @@ def abort_removed_too_soon(patch: pytest.MonkeyPatch) -> None:
 
 def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
     """the names of new log files are not synced"""
-    patch.setattr(mapped_file, "sync_directory", _nothing)
+    patch.setattr(file_io, "sync_directory", _nothing)
 
 
 def head_written_first(patch: pytest.MonkeyPatch) -> None:
