@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from reput_broker.store.consume_queue_ext_unit import is_address
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, TransferLimits
 from reput_broker.store.status import GetStatus
+from reput_protocol.hashing import tags_code
 from reput_protocol.host import Host, born_host_bytes
 from reput_protocol.message import Message
 from reput_protocol.record import Record, decode_record
@@ -106,6 +108,22 @@ def read_queue(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
     """The bodies of a queue in order."""
     return [record.body for record in read_queue(store, topic, queue_id)]
+
+
+def check_ext_entries(store: MessageStore) -> None:
+    """Every unit that is an address leads to an extended entry that says of its message what the message says."""
+    for topic, queue_id in store.queues():
+        queue = store._queues.get(topic, queue_id)
+        assert queue is not None
+        for record in read_queue(store, topic, queue_id):
+            unit = queue.get_unit(record.queue_offset)
+            assert unit is not None
+            assert is_address(unit.tags_code)
+            entry = queue.get_ext_unit(record.queue_offset)
+            assert entry is not None
+            tag = record.property_map().get("TAGS")
+            expected = (tags_code(tag) if tag else 0, record.store_timestamp_ms)
+            assert (entry.tags_code, entry.store_timestamp_ms) == expected
 
 
 def killed(store: MessageStore, image: Path) -> StoreOptions:

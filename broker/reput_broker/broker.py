@@ -229,6 +229,8 @@ class Broker:
             self.config.data_dir,
             commit_log_file_size=store.commit_log_file_size,
             consume_queue_entries=store.consume_queue_entries,
+            consume_queue_ext=store.consume_queue_ext,
+            consume_queue_ext_file_size=store.consume_queue_ext_file_size,
             flush_sync=store.flush == "sync",
             message_bytes_max=store.message_size_max,
             record_crc=store.record_crc,

@@ -81,11 +81,25 @@ class StoreConfig(_Section):
     flush: Literal["sync", "async"] = _option(
         "sync",
         "sync: consumers see only what is on disk, and a put waits for that unless it asks for less; "
-        "async: the log is synced every flush_interval",
+        "async: the log is synced by the clock, see flush_interval",
     )
     flush_interval: Duration = _option(
         0.5,
-        "with flush = async, the longest time between two syncs of the log",
+        "with flush = async, time between two looks whether the log should be synced",
+        live=True,
+        ge=0.001,
+        le=600.0,
+    )
+    flush_least_pages: int = _option(
+        0,
+        "with flush = async, unsynced pages of 4 KiB that make such a look sync the log; 0: any byte does",
+        live=True,
+        ge=0,
+        le=1 << 18,
+    )
+    flush_thorough_interval: Duration = _option(
+        10.0,
+        "with flush = async, time after which the log is synced however little there is",
         live=True,
         ge=0.001,
         le=600.0,
@@ -117,8 +131,33 @@ class StoreConfig(_Section):
     record_crc: bool = _option(
         False, "write a checksum over the whole record, not only over the body, into every record"
     )
+    consume_queue_ext: bool = _option(
+        False,
+        "keep extended entries beside the queues (consumequeue_ext), as RocketMQ's enableConsumeQueueExt does; "
+        "cannot be turned off again for a store that has some",
+    )
+    consume_queue_ext_file_size: Size = _option(
+        48 * _MIB,
+        "size of one file of extended entries; fixed once a store has some",
+        ge=32_771,
+        le=(1 << 31) - 1,
+    )
     consume_queue_flush_interval: Duration = _option(
-        1.0, "time between two syncs of the queues", live=True, ge=0.01, le=600.0
+        1.0, "time between two looks which queues should be synced", live=True, ge=0.01, le=600.0
+    )
+    consume_queue_flush_least_pages: int = _option(
+        0,
+        "unsynced pages of 4 KiB that make such a look sync a queue; 0: any entry does",
+        live=True,
+        ge=0,
+        le=1 << 18,
+    )
+    consume_queue_flush_thorough_interval: Duration = _option(
+        60.0,
+        "time after which every queue is synced however little there is, and the checkpoint written",
+        live=True,
+        ge=0.01,
+        le=3600.0,
     )
     checkpoint_interval: Duration = _option(
         1.0,

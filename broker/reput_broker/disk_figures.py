@@ -24,6 +24,7 @@ STORAGE_PARTS = ("commitlog", "consumequeue", "index", "timer", "other")
 _PART_OF_DIRECTORY = {
     "commitlog": "commitlog",
     "consumequeue": "consumequeue",
+    "consumequeue_ext": "consumequeue",
     "index": "index",
     "timerwheel": "timer",
     "timerlog": "timer",

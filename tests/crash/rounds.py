@@ -36,6 +36,8 @@ ENVIRONMENT = {
     "REPUT_STORE__INDEX_ENTRIES": "2000",
     "REPUT_STORE__MESSAGE_SIZE_MAX": "64KiB",
     "REPUT_STORE__CONSUME_QUEUE_FLUSH_INTERVAL": "50ms",
+    # Whatever is dispatched is certain at once: what recovery does not read again, it cannot heal either.
+    "REPUT_STORE__CONSUME_QUEUE_FLUSH_LEAST_PAGES": "0",
     "REPUT_STORE__CHECKPOINT_INTERVAL": "50ms",
     "REPUT_OFFSETS__FLUSH_INTERVAL": "100ms",
     "REPUT_LOG__LEVEL": "warning",

@@ -91,7 +91,7 @@ def abort_removed_too_soon(patch: pytest.MonkeyPatch) -> None:
 
 
 def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
-    """the names of new log files are not synced"""
+    """the names of new log files (and index files) are not synced"""
     patch.setattr(file_io, "sync_directory", _nothing)
 
 

@@ -21,10 +21,10 @@ The mark is ours. RocketMQ keeps the bytes after the five fields as they are, an
                             offset   offset   digest   offset   digest   bytes [0, 80)
 
 The log is on the disk up to the flushed offset, and so are the queue units of all records before the queues offset.
-The queues digest is over the ends of all queues after an orderly stop; before it, it is the sum of their maximum queue
-offsets at the queues offset. The index digest is over the headers of all index files, and counts only after an orderly
-stop; so does the index offset, before which every record has its keys in the index. The CRC covers the five fields too:
-once RocketMQ has worked in the directory it has changed them, and a mark that knows nothing of its work is void.
+The first digest is over the ends of all queues after an orderly stop; before it, it is the sum of their maximum queue
+offsets at the queues offset. The second is over the headers of all index files and counts only after an orderly stop,
+as does the index offset, before which every record has its keys in the index. The CRC covers the five fields too: once
+RocketMQ has worked in the directory it has changed them, and a mark that knows nothing of its work is void.
 """
 
 from __future__ import annotations

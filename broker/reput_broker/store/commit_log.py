@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from reput_broker.store.errors import DiskFull, FileMissing
+from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.options import StoreOptions
@@ -90,6 +91,10 @@ class CommitLog:
     def flushed_offset(self) -> int:
         """Everything below is on disk."""
         return self.files.flushed_where
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        return is_able_to_flush(self.flushed_offset, self.max_offset, self._file_size, least_pages)
 
     def next_file_offset(self, offset: int) -> int:
         """Where the file after the one that contains `offset` starts."""

@@ -16,6 +16,24 @@ _CHUNK_BYTES = 1 << 20
 _ZEROS = bytes(_CHUNK_BYTES)
 
 
+PAGE_BYTES = 4096
+"""A page, as the flush thresholds count (RocketMQ: DefaultMappedFile.OS_PAGE_SIZE)."""
+
+
+def is_able_to_flush(flushed: int, written: int, file_size: int, least_pages: int) -> bool:
+    """Whether enough of a stream is unsynced to sync it (RocketMQ: DefaultMappedFile.isAbleToFlush).
+
+    The file that the flushed position lies in is full, or at least so many pages were begun in it since; anything
+    unsynced is enough where `least_pages` is 0. Both positions are bytes of the stream.
+    """
+    if written <= flushed:
+        return False
+    if written // file_size > flushed // file_size:
+        return True
+    pages = written % file_size // PAGE_BYTES - flushed % file_size // PAGE_BYTES
+    return pages >= least_pages
+
+
 def is_no_space(error: OSError) -> bool:
     """Whether the disk or the quota is full."""
     return error.errno in _NO_SPACE

@@ -3,6 +3,9 @@
 The rules look at the entries one after the other and stop at the first that does not fit any more. Both forms below
 apply the same rules in the same order: a plain loop for a few entries, array code for many. Nothing is read but the
 queue's entries; the records themselves are fetched later, as extents.
+
+An entry that holds an address in the place of its tags code is one whose extended entry could not be read: it matches
+every filter, since whoever gets the message compares the tag itself.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from reput_broker.store.consume_queue_ext_unit import MAX_ADDRESS, is_address
 from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, Units
 from reput_broker.store.results import Extent, TransferLimits
 from reput_protocol.filters import TagFilter
@@ -78,7 +82,7 @@ def select_few(
             ):
                 break
         scanned += 1
-        if matches is not None and not matches(tags_code):
+        if matches is not None and not matches(tags_code) and not is_address(tags_code):
             continue
         if physical_offset < log_start or physical_offset + size > log_end or size <= 0:
             missing += 1
@@ -112,7 +116,8 @@ def select_many(
     if tag_filter is None or tag_filter.matches_all:
         matched = np.ones(len(units), dtype=np.bool_)
     else:
-        matched = tag_filter.mask(units["tags_code"].astype(np.int64))
+        codes = units["tags_code"].astype(np.int64)
+        matched = tag_filter.mask(codes) | (codes <= MAX_ADDRESS)
     taken = matched & present
 
     # What had been collected when the scan came to each entry.

@@ -132,18 +132,14 @@ class MessageStore:
                 options.index_dir, options.index_slots, options.index_entries, clock_ms=self._clock_ms
             )
         self._index_reader: Reput | None = None
-        self._builder = ConsumeQueueBuilder(self._queues)
+        self._builder = ConsumeQueueBuilder(self._queues, options.filter_bit_maps)
         self._reput = self._make_reput(0)
         self._dispatched = (0, 0, 0)
 
     def _make_reput(self, position: int) -> Reput:
         return Reput(
             self._log,
-            [
-                self._builder,
-                *([] if self._index is None else [self._index]),
-                *self._dispatchers,
-            ],
+            [self._builder, *([] if self._index is None else [self._index]), *self._dispatchers],
             self._deleted,
             self.stats,
             limit=self._readable_end,
@@ -503,6 +499,8 @@ class MessageStore:
             if offset < low:  # expired since it was looked at above
                 return GetMessageResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
             return GetMessageResult(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), low, high)
+        if tag_filter is not None and not tag_filter.matches_all:
+            units = queue.with_tags_codes(units)
         log_end = self._log.max_offset
         window = LogWindow(self._log.min_offset, log_end, log_end - self._memory_bytes)
         max_bytes = clamp_bytes(max_bytes)
@@ -577,6 +575,18 @@ class MessageStore:
             self._store_time_of,
             self._log.min_offset,
         )
+
+    def nearest_offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The queue offset of the message stored nearest to a time (RocketMQ 4.x: getOffsetInQueueByTime).
+
+        No request asks for it: `SEARCH_OFFSET_BY_TIMESTAMP` means `offset_by_timestamp`. It is for those who compare
+        with what an old broker answered. `consume_queue_search.nearest_offset_by_timestamp` tells the rule. 0 for an
+        unknown queue.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        return queue.nearest_offset_by_timestamp(timestamp_ms, self._store_time_of, self._log.min_offset)
 
     def _store_time_of(self, physical_offset: int, size: int) -> int:
         del size
@@ -736,6 +746,11 @@ class MessageStore:
         return self._reput.position < self._readable_end()
 
     @property
+    def dispatched_offset(self) -> int:
+        """Every record before this log offset has been dispatched."""
+        return self._reput.position
+
+    @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that could be dispatched and have not been."""
         return self._reput.behind_bytes
@@ -800,8 +815,22 @@ class MessageStore:
         """Bytes of the log that are not durable yet."""
         return max(0, self._log.max_offset - self._log.flushed_offset)
 
-    def flush_consume_queues(self) -> None:
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file of the log is full and unsynced, or has at least so many unsynced pages of 4096 bytes.
+
+        (RocketMQ: DefaultMappedFile.isAbleToFlush.) With 0, whether anything is unsynced.
+        """
+        return self._log.is_able_to_flush(least_pages)
+
+    def flush_consume_queues(self, least_pages: int = 0) -> bool:
         """Sync what was dispatched before the call. Blocks; one thread at a time.
+
+        Args:
+            least_pages: leave out queues with fewer unsynced pages than this, unless a file of theirs is full. While
+                any is left out, recovery has to read the log from where it was.
+
+        Returns:
+            Whether none was left out.
 
         Raises:
             StoreReadOnly: the sync failed. The queues can be rebuilt, but this process must not go on.
@@ -809,16 +838,19 @@ class MessageStore:
         """
         position, stored_ms, entries = self._dispatched
         try:
-            self._queues.flush()
+            is_complete = self._queues.flush(least_pages)
         except (StoreError, OSError) as error:
             if isinstance(error, OSError) and is_out_of_descriptors(error):
                 raise  # nothing has failed: the next call does it
             self._become_read_only(str(error))
             raise StoreReadOnly(str(error)) from error
         self.stats.consume_queue_flushes += 1
+        if not is_complete:
+            return False
         checkpoint = self._checkpoint
         checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, stored_ms)
         checkpoint.move_mark(queues_offset=position, entries=entries)
+        return True
 
     def write_checkpoint(self) -> None:
         """Bring the checkpoint to the disk. Blocks; one thread at a time.

@@ -18,7 +18,7 @@ from pathlib import Path
 from reput_protocol.buffers import Buffer
 
 from .errors import DiskFull, FileMissing, FlushFailed
-from .file_io import is_no_space, sync_data, sync_directory, write_all, zero_range
+from .file_io import is_able_to_flush, is_no_space, sync_data, sync_directory, write_all, zero_range
 from .file_names import file_name, list_stream_files
 from .queue_files import QueueFile, QueueFileCache
 
@@ -112,6 +112,18 @@ class SparseFileQueue:
         finally:
             self._cache.release(file)
 
+    def modified_ms(self, start: int) -> int:
+        """Return when the file that starts there was last modified, in milliseconds, as the file system says.
+
+        Raises:
+            FileMissing: somebody deleted the file.
+        """
+        file = self._lease(start)
+        try:
+            return os.fstat(file.fd).st_mtime_ns // 1_000_000
+        finally:
+            self._cache.release(file)
+
     def write(self, position: int, data: Buffer) -> None:
         """Append bytes, over as many files as it takes; in an empty stream `position` is where a file starts.
 
@@ -198,6 +210,10 @@ class SparseFileQueue:
     def bytes_to_flush(self) -> int:
         """Bytes written and not yet known to be on the disk."""
         return self.end - self.flushed
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        return is_able_to_flush(self.flushed, self.end, self.file_size, least_pages)
 
     def flush(self) -> int:
         """Bring everything written before the call to the disk, names included; return the flushed position.

@@ -282,6 +282,24 @@ def test_a_full_disk_loses_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert index_bytes(store.options) == once, "no key was indexed twice"
 
 
+@pytest.mark.parametrize("name", ["20240101000000000", "notes.txt"])
+def test_what_is_no_index_file_of_ours_refuses_the_start_and_stays(tmp_path: Path, name: str) -> None:
+    options = small_options(tmp_path)
+    store = opened(options)
+    put_keys(store, b"1", "k")
+    store.close()
+    foreign = options.index_dir / name
+    foreign.write_bytes(b"i")
+    with pytest.raises(ForeignFile, match="index"):
+        opened(options)
+    assert foreign.read_bytes() == b"i"
+    assert not (tmp_path / "abort").exists()
+    foreign.unlink()
+    store = opened(options)
+    assert found(store, "k") == [b"1"]
+    store.close()
+
+
 def test_what_was_deleted_is_not_found(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path))
     put_keys(store, b"1", "k")

@@ -577,31 +577,6 @@ def test_a_deletion_does_not_reach_beyond_what_a_power_cut_left(tmp_path: Path) 
     assert bodies(store) == [b"new"]
 
 
-def test_what_is_not_ours_is_refused_or_left_alone(tmp_path: Path) -> None:
-    options = small_options(tmp_path)
-    store = opened(options)
-    put(store, b"x")
-    store.close()
-    (tmp_path / "batchconsumequeue" / "B" / "0").mkdir(parents=True)
-    (tmp_path / "timerwheel").write_bytes(b"w")
-    store = opened(options)
-    assert store.close()
-    assert (tmp_path / "timerwheel").read_bytes() == b"w"
-    foreign = tmp_path / "index" / "20240101000000000"
-    foreign.parent.mkdir(exist_ok=True)
-    foreign.write_bytes(b"i")
-    with pytest.raises(ForeignFile, match="index file"):
-        opened(options)
-    assert foreign.read_bytes() == b"i"
-    foreign.unlink()
-    unit = tmp_path / "batchconsumequeue" / "B" / "0" / f"{0:020d}"
-    unit.write_bytes(b"u")
-    with pytest.raises(ForeignFile) as caught:
-        opened(options)
-    assert caught.value.path == unit
-    assert not (tmp_path / "abort").exists()
-
-
 def test_another_file_size_is_refused(tmp_path: Path) -> None:
     filled(tmp_path).close()
     with pytest.raises(ForeignFile):
