@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import trio
 
 from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.store.errors import DiskFull
 from reput_broker.store.index_query import QueryResult
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -31,6 +34,8 @@ class QueryProcessor:
         header = QueryMessageHeader.from_ext(request.ext)
         if not header.key:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
+        with suppress(DiskFull):  # dispatch comes across it, too, and says so
+            self._store.settle_index()
         request.client.spawn(self._find, request, header)
 
     async def _find(self, request: Request, header: QueryMessageHeader) -> None:

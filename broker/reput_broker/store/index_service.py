@@ -21,10 +21,14 @@ from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import make_directories, sync_directory
 from reput_broker.store.index_file import IndexFile, IndexHeader
 from reput_protocol.index_keys import hash_keys
+from reput_protocol.record_batch import scan_dispatch
 
 IntArray = NDArray[np.int64]
 
 _FEW_KEYS = 32
+_SMALL_BATCH_ROWS = 32
+_PUT_OFF_ROWS = 256
+_PUT_OFF_BYTES = 1 << 20
 _NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
 
 
@@ -53,10 +57,10 @@ class IndexService:
         self._files: list[IndexFile] = []
         self._prepared: IndexFile | None = None
         self._unflushed: list[IndexFile] = []
-        self._inserted = (
-            -1,
-            0,
-        )  # of the batch that starts there, so many keys: the disk was full in the middle
+        self._put_off: list[DispatchBatch] = []
+        self._put_off_rows = self._put_off_bytes = 0
+        # Of the batch that starts there, so many keys have been inserted: the disk was full in the middle.
+        self._inserted = (-1, 0)
 
     @property
     def files(self) -> tuple[IndexFile, ...]:
@@ -171,6 +175,7 @@ class IndexService:
             file.close()
         self._files.clear()
         self._unflushed.clear()
+        self._put_off = []
 
     def _delete(self, files: list[IndexFile]) -> None:
         for file in files:
@@ -182,13 +187,44 @@ class IndexService:
     # -- filling ---------------------------------------------------------------------------------------------
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Index a batch that follows what is indexed; while the index is behind, do nothing.
+        """Take a batch that follows what was taken before; while the index is behind, do nothing.
+
+        Small batches are put off until there are enough of them: indexing a message alone costs ten times its share of
+        many. Whoever looks something up calls `settle` first. A crash costs nothing by that: what is not in a full
+        file is indexed again anyway.
 
         Raises:
             DiskFull: a new file is needed and there is no room; the same batch may be offered again.
         """
-        if not self.is_behind:
+        if self.is_behind:
+            return
+        small = len(batch.rows) < _SMALL_BATCH_ROWS
+        if not small or self._put_off_rows >= _PUT_OFF_ROWS or self._put_off_bytes >= _PUT_OFF_BYTES:
+            self.settle()
+        if small:
+            self._put_off.append(batch)
+            self._put_off_rows += len(batch.rows)
+            self._put_off_bytes += len(batch.data)
+        else:
             self.apply(batch)
+
+    def settle(self) -> None:
+        """Index what has been put off. In the thread that dispatches.
+
+        Raises:
+            DiskFull: as `dispatch`; what has been put off stays.
+        """
+        batches = self._put_off
+        if not batches:
+            return
+        if len(batches) == 1:
+            self.apply(batches[0])
+        else:
+            data = b"".join([batch.data[: batch.rows.consumed] for batch in batches])
+            rows = scan_dispatch(data)
+            self.apply(DispatchBatch(batches[0].start_offset, batches[-1].end_offset, data, rows, []))
+        self._put_off = []
+        self._put_off_rows = self._put_off_bytes = 0
 
     def apply(self, batch: DispatchBatch) -> None:
         """Index the records of a batch from `position` on.

@@ -226,6 +226,7 @@ class MessageStore:
             end = self._log.max_offset
             mark = FlushMark(end, end, queues_digest(self._queues))
             if self._index is not None:
+                self._index.settle()
                 self._index.flush_full_files()
                 self._index.flush()
                 self._checkpoint.index_msg_timestamp_ms = self._index.full_until_ms
@@ -610,7 +611,8 @@ class MessageStore:
     ) -> QueryResult:
         """Find messages by unique id or key, newest first (RocketMQ: DefaultMessageStore.queryMessage).
 
-        Reads the disk where it has to: call it in a worker thread.
+        Reads the disk where it has to: call it in a worker thread. What was dispatched a moment ago may be put off:
+        `settle_index` first, in the thread that dispatches.
 
         Raises:
             StoreClosed: the store is not open.
@@ -701,6 +703,15 @@ class MessageStore:
                 pass
         else:
             self.options.on_event("index_behind", {"from_offset": start, "to_offset": end_offset})
+
+    def settle_index(self) -> None:
+        """Have everything that was dispatched found by key from now on. In the thread that dispatches.
+
+        Raises:
+            DiskFull: there is no room for a new index file; it may be tried again.
+        """
+        if self._index is not None:
+            self._index.settle()
 
     def index_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
         """Index about `max_bytes` of what the index lacks after a crash; return how many records. 0: it lacks nothing.

@@ -31,6 +31,7 @@ def put_keys(
 
 
 def found(store: MessageStore, key: str, topic: str = "T", **where: int) -> list[bytes]:
+    store.settle_index()
     result = store.query_message(topic, key, where.pop("count", 64), **where)
     assert result.is_complete
     return [decode_record(record).body for record in result.records]

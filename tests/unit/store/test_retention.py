@@ -813,10 +813,12 @@ def test_the_index_follows_the_log(store: MessageStore, machine: FakeMachine, tm
     assert len(list(store.options.index_dir.iterdir())) == len(index.files)
     for live in (store, opened(killed(store, tmp_path / "image"))):
         start = live.min_physical_offset
+        live.settle_index()
         found = [number for number in range(120) if live.query_message("T", f"ID{number}", 1).records]
         assert found == list(range(found[0], 120)), "every key whose message is still there"
         assert start < live.max_physical_offset
     assert store.close()
     report = store.open()
     assert report.kind == "clean"
+    store.settle_index()
     assert store.query_message("T", "ID119", 1).records
