@@ -140,10 +140,6 @@ class ConsumeQueueTable:
         for queue in self.queues():
             queue.correct_min_offset(min_physical_offset)
 
-    def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the files whose messages have all left the log; return how many."""
-        return sum(queue.delete_expired(min_physical_offset) for queue in self.queues())
-
     @property
     def bytes_to_flush(self) -> int:
         """Bytes put and not yet known to be on the disk, over all queues."""

@@ -276,7 +276,7 @@ class MappedFileQueue:
 
         Returns:
             False if there is none to delete, or if somebody still holds it: then it lets no new reader in and stays
-            listed until `retry_delete_first`, or this method again, finds it released or its time up.
+            listed until the same call, repeated, finds it released or its time up (RocketMQ: retryDeleteFirstFile).
 
         Raises:
             FlushFailed: the file is gone, but the removal of its name is not certain.
@@ -289,13 +289,6 @@ class MappedFileQueue:
             self._files = self._files[1:]
         sync_directory(self.directory)
         return True
-
-    def retry_delete_first(
-        self, interval_ms: int = DESTROY_INTERVAL_MS, *, now_ms: int | None = None
-    ) -> bool:
-        """Delete the oldest file if an earlier attempt found somebody holding it; True if it is gone now."""
-        first = self.first_file
-        return first is not None and not first.is_available and self.delete_first(interval_ms, now_ms=now_ms)
 
     def delete_last(self) -> bool:
         """Delete the newest file; False without files. The stream then ends with the file before it."""

@@ -198,6 +198,9 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
     _drop_deleted_topics(parts)
     entries = sum(queue.max_queue_offset for queue in queues)
     if not is_complete:
+        if mark is None:
+            # Nothing says how many entries there must be: a start that is killed now must begin where this one does.
+            _note_queues_uncertain(checkpoint, end, end.checked_from)
         _complete_queues(
             parts, end, drop_first=abnormal or not queues_are_right, mark=mark if abnormal else None
         )
@@ -265,13 +268,13 @@ def _drop_deleted_topics(parts: StoreParts) -> None:
             parts.queues.delete_topic(topic)
 
 
-def _note_queues_uncertain(checkpoint: StoreCheckpoint, end: LogEnd, min_offset: int) -> None:
-    """Say in the checkpoint that no queue entry is certain: all are about to be made anew.
+def _note_queues_uncertain(checkpoint: StoreCheckpoint, end: LogEnd, from_offset: int) -> None:
+    """Say in the checkpoint that queue entries are not certain from an offset on: they are about to be made anew.
 
     A start that is killed while it does so would otherwise leave queues that lack entries without anybody knowing. The
     log itself has just been synced up to its end.
     """
-    checkpoint.mark = FlushMark(end.end_offset, min_offset)
+    checkpoint.mark = FlushMark(end.end_offset, from_offset)
     checkpoint.flush()
 
 

@@ -22,7 +22,7 @@ from reput_broker.store.retention import MANUAL_ROUNDS, DiskLevel, DiskWatch, Re
 from reput_broker.store.status import GetStatus, PutStatus
 from reput_protocol.message import Message
 from reput_protocol.record_batch import encode_put_block
-from retention import RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files
+from retention import HOUR_MS, RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files
 from stores import (
     BORN_HOST,
     T0,
@@ -659,14 +659,25 @@ def test_queues_are_made_anew_from_a_log_that_does_not_begin_at_0(
         assert again.close()
 
 
+@pytest.mark.parametrize("stopped_by", ["us", "RocketMQ"])
 def test_a_start_killed_while_it_makes_queues_anew_is_begun_again(
-    store: MessageStore, machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore,
+    machine: FakeMachine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped_by: str,
 ) -> None:
     """A queue with no message in the part that a start reads would else stay incomplete, and nobody would know."""
     expected = bodies(store)
+    machine.now_ms += HOUR_MS
     fill(store, 3, topic="U")
+    machine.now_ms += HOUR_MS
+    put(store, b"the last", topic="U")
     assert store.close()
     shutil.rmtree(store.options.consume_queue_dir / "T")
+    if stopped_by == "RocketMQ":
+        checkpoint = store.options.data_dir / "checkpoint"
+        checkpoint.write_bytes(checkpoint.read_bytes()[:40].ljust(4096, b"\0"))
 
     class Killed(BaseException):
         pass
