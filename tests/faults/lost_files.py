@@ -47,6 +47,8 @@ def lost_files(seed: int, images: int) -> Outcome:
         while len(cases) < images:
             state = rng.choice(STATES)
             pair = rng.sample(_derived(bases[state][0]), 2)
+            if state == "killed" and Path("checkpoint") in pair:
+                continue  # after a kill its count of entries is what misses a queue: one covers for the other
             cases.append((state, tuple((path, rng.choice(WAYS)) for path in pair)))
         for state, spoils in cases[:images]:
             options, bodies = bases[state]
