@@ -43,6 +43,11 @@ def index_keys(topic: str, unique_key: str | None, keys: str | None) -> list[str
     return texts
 
 
+def index_hashes(java_hashes: IntArray) -> IntArray:
+    """Make Java's hashes of keys what the index files them under, as `index_hash` does for one."""
+    return np.where(java_hashes == _I32_MIN, 0, np.abs(java_hashes))
+
+
 def hash_keys(data: bytes, rows: DispatchRows) -> KeyHashes:
     """Hash the keys of all records that `rows` found in `data`; those of rolled back transactions have none."""
     few = rows.few
@@ -137,8 +142,7 @@ def _hash_tables(
     for table, columns in zip(tables, spans, strict=True):
         prefix = prefixes if isinstance(prefixes, int) else prefixes[table.rows]
         for span in columns:
-            signed = table.java_hashes(span, prefix)
-            hashes.append(np.where(signed == _I32_MIN, 0, np.abs(signed)))
+            hashes.append(index_hashes(table.java_hashes(span, prefix)))
             owners.append(numbers[table.rows])
     if not hashes:
         return KeyHashes(_NO_KEYS, _NO_KEYS)

@@ -41,15 +41,20 @@ class PropertiesTable(NamedTuple):
         return bool((self.texts[:, span[0] : span[1]] == byte).any())
 
     def java_hashes(self, span: Span, prefix: int | NDArray[np.uint32] = 0) -> IntArray:
-        """Return Java's string hash of every value in `span`, after a prefix of this hash (unsigned)."""
-        powers = _powers(span[1] - span[0] + 1)
-        values = (self.texts[:, span[0] : span[1]] * powers[1:]).sum(axis=1, dtype=np.uint32)
-        if isinstance(prefix, int):
-            values += np.uint32(prefix * int(powers[0]) & 0xFFFF_FFFF)
-        else:
-            values += prefix * powers[0]
-        hashes: IntArray = values.view(np.int32).astype(np.int64)
-        return hashes
+        """Return Java's string hash of every value in `span`; see the function of this name."""
+        return java_hashes(self.texts[:, span[0] : span[1]], prefix)
+
+
+def java_hashes(texts: ByteTable, prefix: int | NDArray[np.uint32] = 0) -> IntArray:
+    """Return Java's string hash of the ASCII text in every row, after a prefix of this hash (unsigned)."""
+    powers = _powers(texts.shape[1] + 1)
+    values = (texts * powers[1:]).sum(axis=1, dtype=np.uint32)
+    if isinstance(prefix, int):
+        values += np.uint32(prefix * int(powers[0]) & 0xFFFF_FFFF)
+    else:
+        values += prefix * powers[0]
+    hashes: IntArray = values.view(np.int32).astype(np.int64)
+    return hashes
 
 
 def tables_of(data: bytes, starts: IntArray, sizes: IntArray) -> list[PropertiesTable] | None:

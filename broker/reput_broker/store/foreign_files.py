@@ -45,7 +45,7 @@ def refuse_foreign_files(data_dir: Path, *, keeps_ext: bool) -> None:
         ForeignFile: naming the file and what to do. Nothing was changed.
     """
     for directory, reason in _foreign_directories(data_dir, keeps_ext):
-        for path in _files_below(directory):
+        for path in files_below(directory):
             raise ForeignFile(path, reason)
     for directory in [data_dir / name for name in _ROCKS_DB] + _directories_in(data_dir / "config"):
         if (directory / "CURRENT").is_file():
@@ -103,7 +103,8 @@ def _foreign_directories(root: Path, keeps_ext: bool) -> Iterator[tuple[Path, st
         )
 
 
-def _files_below(directory: Path) -> list[Path]:
+def files_below(directory: Path) -> list[Path]:
+    """Return every file under a directory; none if there is no such directory."""
     return [path for path in sorted(directory.rglob("*")) if path.is_file()] if directory.is_dir() else []
 
 

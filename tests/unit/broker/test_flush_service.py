@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -175,20 +174,6 @@ async def test_asynchronous_flush_syncs_by_the_clock_and_at_once_for_who_waits()
         await bench.answered(1)
         nursery.cancel_scope.cancel()
     assert bench.answers[0][1].code == 0
-
-
-async def inline(work: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
-    """Instead of a thread, whose time the fake clock would not wait for."""
-    await trio.lowlevel.checkpoint()
-    return work(*arguments)
-
-
-@pytest.fixture
-def by_the_clock(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> trio.testing.MockClock:
-    monkeypatch.setattr(trio.to_thread, "run_sync", inline)
-    return autojump_clock
 
 
 @pytest.mark.trio

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,20 +47,6 @@ class FakeStore:
         self.checkpoints.append(round(trio.current_time() - self.began, 3))
         if self.failing:
             raise StoreReadOnly("the disk is gone")
-
-
-async def inline(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Instead of a thread, whose time the fake clock would not wait for."""
-    await trio.lowlevel.checkpoint()
-    return work(*arguments)
-
-
-@pytest.fixture
-def by_the_clock(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> trio.testing.MockClock:
-    monkeypatch.setattr(trio.to_thread, "run_sync", inline)
-    return autojump_clock
 
 
 def upkeep(store: Any, **options: Any) -> StoreUpkeep:
