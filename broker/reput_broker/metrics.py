@@ -55,6 +55,10 @@ class StoreFigures(Protocol):
     @property
     def flush_behind_bytes(self) -> int: ...  # noqa: D102
     @property
+    def commit_behind_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def file_waits(self) -> int: ...  # noqa: D102
+    @property
     def dispatch_behind_bytes(self) -> int: ...  # noqa: D102
     @property
     def min_physical_offset(self) -> int: ...  # noqa: D102
@@ -262,8 +266,11 @@ class MetricsCollector(Collector):
         sources, counters, disk = self.sources, self.sources.counters, self.sources.disk
         store = sources.store
         yield from _pieces("reput_storage_size_bytes", _by_one(disk.size_bytes))
-        yield _one("reput_disk_free_bytes", disk.free_bytes, ("data",))
-        yield _one("reput_disk_used_ratio", disk.used_ratio, ("data",))
+        free, used = {"data": disk.free_bytes}, {"data": disk.used_ratio}
+        if disk.log_free_bytes is not None:
+            free["commitlog"], used["commitlog"] = disk.log_free_bytes, disk.log_used_ratio
+        yield from _pieces("reput_disk_free_bytes", _by_one(free))
+        yield from _pieces("reput_disk_used_ratio", _by_one(used))
         yield from _pieces(
             "reput_disk_watermark_state", (((level,), int(level is disk.level)) for level in DiskLevel)
         )
@@ -272,6 +279,8 @@ class MetricsCollector(Collector):
             yield _one("reput_storage_start_offset_bytes", store.min_physical_offset)
             yield _one("reput_storage_end_offset_bytes", store.max_physical_offset)
             yield _one("reput_flush_behind_bytes", store.flush_behind_bytes)
+            yield _one("reput_commit_behind_bytes", store.commit_behind_bytes)
+            yield _one("reput_log_file_waits_total", store.file_waits)
             yield _one("reput_dispatch_behind_bytes", store.dispatch_behind_bytes)
         yield from _pieces("reput_flush_duration_seconds", _by_one(counters.flush_seconds))
         yield _one("reput_flush_batch_messages", counters.flush_batch_messages)

@@ -253,7 +253,7 @@ def open_tables(data_dir: Path, clock: FakeClock) -> tuple[ConsumerOffsetManager
 def abandon(store: MessageStore) -> None:
     """Let go of a store's files as a killed process does: nothing is finished, and nothing cleaned up."""
     files = store._log.files
-    for file in (*files.files, *((files._prepared,) if files._prepared is not None else ())):
+    for file in (*files.files, *files._prepared):
         file.close()
     store._queues.close()
     store._checkpoint.close()

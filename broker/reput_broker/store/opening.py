@@ -37,7 +37,12 @@ from reput_broker.store.consume_queue_builder import QueueGap, RecoveringQueueBu
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.foreign_files import refuse_foreign_files, refuse_foreign_records
+from reput_broker.store.foreign_files import (
+    refuse_foreign_files,
+    refuse_foreign_records,
+    refuse_unlisted_log,
+    refuse_unwritable_end,
+)
 from reput_broker.store.identity_check import queues_agree
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
@@ -95,6 +100,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     """
     options, log, queues, checkpoint, deleted, abort, index = parts
     refuse_foreign_files(options.data_dir, keeps_ext=options.consume_queue_ext)
+    refuse_unlisted_log(options)
     abnormal = abort.exists
     log.files.load(after_crash=abnormal)
     queues.load(after_crash=abnormal)
@@ -102,6 +108,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     deleted.load()
     if index is not None:
         index.load(after_crash=abnormal)
+    _report_missing_directories(parts)
     if log.files.files:
         report = _recover(parts, abnormal)
     else:
@@ -120,6 +127,15 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
             log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_queue_offset
     checkpoint.flush()
     return report
+
+
+def _report_missing_directories(parts: StoreParts) -> None:
+    """Say which of several log directories does not exist: it may be new, or its disk not mounted."""
+    directories = parts.log.files.directories
+    if len(directories) > 1 and parts.log.files.files:
+        for directory in directories:
+            if not directory.is_dir():
+                parts.options.on_event("commit_log_dir_missing", {"path": str(directory)})
 
 
 def _refuse_lost_log(parts: StoreParts) -> None:
@@ -178,6 +194,7 @@ def _recover(parts: StoreParts, abnormal: bool) -> RecoveryReport:
         end = find_log_end(files, first, evidence, check_crc=check_crc)
         _queues_agree(parts, end, entries_until)
 
+    refuse_unwritable_end(files, end.end_offset)
     abort.create()
     truncated = _cut(log, end)
     log.adopt_last_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,16 @@ class FakeStore:
         self.is_writable = True
         self.half_full = False
         self.made = 0
+        self.has_files_to_unlock = False
+        self.unlocked = 0
+        self.want_file = lambda: None
+
+    def when_file_wanted(self, call: Callable[[], None]) -> None:
+        self.want_file = call
+
+    def unlock_full_files(self) -> None:
+        self.has_files_to_unlock = False
+        self.unlocked += 1
 
     @property
     def dispatch_idle(self) -> bool:
@@ -158,8 +169,8 @@ async def test_the_next_file_is_made_once_and_whatever_fails_is_tried_again(
         nursery.start_soon(allocate.run)
         with trio.fail_after(30):
             while not store.made:
-                allocate.wrote()
-                allocate.wrote()
+                allocate.dispatched()
+                allocate.dispatched()
                 await trio.sleep(0.005)
         nursery.cancel_scope.cancel()
     assert store.made == 1
