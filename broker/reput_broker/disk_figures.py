@@ -71,9 +71,7 @@ def look_up_disk(
     """
     figures = DiskFigures(looked_up_at_s=clock())
     figures.free_bytes, figures.used_ratio = _free_and_used(data_dir)
-    disks = [
-        _free_and_used(path) for path in log_dirs if path not in read_only_log_dirs and path.is_dir()
-    ]
+    disks = [_free_and_used(path) for path in log_dirs if path not in read_only_log_dirs and path.is_dir()]
     if disks:
         figures.log_free_bytes, figures.log_used_ratio = min(disks, key=lambda disk: disk[1])
     elsewhere = {path.resolve() for path in (*log_dirs, *read_only_log_dirs) if path.is_dir()}

@@ -370,8 +370,9 @@ class MappedFileQueue:
         """Delete the files that were made ahead, the newest first and each durably: there must be no gap."""
         with self._create_lock:
             while self._prepared:
-                file = self._prepared.pop()
+                file = self._prepared[-1]
                 _delete_now(file)
+                self._prepared.pop()
                 sync_directory(file.path.parent)
 
     def _set_marks(self, flushed: int, committed: int) -> None:
