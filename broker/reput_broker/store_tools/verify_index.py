@@ -14,19 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.file_io import end_of_data
 from reput_broker.store_tools.index_keys import key_hashes, keys_of
 from reput_broker.store_tools.index_raw import (
     ENTRY_BYTES,
-    HEADER_BYTES,
     INDEX_BYTES_MIN,
-    SLOT_BYTES,
     RawIndex,
 )
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import Damage, LogBatch
 from reput_broker.store_tools.property_shapes import PropertyShapes
 from reput_broker.store_tools.report import Report
+from reput_broker.store_tools.verify_index_file import verify_index_file
 from reput_protocol.columns import BoolArray, IntArray
 from reput_protocol.hashing import index_hash
 
@@ -77,7 +75,7 @@ class IndexCheck:
         self._behind_from = -1
         report.figures["index_entries"] += total
         for raw in self._files:
-            self._verify_alone(raw)
+            verify_index_file(raw, report)
 
     @property
     def is_there(self) -> bool:
@@ -124,71 +122,6 @@ class IndexCheck:
                 continue
             usable.append(raw)
         self._files = usable
-
-    # -- a file by itself ----------------------------------------------------------------------------------
-
-    def _verify_alone(self, raw: RawIndex) -> None:
-        header, used = raw.header, raw.used
-        if not 0 <= header.index_count <= raw.entry_max:
-            self._fault(raw, 36, f"indexCount is {header.index_count}, the file has room for {raw.entry_max}")
-        self._verify_rest(raw)
-        if used < 2:
-            return
-        entries = raw.entries(1, used)
-        for at, name, value, wanted in (
-            (16, "beginPhyOffset", header.begin_phy_offset, int(entries["offset"][0])),
-            (24, "endPhyOffset", header.end_phy_offset, int(entries["offset"][-1])),
-        ):
-            if value != wanted:
-                self._fault(raw, at, f"{name} is {value}, but the entry there gives log offset {wanted}")
-        hashes = entries["hash"].astype(np.int64)
-        negative = np.flatnonzero(hashes < 0)
-        for index in negative[:_SLACK].tolist():
-            self._fault(raw, raw.entry_place(index + 1), f"entry {index + 1} has a negative hash")
-        self._verify_chains(raw, entries, hashes)
-
-    def _verify_chains(self, raw: RawIndex, entries: NDArray[Any], hashes: IntArray) -> None:
-        """Each entry must name the one before it in its slot, each slot its newest one."""
-        slot_of = hashes % raw.slot_count
-        order = np.argsort(slot_of, kind="stable")
-        ordered = slot_of[order]
-        same = ordered[1:] == ordered[:-1]
-        previous = np.zeros(len(order), np.int64)
-        previous[order[1:]] = np.where(same, order[:-1] + 1, 0)
-        heads = np.zeros(raw.slot_count, np.int32)
-        last = np.append(~same, True)
-        heads[ordered[last]] = order[last] + 1
-        for index in np.flatnonzero(entries["previous"] != previous)[:_SLACK].tolist():
-            found, wanted = int(entries["previous"][index]), int(previous[index])
-            self._fault(
-                raw,
-                raw.entry_place(index + 1) + 16,
-                f"entry {index + 1} names entry {found} before it, should be {wanted}",
-            )
-        slots = raw.slots()
-        for slot in np.flatnonzero(slots != heads)[:_SLACK].tolist():
-            self._fault(
-                raw,
-                HEADER_BYTES + SLOT_BYTES * slot,
-                f"slot {slot} names entry {int(slots[slot])}, should be {int(heads[slot])}",
-            )
-        in_use = int(last.sum())
-        if raw.header.hash_slot_count != in_use:
-            self._fault(
-                raw, 32, f"hashSlotCount is {raw.header.hash_slot_count}, but {in_use} slots are in use"
-            )
-
-    def _verify_rest(self, raw: RawIndex) -> None:
-        """Entry 0 and all behind the last one must be zero."""
-        with raw.path.open("rb") as file:
-            fd = file.fileno()
-            stop = end_of_data(fd, raw.entries_at, raw.entries_at + ENTRY_BYTES)
-            if stop > raw.entries_at:
-                self._fault(raw, stop - 1, "entry 0 is never used, but not zero")
-            free = raw.entry_place(raw.used)
-            stop = end_of_data(fd, free, raw.size)
-            if stop > free:
-                self._fault(raw, free, f"the bytes behind the last entry are not zero, up to byte {stop}")
 
     # -- against the log -----------------------------------------------------------------------------------
 

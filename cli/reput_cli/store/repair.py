@@ -13,7 +13,7 @@ from reput_cli.output import Printer, write_line
 from reput_cli.store.directory import StoreDirectory, directory_options, geometry_of, locked, progress
 
 if TYPE_CHECKING:
-    from reput_broker.store_tools.repair import RepairPlan
+    from reput_broker.store_tools.repair_plan import RepairPlan
     from reput_broker.store_tools.verify import Verification
 
 
@@ -83,7 +83,7 @@ def _verify(directory: StoreDirectory, settings: Settings) -> Verification:
 
 def _plan(verification: Verification, directory: StoreDirectory) -> RepairPlan:
     from reput_broker.store.errors import ForeignFile
-    from reput_broker.store_tools.repair import plan_repair
+    from reput_broker.store_tools.repair_plan import plan_repair
 
     try:
         return plan_repair(verification)
