@@ -2,12 +2,15 @@
 # environment in .venv from the pinned requirements.lock; later ones find it ready and touch no network.
 #
 #   make run ARGS="--port 20911"      make test ARGS="-k long_polling"      make crash ROUNDS=20 SEED=7
+#   make faults IMAGES=1000 ROUNDS=3      make faults KIND=flipped SEED=7
 #   make PYTHON=python3.12 test       make image-check INSTALL=1
 
 PYTHON ?= python3
 ARGS ?=
-ROUNDS ?= 200
+ROUNDS ?=
+IMAGES ?=
 SEED ?=
+KIND ?=
 INSTALL ?=
 
 VENV := .venv
@@ -18,7 +21,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo bench crash image-check lock clean
+.PHONY: help setup run test check format demo bench crash faults conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -59,8 +62,15 @@ demo: $(READY) ## every line of Python's standard library through a broker and b
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-crash: $(READY) ## kill the broker ROUNDS times and look for what it lost; SEED repeats a run
-	$(BIN)/python tests/crash/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+crash: $(READY) ## kill the broker ROUNDS times (200) and look for what it lost; SEED repeats a run
+	$(BIN)/python tests/crash/run.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+faults: $(READY) ## break the disk under the store: IMAGES power cuts and the other kinds, ROUNDS full disks; SEED, KIND
+	$(BIN)/python tests/faults/run.py $(if $(IMAGES),--images $(IMAGES)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(KIND),--kind '$(KIND)') $(ARGS)
+
+conformance: $(READY) ## hand directories to and fro between this broker and Apache RocketMQ (java, mvn) and count
+	$(BIN)/python -m pytest tests/conformance $(ARGS)
 
 image-check: $(READY) ## build the image and run it; INSTALL=1 may install what is missing with apt
 	$(BIN)/python tools/image_check.py $(if $(INSTALL),--install) $(ARGS)

@@ -7,6 +7,7 @@ something goes wrong.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 READY_DEADLINE_S = 30.0
+SMALL_INDEX = {"REPUT_STORE__INDEX_SLOTS": "5000", "REPUT_STORE__INDEX_ENTRIES": "20000"}
 
 
 def free_port() -> int:
@@ -53,7 +55,7 @@ class BrokerProcess:
         self.port = port or free_port()
         self.http_port = http_port or free_port()
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = {**os.environ, **SMALL_INDEX, **(environment or {})}
         self._command = [*command]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -98,6 +100,16 @@ class BrokerProcess:
                 pass
             time.sleep(0.01)
         raise AssertionError(f"the broker was not ready within {deadline_s} s:\n{self.log_tail()}")
+
+    def trouble(self) -> str | None:
+        """Return what the health page says if the broker is not running (any more), None if it is."""
+        try:
+            url = f"http://127.0.0.1:{self.http_port}/readyz?verbose"
+            with urllib.request.urlopen(url, timeout=10.0) as answer:
+                page = json.load(answer)
+        except OSError as error:
+            return str(error)
+        return None if page["state"] == "running" else str(page)
 
     def kill(self) -> None:
         """End the process with SIGKILL, whatever it is doing."""

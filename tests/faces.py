@@ -76,15 +76,15 @@ class Face:
             raise failures[0]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something that another party does is done; fail after 5 seconds."""
-        for _ in range(1000):
+        """Wait until something that another party does is done; fail after half a minute."""
+        for _ in range(6000):
             if condition():
                 return
             if self.is_blocking:
                 threading.Event().wait(0.005)
             else:
                 await anyio.sleep(0.005)
-        raise AssertionError("waited 5 seconds in vain")
+        raise AssertionError("waited half a minute in vain")
 
 
 def open_sockets() -> int:

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from reput_broker.store.consume_queue_ext_unit import is_address
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, TransferLimits
 from reput_broker.store.status import GetStatus
+from reput_protocol.hashing import tags_code
 from reput_protocol.host import Host, born_host_bytes
 from reput_protocol.message import Message
 from reput_protocol.record import Record, decode_record
@@ -44,6 +46,8 @@ def small_options(data_dir: Path, **changes: object) -> StoreOptions:
         data_dir=data_dir,
         commit_log_file_size=4096,
         consume_queue_entries=10,
+        index_slots=16,
+        index_entries=40,
         host=Host("10.0.0.2", 10911),
         memory_bytes=1 << 30,
     )
@@ -77,6 +81,7 @@ def dispatch_all(store: MessageStore) -> int:
     count = 0
     while step := store.reput_step():
         count += step
+    store.settle_index()
     return count
 
 
@@ -104,6 +109,22 @@ def read_queue(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
     """The bodies of a queue in order."""
     return [record.body for record in read_queue(store, topic, queue_id)]
+
+
+def check_ext_entries(store: MessageStore) -> None:
+    """Every unit that is an address leads to an extended entry that says of its message what the message says."""
+    for topic, queue_id in store.queues():
+        queue = store._queues.get(topic, queue_id)
+        assert queue is not None
+        for record in read_queue(store, topic, queue_id):
+            unit = queue.get_unit(record.queue_offset)
+            assert unit is not None
+            assert is_address(unit.tags_code)
+            entry = queue.get_ext_unit(record.queue_offset)
+            assert entry is not None
+            tag = record.property_map().get("TAGS")
+            expected = (tags_code(tag) if tag else 0, record.store_timestamp_ms)
+            assert (entry.tags_code, entry.store_timestamp_ms) == expected
 
 
 def killed(store: MessageStore, image: Path) -> StoreOptions:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any
 
 import structlog
 import trio
 
+from reput_broker.clean_service import CleanFilesService
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.disk_figures import refresh_disk_figures
@@ -34,6 +35,7 @@ from reput_broker.processors.appender import Appender
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.put_run import PutRunProcessor
+from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.queue import QueueProcessor
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.topic import TopicProcessor
@@ -46,6 +48,7 @@ from reput_broker.services import AllocateService, OffsetSaveService, ReputMessa
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
+from reput_broker.surroundings import Surroundings
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.codes import AckLevel
@@ -57,16 +60,13 @@ log = structlog.get_logger(__name__)
 _BUSY_LOOK_S = 0.02
 
 
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Broker:
     """A broker in this process: an async context manager that is ready inside its block and drained after it.
 
     Args:
         config: what it does; the object is kept, and options marked live are read from it while it runs.
         embedded: inside a program or a test. HTTP and the name port are then off unless the configuration names them.
+        surroundings: the time and the disk that it goes by; a test may give it others than the machine's.
 
     Runs under trio. In a program that has not configured structlog, its warnings go to stderr.
 
@@ -76,8 +76,11 @@ class Broker:
         StoreError: the directory is in use, foreign or damaged. Nothing in it was changed.
     """
 
-    def __init__(self, config: BrokerConfig, *, embedded: bool = True) -> None:
+    def __init__(
+        self, config: BrokerConfig, *, embedded: bool = True, surroundings: Surroundings | None = None
+    ) -> None:
         self.config = config
+        self._surroundings = surroundings or Surroundings()
         self.counters = Counters()
         self.health = Health()
         self.sources = MetricsSources(config, self.counters, self.health)
@@ -144,6 +147,7 @@ class Broker:
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         """Run everything; the caller's block is the time between ready and draining."""
+        self._token = trio.lowlevel.current_trio_token()
         self._open_files = shares_of(raise_limit())
         self._bind()
         try:
@@ -190,21 +194,21 @@ class Broker:
 
     async def _open_store(self) -> RecoveryReport:
         """Lock and recover the directory and read the tables, in a worker thread: the health page answers meanwhile."""
-        config = self.config
+        config, clock_ms = self.config, self._surroundings.clock_ms
         self._hold = PullRequestHoldService(config.long_polling)
-        self._store = MessageStore(self._store_options(), clock_ms=_clock_ms, listener=self._hold)
+        self._store = MessageStore(self._store_options(), clock_ms=clock_ms, listener=self._hold)
         report = await trio.to_thread.run_sync(self._store.open)
         tables = config.data_dir / "config"
         self._topics = TopicConfigManager(
             tables / "topics.json",
-            clock_ms=_clock_ms,
+            clock_ms=clock_ms,
             cluster=config.cluster,
             broker_name=config.broker_name,
             options=config.topics,
         )
         self._offsets = ConsumerOffsetManager(
             tables / "consumerOffset.json",
-            clock_ms=_clock_ms,
+            clock_ms=clock_ms,
             journal_size_max=config.offsets.journal_size_max,
         )
         await trio.to_thread.run_sync(self._topics.load)
@@ -225,12 +229,17 @@ class Broker:
             self.config.data_dir,
             commit_log_file_size=store.commit_log_file_size,
             consume_queue_entries=store.consume_queue_entries,
+            consume_queue_ext=store.consume_queue_ext,
+            consume_queue_ext_file_size=store.consume_queue_ext_file_size,
             flush_sync=store.flush == "sync",
             message_bytes_max=store.message_size_max,
             record_crc=store.record_crc,
+            index_enabled=store.index,
+            index_slots=store.index_slots,
+            index_entries=store.index_entries,
             queue_files_open_max=self._open_files.queue_files,
             host=self._store_host(),
-            on_event=_log_store_event,
+            on_event=self._on_store_event,
         )
 
     def _store_host(self) -> Host:
@@ -270,6 +279,14 @@ class Broker:
             store, config.store, counters, on_flushed=self._reput.catch_up, on_failure=self._turn_read_only
         )
         self._upkeep = StoreUpkeep(store, config.store, counters)
+        self._clean = CleanFilesService(
+            store,
+            config.store,
+            self._surroundings,
+            counters,
+            self.sources.disk,
+            on_disk=self._note_disk,
+        )
         self._topic_saver = TableSaver(self._topics)
         self._offset_saver = TableSaver(self._offsets)
         self._offset_saves = OffsetSaveService(
@@ -298,6 +315,7 @@ class Broker:
             PullProcessor(store, access, self._offsets, self._hold, config.limits, counters),
             OffsetProcessor(store, access, self._offsets, self._offset_saves.committed),
             QueueProcessor(store, access),
+            QueryProcessor(store),
             TopicProcessor(
                 store,
                 self._topics,
@@ -315,6 +333,7 @@ class Broker:
                 counters,
                 version=MetricsCollector(self.sources).version,
                 advertise=self._advertised_to,
+                delete_files=self._clean.delete_now,
                 **names,
             ),
         )
@@ -350,9 +369,11 @@ class Broker:
             self._flush.expire,
             self._allocate.run,
             self._upkeep.flush_queues,
+            self._upkeep.complete_index,
             self._upkeep.write_checkpoints,
             self._offset_saves.run,
             self._hold.run,
+            self._clean.run,
             self._measure_loop,
             self._refresh_disk,
         )
@@ -384,9 +405,19 @@ class Broker:
             "listening_without_authentication", hint="anyone who can connect may read and write everything"
         )
 
+    def _on_store_event(self, event: str, facts: Any) -> None:
+        """Log what the store noticed, in whatever thread; a store that has stopped taking messages shows in health."""
+        log.warning(event, **facts)
+        if event == "store_read_only":
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._turn_read_only, str(facts["reason"]))
+
     def _turn_read_only(self, reason: str) -> None:
         self.health.state = BrokerState.READONLY
         self.health.set("writable", False, reason)
+
+    def _note_disk(self, refusal: str | None) -> None:
+        self.health.set("disk_space", refusal is None, refusal or "")
 
     async def _drain(self) -> None:
         self.health.state = BrokerState.DRAINING
@@ -434,7 +465,3 @@ class Broker:
 
 def _nothing(_: object) -> None:
     """Nothing is to be done."""
-
-
-def _log_store_event(event: str, facts: Any) -> None:
-    log.warning(event, **facts)

@@ -32,7 +32,7 @@ from pydantic import (
 
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
-from reput_broker.config_units import Duration, Size
+from reput_broker.config_units import Duration, HoursOfDay, Size
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_topic
 
@@ -41,7 +41,7 @@ DEFAULT_NAME_PORT = 9876
 DEFAULT_HTTP_PORT = 10913
 
 _MIB = 1 << 20
-_SECOND = 1.0
+_HOUR = 3600.0
 
 
 def _option(default: Any, description: str, *, live: bool = False, **limits: Any) -> Any:
@@ -81,11 +81,25 @@ class StoreConfig(_Section):
     flush: Literal["sync", "async"] = _option(
         "sync",
         "sync: consumers see only what is on disk, and a put waits for that unless it asks for less; "
-        "async: the log is synced every flush_interval",
+        "async: the log is synced by the clock, see flush_interval",
     )
     flush_interval: Duration = _option(
         0.5,
-        "with flush = async, the longest time between two syncs of the log",
+        "with flush = async, time between two looks whether the log should be synced",
+        live=True,
+        ge=0.001,
+        le=600.0,
+    )
+    flush_least_pages: int = _option(
+        0,
+        "with flush = async, unsynced pages of 4 KiB that make such a look sync the log; 0: any byte does",
+        live=True,
+        ge=0,
+        le=1 << 18,
+    )
+    flush_thorough_interval: Duration = _option(
+        10.0,
+        "with flush = async, time after which the log is synced however little there is",
         live=True,
         ge=0.001,
         le=600.0,
@@ -106,6 +120,7 @@ class StoreConfig(_Section):
     consume_queue_entries: int = _option(
         300_000, "entries of 20 bytes in one file of a queue; fixed once a store exists", ge=1, le=100_000_000
     )
+    index: bool = _option(True, "keep an index of message keys and unique ids, by which messages are found")
     index_slots: int = _option(
         5_000_000, "hash slots in one file of the key index; fixed once a store exists", ge=1, le=500_000_000
     )
@@ -114,10 +129,36 @@ class StoreConfig(_Section):
     )
     message_size_max: Size = _option(4 * _MIB, "the largest body of a message", ge=1, le=8 * _MIB)
     record_crc: bool = _option(
-        False, "write a checksum over the whole record, not only over the body, into every record"
+        False,
+        "write a checksum over the whole record, not only over the body, into records that the broker encodes itself",
+    )
+    consume_queue_ext: bool = _option(
+        False,
+        "keep extended entries beside the queues (consumequeue_ext), as RocketMQ's enableConsumeQueueExt does; "
+        "cannot be turned off again for a store that has some",
+    )
+    consume_queue_ext_file_size: Size = _option(
+        48 * _MIB,
+        "size of one file of extended entries; fixed once a store has some",
+        ge=32_771,
+        le=(1 << 31) - 1,
     )
     consume_queue_flush_interval: Duration = _option(
-        1.0, "time between two syncs of the queues", live=True, ge=0.01, le=600.0
+        1.0, "time between two looks which queues should be synced", live=True, ge=0.01, le=600.0
+    )
+    consume_queue_flush_least_pages: int = _option(
+        0,
+        "unsynced pages of 4 KiB that make such a look sync a queue; 0: any entry does",
+        live=True,
+        ge=0,
+        le=1 << 18,
+    )
+    consume_queue_flush_thorough_interval: Duration = _option(
+        60.0,
+        "time after which every queue is synced however little there is, and the checkpoint written",
+        live=True,
+        ge=0.01,
+        le=3600.0,
     )
     checkpoint_interval: Duration = _option(
         1.0,
@@ -126,6 +167,66 @@ class StoreConfig(_Section):
         ge=0.01,
         le=600.0,
     )
+    file_reserved_time: Duration = _option(
+        72 * _HOUR, "how long a file of the log is kept after its last change", live=True, ge=1.0
+    )
+    delete_when: HoursOfDay = _option(
+        "04", 'local hours in which files past their time are deleted, such as "04" or "04;16"', live=True
+    )
+    disk_max_used_ratio: float = _option(
+        0.75, "above this use of the disk files past their time are deleted at any hour", live=True, ge=0.1, le=1.0
+    )  # fmt: skip
+    disk_clean_forcibly_ratio: float = _option(
+        0.85,
+        "above this use of the disk the oldest files are deleted whatever their age; 1.0 is never",
+        live=True,
+        ge=0.1,
+        le=1.0,
+        validate_default=True,
+    )
+    disk_warning_ratio: float = _option(
+        0.9,
+        "above this use of the disk puts are refused, until it is down to disk_clean_forcibly_ratio; 1.0 is never",
+        live=True,
+        ge=0.1,
+        le=1.0,
+        validate_default=True,
+    )
+    clean_file_forcibly: bool = _option(
+        True, "whether files may be deleted before their time because the disk is too full", live=True
+    )
+    delete_files_batch: int = _option(
+        10, "most files of the log that are deleted in one round", live=True, ge=1, le=10_000
+    )
+    delete_files_interval: Duration = _option(
+        0.1, "pause after a deleted file of the log, or after a queue that lost files", live=True, ge=0.0, le=60.0
+    )  # fmt: skip
+    clean_interval: Duration = _option(
+        10.0, "time between two looks for files to delete and at the use of the disk", live=True, ge=0.1, le=3600.0
+    )  # fmt: skip
+    clean_delay: Duration = _option(
+        60.0, "time from the start to the first of these looks", ge=0.0, le=86400.0
+    )
+    destroy_forcibly_interval: Duration = _option(
+        120.0, "how long readers of a file that is to be deleted are waited for", live=True, ge=0.0, le=86400.0
+    )  # fmt: skip
+    redelete_hanged_interval: Duration = _option(
+        120.0, "time between two attempts to delete a file that somebody was reading", live=True, ge=0.1, le=86400.0
+    )  # fmt: skip
+
+    @field_validator("disk_clean_forcibly_ratio", "disk_warning_ratio")
+    @classmethod
+    def _not_below_the_one_before(cls, value: float, info: ValidationInfo) -> float:
+        before = {
+            "disk_clean_forcibly_ratio": "disk_max_used_ratio",
+            "disk_warning_ratio": "disk_clean_forcibly_ratio",
+        }[info.field_name or ""]
+        least = info.data.get(before)
+        if least is not None and value < least:
+            raise ValueError(
+                f"{value} is below store.{before} ({least}); files are deleted before puts are refused"
+            )
+        return value
 
 
 class TopicsConfig(_Section):
@@ -255,13 +356,14 @@ class BrokerConfig(_Section):
     shutdown_grace: Duration = _option(
         20.0, "time that running requests get at shutdown", live=True, ge=0.0, le=3600.0
     )
-    store: StoreConfig = StoreConfig()
-    topics: TopicsConfig = TopicsConfig()
-    limits: LimitsConfig = LimitsConfig()
-    log: LogConfig = LogConfig()
-    metrics: MetricsConfig = MetricsConfig()
-    offsets: OffsetsConfig = OffsetsConfig()
-    long_polling: LongPollingConfig = LongPollingConfig()
+    # Each configuration has sections of its own, for a reload sets their live options.
+    store: StoreConfig = Field(default_factory=StoreConfig)
+    topics: TopicsConfig = Field(default_factory=TopicsConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    log: LogConfig = Field(default_factory=LogConfig)
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
+    offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
+    long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from reput_broker.store.file_io import make_directories
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -99,7 +100,7 @@ class ConfigFile:
 
     def write_temporary(self, data: bytes) -> None:
         """Write and sync `NAME.tmp`. Blocks. Raises OSError; `NAME` and `NAME.bak` are as they were."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directories(self.path.parent)
         fd = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             view = memoryview(data)

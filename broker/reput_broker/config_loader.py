@@ -21,11 +21,12 @@ from pydantic.fields import FieldInfo
 from reput_broker.config import BrokerConfig
 from reput_broker.config_errors import ConfigError, ConfigProblem, nearest_key
 from reput_broker.config_fields import flatten, nest, option_fields
-from reput_broker.config_units import is_size
+from reput_broker.config_units import is_duration, is_size
 
 ENVIRONMENT_PREFIX = "REPUT_"
 _FILE_SUFFIX = "_FILE"
 _VALUE_FILE_BYTES_MAX = 65536
+_PLAIN_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 _OTHER_VARIABLES = re.compile(
     # The command line's own settings: which broker to talk to and how, and which file holds this configuration.
@@ -154,10 +155,12 @@ def _read_value(path: Path) -> str:
 
 def _from_text(option: FieldInfo, text: str) -> object:
     """Read a number or a truth value from `text`; a text that is none is left for the validation to name."""
-    if is_size(option):
+    if is_size(option) or is_duration(option):
         return text
     if option.annotation in (int, int | str):
         return int(text) if text.isascii() and text.isdigit() else text
+    if option.annotation is float:
+        return float(text) if _PLAIN_NUMBER.fullmatch(text) else text
     if option.annotation is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     return text

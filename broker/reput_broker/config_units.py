@@ -106,6 +106,25 @@ def _to_size(value: object) -> int:
     raise ValueError(f'a size such as "4MiB" is needed, not {value!r}')
 
 
+def hours_of_day(text: str) -> frozenset[int]:
+    """Return the hours that `text` names: numbers from 0 to 23, separated by semicolons (RocketMQ: deleteWhen).
+
+    Raises:
+        ValueError: it names none, or something else.
+    """
+    parts = [part.strip() for part in text.split(";")]
+    if not all(part.isascii() and part.isdigit() and int(part) < 24 for part in parts):
+        raise ValueError(f'hours from 00 to 23 are needed, such as "04" or "04;16", not {text!r}')
+    return frozenset(map(int, parts))
+
+
+def _to_hours(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f'hours such as "04" or "04;16" are needed, not {value!r}')
+    hours_of_day(value)
+    return value
+
+
 class _Unit(Enum):
     SECONDS = "duration"
     BYTES = "size"
@@ -116,6 +135,10 @@ Duration = Annotated[float, BeforeValidator(_to_duration), _Unit.SECONDS]
 
 Size = Annotated[int, BeforeValidator(_to_size), _Unit.BYTES]
 """A field in bytes, written as `"4MiB"`; code may also give an int of bytes, a file may not."""
+
+
+HoursOfDay = Annotated[str, BeforeValidator(_to_hours)]
+"""Hours of the day, written as `"04;16"`; `hours_of_day` reads them."""
 
 
 def is_duration(field: FieldInfo) -> bool:

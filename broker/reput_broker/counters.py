@@ -38,6 +38,8 @@ ROLES = ("producer", "consumer", "admin", "unknown")
 PROTOCOL_ERROR_REASONS = ("malformed", "too_large", "unknown_header_type")
 ACK_LEVELS = ("page_cache", "flushed", "replicated")
 FLUSH_PARTS = ("commitlog", "consumequeue")
+DELETED_PARTS = ("commitlog", "consumequeue", "index")
+DELETE_REASONS = ("time", "disk")
 MEMORY_KINDS = ("read", "write", "longpoll")
 BACKPRESSURE_CAUSES = ("write_queue", "memory", "disk", "quota")
 PROTOCOLS = {0: "json", 1: "binary", 0x4D: "msgpack"}
@@ -208,6 +210,10 @@ class Counters:
         }
         self.flush_seconds: dict[str, Histogram] = {part: Histogram(FLUSH_SECONDS) for part in FLUSH_PARTS}
         self.flush_errors: dict[str, int] = dict.fromkeys(FLUSH_PARTS, 0)
+        self.segments_deleted: dict[tuple[str, str], int] = {
+            (part, reason): 0 for part in DELETED_PARTS for reason in DELETE_REASONS
+        }
+        self.deleted_bytes: dict[str, int] = dict.fromkeys(DELETED_PARTS, 0)
         self.flush_batch_messages = Histogram(FLUSH_BATCH_MESSAGES)
         self.loop_delay_seconds = Histogram(LOOP_DELAY_SECONDS)
         self.backpressure_seconds: dict[str, float] = dict.fromkeys(BACKPRESSURE_CAUSES, 0.0)

@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from reput_broker.config import BrokerConfig
+from reput_broker.store.retention import DiskLevel
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +24,7 @@ STORAGE_PARTS = ("commitlog", "consumequeue", "index", "timer", "other")
 _PART_OF_DIRECTORY = {
     "commitlog": "commitlog",
     "consumequeue": "consumequeue",
+    "consumequeue_ext": "consumequeue",
     "index": "index",
     "timerwheel": "timer",
     "timerlog": "timer",
@@ -37,9 +39,11 @@ class DiskFigures:
     free_bytes: int = 0
     used_ratio: float = 0.0
     looked_up_at_s: float = 0.0
+    level: DiskLevel = DiskLevel.OK
+    """What retention does about the disk's use; it looks by itself."""
 
     def take(self, other: DiskFigures) -> None:
-        """Become equal to another look."""
+        """Become equal to another look; the level stays."""
         self.size_bytes = other.size_bytes
         self.free_bytes = other.free_bytes
         self.used_ratio = other.used_ratio

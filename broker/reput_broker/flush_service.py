@@ -1,5 +1,9 @@
 """Sync the log, and answer the puts that wait for it (RocketMQ: GroupCommitService, FlushRealTimeService).
 
+With `flush = "async"` the log is synced by the clock: every `flush_interval` if `flush_least_pages` have gathered or a
+file is full, and every `flush_thorough_interval` whatever there is. A put that waits for its sync gets it at once, in
+either mode.
+
 One sync runs at a time, in a worker thread. Puts that arrive meanwhile wait for the next one together: that is group
 commit, and nothing has to be timed for it. A failed sync is final: the store is read-only from then on.
 """
@@ -9,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 import structlog
@@ -58,6 +63,7 @@ class FlushCommitLogService:
         self._limiter = trio.CapacityLimiter(1)
         self._failure: str | None = None
         self._sync_always = config.flush == "sync"
+        self._thorough_at = -inf
 
     def wrote(self) -> None:
         """Note that something was appended that nobody waits for."""
@@ -75,10 +81,13 @@ class FlushCommitLogService:
         self._waiting.set()
 
     async def run(self) -> None:
-        """Sync whenever it is wanted, and at the latest every `store.flush_interval` while something is unsynced."""
+        """Sync whenever it is wanted; with `flush = "async"` also by the clock."""
+        self._thorough_at = trio.current_time()
         while self._failure is None:
-            if not self._wanted.is_set():
-                await self._next_reason()
+            if self._sync_always:
+                await self._wanted.wait()
+            else:
+                await self._wanted_or_due()
             self._wanted = trio.Event()
             await self.flush_now()
 
@@ -112,14 +121,21 @@ class FlushCommitLogService:
             if not self._waiters:
                 self._waiting = trio.Event()
 
-    async def _next_reason(self) -> None:
-        """Return when something wants a sync; with nothing unsynced that is only a put."""
-        if self._sync_always or not self._store.flush_behind_bytes:
-            with trio.move_on_after(float("inf") if self._sync_always else self._config.flush_interval):
+    async def _wanted_or_due(self) -> None:
+        """Return when somebody waits for a sync, or the clock and what has gathered say that it is time for one."""
+        config, store = self._config, self._store
+        while not self._wanted.is_set():
+            with trio.move_on_after(config.flush_interval):
                 await self._wanted.wait()
-        else:
-            with trio.move_on_after(self._config.flush_interval):
-                await self._wanted.wait()
+                return
+            now = trio.current_time()
+            if now >= self._thorough_at + config.flush_thorough_interval:
+                self._thorough_at = now
+                least_pages = 0
+            else:
+                least_pages = config.flush_least_pages
+            if store.is_able_to_flush(least_pages):
+                return
 
     def _release(self, flushed_offset: int) -> None:
         released: list[PendingPut] = []

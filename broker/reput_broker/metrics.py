@@ -38,6 +38,7 @@ from reput_broker.disk_figures import DiskFigures
 from reput_broker.health import BrokerState, Health
 from reput_broker.metrics_table import METRICS
 from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.store.retention import DiskLevel
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode, ResponseCode
 
@@ -263,6 +264,9 @@ class MetricsCollector(Collector):
         yield from _pieces("reput_storage_size_bytes", _by_one(disk.size_bytes))
         yield _one("reput_disk_free_bytes", disk.free_bytes, ("data",))
         yield _one("reput_disk_used_ratio", disk.used_ratio, ("data",))
+        yield from _pieces(
+            "reput_disk_watermark_state", (((level,), int(level is disk.level)) for level in DiskLevel)
+        )
         yield _one("reput_storage_refresh_time_seconds", disk.looked_up_at_s)
         if store is not None:
             yield _one("reput_storage_start_offset_bytes", store.min_physical_offset)
@@ -272,6 +276,8 @@ class MetricsCollector(Collector):
         yield from _pieces("reput_flush_duration_seconds", _by_one(counters.flush_seconds))
         yield _one("reput_flush_batch_messages", counters.flush_batch_messages)
         yield from _pieces("reput_flush_errors_total", _by_one(counters.flush_errors))
+        yield from _pieces("reput_segments_deleted_total", counters.segments_deleted.items())
+        yield from _pieces("reput_segments_deleted_bytes_total", _by_one(counters.deleted_bytes))
         yield _one("reput_recovery_duration_seconds", sources.recovery_duration_s)
         yield _one("reput_recovery_truncated_bytes", sources.recovery_truncated_bytes)
 

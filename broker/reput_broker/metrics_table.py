@@ -82,6 +82,11 @@ _TABLE = (
     _gauge("reput_storage_size_bytes", "Bytes that the store takes on the disk.", "part"),
     _gauge("reput_disk_free_bytes", "Bytes left for the broker on the file system.", "path_role"),
     _gauge("reput_disk_used_ratio", "Used part of the file system, 0 to 1.", "path_role"),
+    _gauge(
+        "reput_disk_watermark_state",
+        "1 for what the disk's use leads to: ok, clean (files are deleted), refuse (puts are refused too).",
+        "level",
+    ),
     _gauge("reput_storage_refresh_time_seconds", "Unix time at which sizes and free space were looked up."),
     _gauge("reput_storage_start_offset_bytes", "Log offset of the oldest record."),
     _gauge("reput_storage_end_offset_bytes", "Log offset that the next record gets."),
@@ -90,6 +95,13 @@ _TABLE = (
     _histogram("reput_flush_duration_seconds", "One sync.", "part"),
     _histogram("reput_flush_batch_messages", "Messages whose acknowledgement one sync released."),
     _counter("reput_flush_errors_total", "Failed syncs; the store is read-only after the first.", "part"),
+    _counter(
+        "reput_segments_deleted_total",
+        "Files deleted by retention; disk: before their time, because the disk was too full.",
+        "part",
+        "reason",
+    ),
+    _counter("reput_segments_deleted_bytes_total", "Length of the files deleted by retention.", "part"),
     _gauge("reput_recovery_duration_seconds", "Time that recovery took at the last start."),
     _gauge("reput_recovery_truncated_bytes", "Bytes of unfinished writes cut off at the last start."),
     # Limits and configuration

@@ -33,6 +33,7 @@ from reput_broker.offset_journal import (
     read_journal,
 )
 from reput_broker.offset_save import OffsetSave
+from reput_broker.store.file_io import make_directories
 from reput_broker.table_saver import save_now
 
 log = structlog.get_logger(__name__)
@@ -295,7 +296,7 @@ class ConsumerOffsetManager:
         )
 
     def _make_directory(self) -> Path:
-        self.next_journal_path.parent.mkdir(parents=True, exist_ok=True)
+        make_directories(self.next_journal_path.parent)
         return self.next_journal_path
 
 

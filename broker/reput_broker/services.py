@@ -7,7 +7,7 @@ something happens, not a millisecond at a time: a loop of one-millisecond sleeps
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
@@ -26,6 +26,8 @@ _REPUT_INTERVAL_S = 0.001
 _CATCH_UP_STEPS = 4
 _STUCK_INTERVAL_S = 0.1
 _RETRY_INTERVAL_S = 1.0
+_INDEX_STEP_BYTES = 256 * 1024
+_INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred MiB a second
 
 
 class ReputMessageService:
@@ -115,34 +117,66 @@ class AllocateService:
 
 
 class StoreUpkeep:
-    """Sync the queues and write the checkpoint, every so often and only if there is something new."""
+    """Sync the queues and write the checkpoint, every so often and only if there is something new.
+
+    (RocketMQ: FlushConsumeQueueService.) A queue is synced once `consume_queue_flush_least_pages` of it have gathered
+    or a file of it is full; every `consume_queue_flush_thorough_interval` all are, and the checkpoint is written.
+    """
 
     def __init__(self, store: MessageStore, config: StoreConfig, counters: Counters) -> None:
         self._store = store
         self._config = config
         self._counters = counters
+        self._complete_flushes = 0
 
     async def flush_queues(self) -> None:
         """Sync the ConsumeQueues until cancelled."""
-        await self._every(lambda: self._config.consume_queue_flush_interval, self._flush_queues)
+        config, store = self._config, self._store
+        thorough_at = trio.current_time()
+        certain = store.dispatched_offset  # a start leaves the queues on the disk
+        while True:
+            await trio.sleep(config.consume_queue_flush_interval)
+            now = trio.current_time()
+            is_thorough = now >= thorough_at + config.consume_queue_flush_thorough_interval
+            if is_thorough:
+                thorough_at = now
+            dispatched = store.dispatched_offset
+            if dispatched == certain:
+                continue
+            if await self._flush_queues(0 if is_thorough else config.consume_queue_flush_least_pages):
+                certain = dispatched
+                self._complete_flushes += 1
+            if is_thorough:
+                await self._write_checkpoint()
+
+    async def complete_index(self) -> None:
+        """Index what the index lacks after a crash, in small steps, and return."""
+        while True:
+            try:
+                if not self._store.index_step(_INDEX_STEP_BYTES):
+                    return
+            except ReputError as error:
+                log.warning("index_incomplete", detail=str(error), hint="free disk space; it is tried again")
+                await trio.sleep(_RETRY_INTERVAL_S)
+            await trio.sleep(_INDEX_PAUSE_S)
 
     async def write_checkpoints(self) -> None:
         """Write the checkpoint until cancelled."""
-        await self._every(lambda: self._config.checkpoint_interval, self._write_checkpoint)
-
-    async def _every(self, interval_s: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
-        done_at = -1
+        written = (-1, -1, -1)
         while True:
-            await trio.sleep(interval_s())
-            progress = self._store.max_physical_offset + self._store.flushed_offset
-            if progress != done_at:
-                done_at = progress
-                await work()
+            await trio.sleep(self._config.checkpoint_interval)
+            store = self._store
+            progress = (store.max_physical_offset, store.flushed_offset, self._complete_flushes)
+            if progress != written:
+                written = progress
+                await self._write_checkpoint()
 
-    async def _flush_queues(self) -> None:
+    async def _flush_queues(self, least_pages: int) -> bool:
+        """Sync the queues that have so many unsynced pages; whether everything dispatched is on the disk then."""
         started_at = time.monotonic()
         try:
-            await trio.to_thread.run_sync(self._store.flush_consume_queues)
+            is_complete = await trio.to_thread.run_sync(self._store.flush_consume_queues, least_pages)
+            await trio.to_thread.run_sync(self._store.flush_index)
         except (ReputError, OSError) as error:
             self._counters.flush_errors["consumequeue"] += 1
             log.error(
@@ -150,8 +184,9 @@ class StoreUpkeep:
                 detail=str(error),
                 hint="check the disk; queues are rebuilt from the log",
             )
-        else:
-            self._counters.flush_seconds["consumequeue"].observe(time.monotonic() - started_at)
+            return False
+        self._counters.flush_seconds["consumequeue"].observe(time.monotonic() - started_at)
+        return is_complete
 
     async def _write_checkpoint(self) -> None:
         try:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 )
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 def command(port: int, http_port: int | None) -> int:
-    """Run a broker with small files in a temporary directory; everything it stored is removed at exit."""
+    """Run a broker with small files in a temporary directory; everything it stored is removed at exit.
+
+    However full the disk is, nothing is deleted early or refused because of it before it is really full.
+    """
     from reput_broker.config_loader import load_config
     from reput_broker.serve import run_broker
 
@@ -29,6 +32,8 @@ def command(port: int, http_port: int | None) -> int:
             "store.commit_log_file_size": "16MiB",
             "store.index_slots": 10_000,
             "store.index_entries": 40_000,
+            "store.disk_clean_forcibly_ratio": 1.0,
+            "store.disk_warning_ratio": 1.0,
         }
         if http_port is not None:
             overrides["http_port"] = http_port

@@ -9,8 +9,12 @@ from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_line
+from reput_cli.positions import TimeType
 from reput_client.blocking import Admin
+from reput_client.received import ReceivedMessage
 from reput_protocol.errors import NotFound
+
+TIME = TimeType()
 
 
 @click.group()
@@ -30,12 +34,46 @@ def get(settings: Settings, message_id: str) -> int:
             raise CommandFailed(
                 f"no message has the offset message id {message_id}",
                 reason=str(error),
-                remedy="the offset_message_id that `reput produce -O json` and `reput consume -O json` show; the "
-                "message_id is the producer's own and says nothing of the place",
+                remedy=f"for a message_id, which is the producer's own: reput message find -t TOPIC -k {message_id}",
                 code=ExitCode.NOT_FOUND,
             ) from error
+    _print(settings, message)
+    return ExitCode.DONE
+
+
+@command.command()
+@click.option("-t", "--topic", required=True, help="Topic of the messages.")
+@click.option("-k", "--key", required=True, help="One of their keys, or a message_id.")
+@click.option(
+    "-n", "--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most so many."
+)
+@click.option(
+    "--between",
+    type=(TIME, TIME),
+    metavar="TIME TIME",
+    help="Stored between these: 2026-01-02T03:04:05Z, or -15m.",
+)
+@shared_options
+def find(settings: Settings, topic: str, key: str, count: int, between: tuple[int, int] | None) -> int:
+    """Print the messages of a topic that have a key, newest first."""
+    begin, end = between or (None, None)
+    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+        found = admin.find_messages(topic, key, max_messages=count, begin=begin, end=end)
+    for message in found.messages:
+        _print(settings, message)
+    if not found.complete:
+        Printer(settings).note("the index is being made again after a crash: messages may be missing")
+    if not found.messages:
+        raise CommandFailed(
+            f"no message of {topic} has the key {key!r}" + (" in that time" if between else ""),
+            remedy=f"reput topic list, and reput consume {topic} -e -O json | grep",
+            code=ExitCode.NOT_FOUND,
+        )
+    return ExitCode.DONE
+
+
+def _print(settings: Settings, message: ReceivedMessage) -> None:
     if Printer(settings).form == "table":
         write_line(message_lines.block(message))
     else:
         write_line(message_lines.json_line(message))
-    return ExitCode.DONE

@@ -46,6 +46,25 @@ class Position:
         return low if self.word == "earliest" else high
 
 
+class TimeType(click.ParamType[int]):
+    """A time: RFC 3339, with or without `@`, or so long ago, as `-15m`; the value is in milliseconds since 1970."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the text, or say which forms there are."""
+        if isinstance(value, int):
+            return value
+        position = RangeType.parse("@" + str(value).removeprefix("@"))
+        if position is None or position.timestamp_ms is None:
+            raise click.BadParameter(
+                f"{str(value)!r} is no time: write 2026-01-02T03:04:05Z, or -15m for a quarter of an hour ago",
+                ctx,
+                param,
+            )
+        return position.timestamp_ms
+
+
 class RangeType(click.ParamType["tuple[Position, Position | None]"]):
     """`START` or `START:END`; the value is a pair of positions, the second None if there is no end."""
 
@@ -58,12 +77,12 @@ class RangeType(click.ParamType["tuple[Position, Position | None]"]):
         if isinstance(value, tuple):
             return value
         text = str(value)
-        whole = self._parse(text)
+        whole = self.parse(text)
         if whole is not None:
             return whole, None
         for cut in (match.start() for match in re.finditer(":", text)):
-            start = self._parse(text[:cut] or "earliest")
-            end = self._parse(text[cut + 1 :] or "latest")
+            start = self.parse(text[:cut] or "earliest")
+            end = self.parse(text[cut + 1 :] or "latest")
             if start is not None and end is not None:
                 return start, end
         raise click.BadParameter(
@@ -74,7 +93,8 @@ class RangeType(click.ParamType["tuple[Position, Position | None]"]):
         )
 
     @staticmethod
-    def _parse(text: str) -> Position | None:
+    def parse(text: str) -> Position | None:
+        """Return the position that a text means, None if it means none."""
         if text in ("earliest", "latest"):
             return Position(word=text)
         if re.fullmatch(r"-?\d+", text):

@@ -9,7 +9,8 @@ from typing import Self
 
 from reput_client.backoff import Backoff
 from reput_client.core import Call
-from reput_client.offsets import OffsetRequests
+from reput_client.offsets import OffsetRequests, timestamp_ms
+from reput_client.pull_result import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
 from reput_client.runtime import Runtime
 from reput_client.session import (
@@ -26,6 +27,8 @@ from reput_protocol.commands import (
     DeleteTopicHeader,
     EarliestTimeResult,
     GetTopicConfigHeader,
+    QueryMessageHeader,
+    QueryMessageResult,
     QueueHeader,
     TopicStatsHeader,
     ViewMessageHeader,
@@ -38,6 +41,7 @@ from reput_protocol.record import decode_record
 
 _MSGPACK = HeaderType.MSGPACK
 _QUEUES_MAX = 65_536
+_TIME_MAX_MS = (1 << 63) - 1
 
 
 class Admin:
@@ -204,6 +208,36 @@ class Admin:
         record = bytes(call.body)
         topic = decode_record(record).topic
         return ReceivedMessage(topic, record, 0, len(record))
+
+    async def find_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = 32,
+        begin: datetime | int | None = None,
+        end: datetime | int | None = None,
+    ) -> FoundMessages:
+        """Return messages of `topic` with this unique id or key, newest first; none is no error.
+
+        Args:
+            max_messages: at most so many; the broker gives 64 at most.
+            begin, end: stored at or after, and at or before: a datetime, or milliseconds since 1970.
+        """
+        header = QueryMessageHeader(
+            check_topic(topic),
+            key,
+            max_messages,
+            0 if begin is None else timestamp_ms(begin),
+            _TIME_MAX_MS if end is None else timestamp_ms(end),
+        )
+        call = await self._session.ask(
+            RequestCode.QUERY_MESSAGE, header.to_ext(_MSGPACK), what=f"key {key} of {topic}"
+        )
+        if call.answer.code != ResponseCode.QUERY_NOT_FOUND:
+            raise_refusal(call)
+        result = QueryMessageResult.from_ext(call.answer.ext)
+        return FoundMessages(PulledMessages(topic, call.body), result.index_complete is not False)
 
     async def _ask(self, code: RequestCode, ext: Mapping[str, Value], what: str) -> Call:
         call = await self._session.ask(code, ext, what=what)

@@ -221,10 +221,11 @@ class Connection:
         finally:
             self._writing = False
 
-    def flush_now(self) -> None:
-        """Write what the system takes at once; the rest is left to whoever waits next."""
+    def flush_now(self) -> bool:
+        """Write what the system takes at once, and return whether that was all; whoever waits next writes the rest."""
         if self._out and not self._writing and self._socket is not None:
             self._write_some(self._socket)
+        return not self._out
 
     def _write_some(self, sock: socket.socket) -> bool:
         """Write as much as the system takes at once; False when it takes nothing more."""

@@ -31,6 +31,7 @@ SEND_TIMEOUT_S: Final = 10.0
 _RECORD_OVERHEAD: Final = 400
 _RETRY_PAUSE_S: Final = 0.05
 _LINGER_MESSAGES_MAX: Final = 4096
+_LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
 
 
 class Producer:
@@ -135,7 +136,7 @@ class Producer:
             BrokerError: refused, as the subclass that says why; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
-        level = self._ack if ack is None else AckLevel(ack)
+        level = self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)
         unique_id = message.unique_id
         if unique_id is None and self._ids is not None:
             unique_id = self._ids.next()

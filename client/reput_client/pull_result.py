@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import overload
+from typing import NamedTuple, overload
 
 from reput_client.received import ReceivedMessage, message_positions
 from reput_protocol.buffers import Buffer
@@ -90,6 +90,14 @@ class PulledMessages(Sequence[ReceivedMessage]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} messages of {self._topic}>"
+
+
+class FoundMessages(NamedTuple):
+    """Messages found by key, newest first."""
+
+    messages: PulledMessages
+    complete: bool
+    """False while the broker makes its index again after a crash: messages may be missing."""
 
 
 class PullResult:

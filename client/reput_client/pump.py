@@ -54,8 +54,8 @@ class Pump:
                     return False
                 unwritten = self._unwritten()
                 if unwritten is not None and not self._reading:
-                    unwritten.flush_now()  # usually all that it takes
-                    unwritten = self._unwritten()
+                    # Usually all that it takes.
+                    unwritten = unwritten if not unwritten.flush_now() else self._unwritten_elsewhere()
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=self._reading)
                 elif not self._reading and self._connections:
@@ -92,7 +92,13 @@ class Pump:
                 return connection
         return None
 
+    def _unwritten_elsewhere(self) -> Connection | None:
+        """Look again after one connection was written out: with a single one there is nothing to look for."""
+        return self._unwritten() if len(self._connections) > 1 else None
+
     def _hand_over(self) -> None:
+        if not self._sleepers and not self._reading:
+            return
         unwritten = self._unwritten()
         if self._reading and unwritten is None:
             return

@@ -12,6 +12,7 @@ from reput_protocol.commands_offset import (
     UpdateConsumerOffsetHeader,
 )
 from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult, ViewMessageHeader
+from reput_protocol.commands_query import QueryMessageHeader, QueryMessageResult
 from reput_protocol.commands_send import (
     PutMessageHeader,
     PutMessageResult,
@@ -38,6 +39,8 @@ __all__ = [
     "PutMessageHeader",
     "PutMessageResult",
     "QueryConsumerOffsetHeader",
+    "QueryMessageHeader",
+    "QueryMessageResult",
     "QueueHeader",
     "RouteHeader",
     "SearchOffsetHeader",

@@ -17,6 +17,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.columns import COLUMNS_THRESHOLD, BoolArray, IntArray, all_equal, chain, gather
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.properties_table import PropertiesTable, tables_of
 from reput_protocol.record_layout import (
     HEAD_BYTES,
     HOST_BITS,
@@ -65,9 +66,10 @@ class DispatchRows:
     of a record whose rest is missing, or something that is no record, with the reason.
 
     Where there are only a few rows, they were found one by one: `few` holds them, and columns are made when asked for.
+    `tables` are the properties of all rows as tables; None if they are not regular, or only a few.
     """
 
-    __slots__ = ("_columns", "consumed", "few", "runs", "stopped_by")
+    __slots__ = ("_columns", "consumed", "few", "runs", "stopped_by", "tables")
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class DispatchRows:
         runs: list[DispatchRun],
         consumed: int,
         stopped_by: RecordScan | None,
+        tables: list[PropertiesTable] | None = None,
     ) -> None:
         assert (columns is None) != (few is None)
         self._columns = columns
@@ -83,6 +86,7 @@ class DispatchRows:
         self.runs = runs
         self.consumed = consumed
         self.stopped_by = stopped_by
+        self.tables = tables
 
     def _column(self, number: int) -> IntArray:
         if self._columns is None:
@@ -303,27 +307,42 @@ def _scan_columns(data: bytes, base_physical_offset: int | None, levels_ms: Sequ
     head = found.head[:count]
     properties = found.properties_position[:count]
     properties_size = found.properties_size[:count]
-    starts = properties.tolist()
-    stops = (properties + properties_size).tolist()
-    codes = tags_codes_in(data, starts, stops)
+    tables = tables_of(data, properties, properties_size)
+    if tables is None:
+        codes = np.array(
+            tags_codes_in(data, properties.tolist(), (properties + properties_size).tolist()), np.int64
+        )
+    else:
+        codes = _codes_of(tables, count)
     stored_at = head["store_timestamp_ms"].astype(np.int64)
     runs = _runs(data, found.topic_position[:count], found.topic_size[:count], head["queue_id"])
     for topic, _, first, last in runs:
         if topic == SCHEDULE_TOPIC:
             for row in range(first, last):
-                codes[row] = parked_tags_code(data, starts[row], stops[row], int(stored_at[row]), levels_ms)
+                start = int(properties[row])
+                stop = start + int(properties_size[row])
+                codes[row] = parked_tags_code(data, start, stop, int(stored_at[row]), levels_ms)
     columns = (
         found.position[:count],
         physical_offset[:count],
         head["size"].astype(np.int64),
         head["queue_offset"].astype(np.int64),
-        np.array(codes, dtype=np.int64),
+        codes,
         stored_at,
         head["sys_flag"].astype(np.int64),
         properties,
         properties_size,
     )
-    return DispatchRows(columns, None, runs, consumed, stopped_by)
+    return DispatchRows(columns, None, runs, consumed, stopped_by, tables)
+
+
+def _codes_of(tables: list[PropertiesTable], count: int) -> IntArray:
+    codes = np.zeros(count, dtype=np.int64)
+    for table in tables:
+        span = table.spans.get(b"TAGS")
+        if span is not None:
+            codes[table.rows] = table.java_hashes(span)
+    return codes
 
 
 def _runs(data: bytes, position: IntArray, size: IntArray, queue_id: NDArray[Any]) -> list[DispatchRun]:

@@ -113,13 +113,21 @@ class PutAnswerCache:
             result = PutMessageResult.from_ext(header.ext)
         except (HeaderMalformed, HeaderFieldError):
             return None
-        shape = _answer_shape(result.queue_id, result.store_host, result.ack)
-        if shape.encode(header.opaque, result)[_FRAME_HEAD_BYTES:] != data:
+        frame = encode_put_answer(
+            header.opaque,
+            result.queue_id,
+            result.queue_offset,
+            result.physical_offset,
+            result.store_timestamp,
+            result.store_host,
+            result.ack,
+        )
+        if frame[_FRAME_HEAD_BYTES:] != data:
             return None
         if len(self._known) >= _CACHED_MAX:
             self._known.clear()
             self._layouts.clear()
-        start, *others = shape.parts
+        start, *others = _answer_shape(result.queue_id, result.store_host, result.ack).parts
         key = (start[_FRAME_HEAD_BYTES:], *others)
         self._layouts[len(data)] = struct.Struct(_LAYOUT.format(*map(len, key)))
         self._known[key] = (result.queue_id, result.store_host, result.ack)
@@ -155,20 +163,6 @@ class _AnswerShape:
         parts.append(rest)
         self.parts = tuple(parts)
         self.pack = struct.Struct(_LAYOUT.format(*map(len, parts))).pack
-
-    def encode(self, opaque: int, result: PutMessageResult) -> bytes:
-        start, to_queue, to_physical, to_time, end = self.parts
-        return self.pack(
-            start,
-            opaque,
-            to_queue,
-            result.queue_offset,
-            to_physical,
-            result.physical_offset,
-            to_time,
-            result.store_timestamp,
-            end,
-        )
 
 
 @lru_cache(maxsize=4096)

@@ -26,7 +26,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     stopping = trio.Event()
 
     async def serve(data_dir: Path) -> None:
-        small = {"commit_log_file_size": 16 << 20}
+        small = {"commit_log_file_size": 16 << 20, "index_slots": 5_000, "index_entries": 20_000}
         config = BrokerConfig.model_validate(
             {"data_dir": data_dir, "port": 0, "http_port": None, "store": small}
         )
@@ -432,6 +432,34 @@ def test_offsets_are_committed_and_rewound(face: Face, address: str, topic: str)
             assert await consumer.min_offset(topic, 0) == 0
             assert await consumer.offset_by_time(topic, 0, 0) == 0
             assert [queue.queue_id for queue in await consumer.queues(topic)] == [0, 1, 2, 3]
+
+    face.run(scenario)
+
+
+def test_messages_are_found_by_key_and_by_id(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer, face.Admin(address) as admin:
+            receipts = [
+                await producer.send(Message(topic, b"%d" % n, keys=["all", f"k{n}", "Aa" if n else "BB"]))
+                for n in range(5)
+            ]
+            found = await admin.find_messages(topic, "all")
+            assert found.complete
+            assert [message.body for message in found.messages] == [b"4", b"3", b"2", b"1", b"0"]
+            found = await admin.find_messages(topic, "all", max_messages=2)
+            assert [message.body for message in found.messages] == [b"4", b"3"]
+            for number, receipt in enumerate(receipts):
+                for key in (receipt.message_id, f"k{number}"):
+                    (message,) = (await admin.find_messages(topic, key)).messages
+                    assert message.offset_message_id == receipt.offset_message_id
+                    assert message.body == b"%d" % number
+            assert len((await admin.find_messages(topic, "Aa")).messages) == 4
+            assert len((await admin.find_messages(topic, "BB")).messages) == 1
+            assert not (await admin.find_messages(topic, "nothing")).messages
+            first, last = receipts[0].store_timestamp_ms, receipts[-1].store_timestamp_ms
+            assert len((await admin.find_messages(topic, "all", begin=first, end=last)).messages) == 5
+            assert not (await admin.find_messages(topic, "all", end=first - 1)).messages
+            assert not (await admin.find_messages(topic, "all", begin=last + 1)).messages
 
     face.run(scenario)
 

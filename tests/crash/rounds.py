@@ -32,8 +32,12 @@ INSTRUMENTED_BROKER = Path(__file__).with_name("instrumented_broker.py")
 ENVIRONMENT = {
     "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "256KiB",
     "REPUT_STORE__CONSUME_QUEUE_ENTRIES": "400",
+    "REPUT_STORE__INDEX_SLOTS": "500",
+    "REPUT_STORE__INDEX_ENTRIES": "2000",
     "REPUT_STORE__MESSAGE_SIZE_MAX": "64KiB",
     "REPUT_STORE__CONSUME_QUEUE_FLUSH_INTERVAL": "50ms",
+    # Whatever is dispatched is certain at once: what recovery does not read again, it cannot heal either.
+    "REPUT_STORE__CONSUME_QUEUE_FLUSH_LEAST_PAGES": "0",
     "REPUT_STORE__CHECKPOINT_INTERVAL": "50ms",
     "REPUT_OFFSETS__FLUSH_INTERVAL": "100ms",
     "REPUT_LOG__LEVEL": "warning",
@@ -110,6 +114,9 @@ class CrashRun:
         load = Load(self._broker.address, self._ledger, self._options.seed * 1_000 + number, self._sequences)
         load.start()
         time.sleep(rng.uniform(0.3, 1.0) * self._options.load_s)
+        trouble = self._broker.trouble()  # a store that takes no more messages hides what is wrong with it
+        if trouble is not None:
+            self._add([Violation("serves", f"not running under load: {trouble}")])
         self._broker.kill()
         load.join()
         self._add([Violation("load", fault) for fault in load.faults])

@@ -48,6 +48,10 @@ SHA256 = {
         "484bbf5d0c44312586b5e6c5c3be34abfc38d742bcc304582f1c63ffc6776aff"
     ),
 }
+INDEX = [
+    "9e234aa508e0dd4309fbce93c54f7307e1d3362845b81fceace379b2857ed6d7",
+    "f1cec41866a1156b28503855ef6648a0041612df119bb2f842ff9d6a2ddce681",
+]
 CONSUME_QUEUES = {path: digest for path, digest in SHA256.items() if path.startswith("consumequeue")}
 
 PARKED = b"REAL_TOPIC\x01T\x02REAL_QID\x010\x02DELAY\x013\x02TAGS\x01TagA\x02"
@@ -75,13 +79,23 @@ def digests(data_dir: Path, paths: Iterable[str]) -> dict[str, str]:
 
 
 def open_mini(data_dir: Path, clock: FakeClock | None = None) -> MessageStore:
-    return opened(small_options(data_dir, commit_log_file_size=512, consume_queue_entries=3), clock)
+    sizes = {"commit_log_file_size": 512, "consume_queue_entries": 3, "index_slots": 8, "index_entries": 4}
+    return opened(small_options(data_dir, **sizes), clock)
+
+
+def index_digests(data_dir: Path) -> list[str]:
+    """Of the index files in their order; their names are times."""
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((data_dir / "index").iterdir())]
 
 
 def test_the_queues_come_out_as_rocketmq_builds_them(tmp_path: Path) -> None:
     mini_store(tmp_path)
     store = open_mini(tmp_path)
     assert digests(tmp_path, CONSUME_QUEUES) == CONSUME_QUEUES
+    store.settle_index()
+    assert index_digests(tmp_path) == INDEX
+    counts = [len(store.query_message("T", key, 64).records) for key in ("k1", "k2", "U3", "k9")]
+    assert counts == [2, 1, 1, 0]
     assert store.max_physical_offset == 839
     assert store.max_offset_in_queue("T", 0) == 4
     assert store.max_offset_in_queue("SCHEDULE_TOPIC_XXXX", 2) == 1
@@ -90,6 +104,8 @@ def test_the_queues_come_out_as_rocketmq_builds_them(tmp_path: Path) -> None:
     # logics time and confirm offset as RocketMQ writes them
     checkpoint = (tmp_path / "checkpoint").read_bytes()
     assert int.from_bytes(checkpoint[8:16], "big") == T0 + 4001
+    assert int.from_bytes(checkpoint[16:24], "big") == T0 + 2500
+    assert index_digests(tmp_path) == INDEX
     assert int.from_bytes(checkpoint[32:40], "big") == 726
 
 
@@ -111,7 +127,9 @@ def test_our_appends_give_the_same_files(tmp_path: Path) -> None:
     store.flush_commit_log()
     while store.reput_step():
         pass
+    store.settle_index()
     assert digests(tmp_path, SHA256) == SHA256
+    assert index_digests(tmp_path) == INDEX
     assert store.close()
 
 

@@ -67,6 +67,32 @@ def test_one_message_answers_with_its_receipt(broker: BrokerProcess) -> None:
     assert json.loads(got.stdout)["message_id"] == receipt["message_id"]
 
 
+def test_messages_are_found_by_key(broker: BrokerProcess) -> None:
+    for number in range(3):
+        reput("produce", "found", f"m{number}", "-k", "k", "-k", f"k{number}", server=broker.address)
+
+    def find(*arguments: str) -> list[dict[str, str]]:
+        done = reput("message", "find", "-t", "found", *arguments, "-O", "json", server=broker.address)
+        assert done.returncode in (0, 5), done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert [message["body"] for message in find("-k", "k")] == ["m2", "m1", "m0"]
+    (one,) = find("-k", "k1")
+    assert one["body"] == "m1"
+    assert find("-k", one["message_id"]) == [one]
+    assert len(find("-k", "k", "-n", "2")) == 2
+    assert len(find("-k", "k", "--between", "-15m", "2100-01-01T00:00:00Z")) == 3
+    assert find("-k", "k", "--between", "2001-01-01T00:00:00Z", "-15m") == []
+    missing = reput("message", "find", "-t", "found", "-k", "none", server=broker.address)
+    assert missing.returncode == 5
+    assert "no message of found has the key 'none'" in missing.stderr
+    wrong = reput(
+        "message", "find", "-t", "found", "-k", "k", "--between", "soon", "later", server=broker.address
+    )
+    assert wrong.returncode == 2
+    assert "is no time" in wrong.stderr
+
+
 def test_json_input_is_json_output(broker: BrokerProcess) -> None:
     first = [{"body": f"b{n}", "tag": "x", "keys": [f"k{n}"], "properties": {"n": str(n)}} for n in range(3)]
     first.append({"body_base64": "AP8="})
@@ -150,7 +176,7 @@ def test_wrong_arguments_are_refused_by_name(broker: BrokerProcess) -> None:
         assert "Error" not in refused.stderr.replace("Error: ", "")
     refused = reput("message", "get", "C0000202085C941071C468A2C53D0000", server=broker.address)
     assert refused.returncode == 5
-    assert "offset_message_id" in refused.stderr
+    assert "message find" in refused.stderr
 
 
 def test_a_broker_that_goes_away_ends_what_sends_and_is_waited_for_by_what_follows(tmp_path: Path) -> None:

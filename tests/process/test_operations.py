@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
+from broker_process import SMALL_INDEX, BrokerProcess, free_port
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.errors import ReputError
 
@@ -51,7 +51,7 @@ def serve(
         text=True,
         timeout=timeout,
         cwd=tmp_path,
-        env={**os.environ, **environment},
+        env={**os.environ, **SMALL_INDEX, **environment},
     )
 
 
@@ -120,6 +120,60 @@ def test_foreign_and_wrong_sized_files_stop_the_start(
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in log.iterdir()) == before
     assert (log / name).stat().st_size == size
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("consumequeue/%LMQ%light/0/00000000000000000000", "enableLmq"),
+        ("consumequeue_rocksdb/CURRENT", "RocksDB"),
+        ("consumequeue_ext/t/0/00000000000000000000", "store.consume_queue_ext = true"),
+    ],
+)
+def test_queues_of_kinds_that_are_not_kept_stop_the_start(tmp_path: Path, name: str, says: str) -> None:
+    path = tmp_path / "store" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"MANIFEST-000001")
+    result = serve(tmp_path, "--data-dir", str(tmp_path / "store"), "--http-port", "0")
+    assert result.returncode == 1, result.stderr
+    assert str(path) in result.stderr
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+    assert path.read_bytes() == b"MANIFEST-000001"
+
+
+def test_extended_entries_serve_filters_through_kills(tmp_path: Path) -> None:
+    environment = {
+        "REPUT_STORE__CONSUME_QUEUE_EXT": "true",
+        "REPUT_STORE__CONSUME_QUEUE_EXT_FILE_SIZE": "40000B",
+        "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "16MiB",
+    }
+    process = BrokerProcess(tmp_path / "store", environment=environment)
+
+    def matching(tags: str) -> int:
+        count = offset = 0
+        with PullConsumer(process.address, group="ops") as consumer:
+            while True:
+                result = consumer.pull("t", queue_id=0, offset=offset, wait_s=0.0, tags=tags)
+                assert all(message.tag == tags for message in result.messages)
+                count += len(result.messages)
+                offset = result.next_begin_offset
+                if offset >= result.max_offset:
+                    return count
+
+    for round_number in range(1, 4):
+        process.start()
+        process.wait_ready()
+        with Producer(process.address, group="ops") as producer:
+            messages = [Message("t", b"x", tag="red" if n % 3 else "blue") for n in range(3_000)]
+            producer.send_batch(messages, queue_id=0)
+        assert matching("red") == 2_000 * round_number
+        assert matching("blue") == 1_000 * round_number
+        process.kill()
+    entries = sorted((tmp_path / "store" / "consumequeue_ext" / "t" / "0").iterdir())
+    assert [path.name for path in entries] == [f"{start:020d}" for start in range(0, 180_000, 40_000)]
+    unit = (tmp_path / "store" / "consumequeue" / "t" / "0" / f"{0:020d}").read_bytes()[12:20]
+    assert unit == b"\x80" + bytes(7), "the address of position 0"
 
 
 def test_damage_in_the_middle_stops_the_start_and_names_the_place(tmp_path: Path) -> None:

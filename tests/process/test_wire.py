@@ -296,6 +296,59 @@ def test_queue_bounds_and_times(broker: BrokerProcess, topic: str, kind: HeaderT
         assert ask(search, timestamp=str(stored + 60_000)) == 2
 
 
+@pytest.mark.parametrize("kind", [HeaderType.JSON, HeaderType.MSGPACK], ids=["json", "msgpack"])
+def test_topics_of_kinds_that_are_not_kept_are_neither_made_nor_filled(
+    broker: BrokerProcess, kind: HeaderType
+) -> None:
+    def ext(topic: str, attributes: str) -> dict[str, Value]:
+        fields: dict[str, Value] = {
+            "topic": topic, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicSysFlag": 0, "order": False,
+            "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "attributes": attributes,
+        }  # fmt: skip
+        return fields if kind is HeaderType.MSGPACK else as_text(fields) | {"order": "false"}
+
+    with RawClient(broker.address, kind) as client:
+        for attributes, word in (
+            ("+queue.type=BatchCQ", "batch queues"),
+            ("+cleanup.policy=COMPACTION", "compacts"),
+        ):
+            refused, _ = client.request(
+                RequestCode.UPDATE_AND_CREATE_TOPIC, ext(f"unkept_{int(kind)}", attributes)
+            )
+            assert refused.code != 0
+            assert word in str(refused.remark)
+    with RawClient(broker.address, HeaderType.MSGPACK) as client:
+        block = block_of("%LMQ%light", b"x")
+        refused, _ = client.request(RequestCode.PUT_MESSAGE, put_ext("%LMQ%light"), block)
+        assert refused.code != 0
+        assert "light message queues" in str(refused.remark)
+
+
+@FIT_FOR_BINARY
+def test_messages_are_queried_by_key(broker: BrokerProcess, topic: str, kind: HeaderType) -> None:
+    with RawClient(broker.address) as client:
+        block = encode_put_block(
+            [Message(topic, b"b", keys=["k"], unique_id="U")], topic, 0, 1_700_000_000_000
+        )
+        put, _ = client.request(PUT, put_ext(topic, ack="flushed"), block)
+        assert put.code == 0
+    with RawClient(broker.address, kind) as client:
+        ext: dict[str, Value] = {"topic": topic, "key": "k", "maxNum": 32, "beginTimestamp": 0}
+        ext |= {"endTimestamp": 2**63 - 1, "_UNIQUE_KEY_QUERY": "false"}
+        for key, count in (("k", 1), ("U", 1), ("K", 0)):
+            header, body = client.request(
+                RequestCode.QUERY_MESSAGE,
+                ext | {"key": key} if kind == HeaderType.MSGPACK else as_text(ext | {"key": key}),
+            )
+            assert int(str(header.ext["indexLastUpdateTimestamp"])) > 1_700_000_000_000
+            assert int(str(header.ext["indexLastUpdatePhyoffset"])) >= 0
+            if count:
+                assert header.code == 0
+                assert decode_record(body).body == b"b"
+            else:
+                assert (header.code, body) == (ResponseCode.QUERY_NOT_FOUND, b"")
+
+
 @FIT_FOR_BINARY
 def test_topics_and_routes(broker: BrokerProcess, kind: HeaderType) -> None:
     topic = f"life_of_a_topic_{int(kind)}"

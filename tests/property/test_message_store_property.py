@@ -23,6 +23,7 @@ from stores import (
     FakeClock,
     SyncRecorder,
     bodies,
+    check_ext_entries,
     dispatch_all,
     killed,
     power_cut,
@@ -54,11 +55,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.recorder.stop()
         shutil.rmtree(self.root)
 
-    @initialize(flush_sync=st.booleans(), page_sized=st.booleans())
-    def begin(self, flush_sync: bool, page_sized: bool) -> None:
+    @initialize(flush_sync=st.booleans(), page_sized=st.booleans(), ext=st.booleans())
+    def begin(self, flush_sync: bool, page_sized: bool, ext: bool) -> None:
         size = 4096 if page_sized else 20_480
         self.options = small_options(
-            self.root / "0", commit_log_file_size=size, consume_queue_entries=7, flush_sync=flush_sync
+            self.root / "0",
+            commit_log_file_size=size,
+            consume_queue_entries=7,
+            flush_sync=flush_sync,
+            consume_queue_ext=ext,
+            consume_queue_ext_file_size=130,
         )
         self.start()
 
@@ -185,6 +191,8 @@ class StoreMachine(RuleBasedStateMachine):
         for topic in ("T", "U"):
             for queue_id in (0, 1):
                 assert bodies(self.store, topic, queue_id) == self.of_queue((topic, queue_id))
+        if self.options.consume_queue_ext:
+            check_ext_entries(self.store)
 
     @invariant()
     def queues_are_prefixes(self) -> None:

@@ -1,4 +1,4 @@
-"""The broker about itself: cluster (106) and runtime figures (28) (RocketMQ: AdminBrokerProcessor)."""
+"""The broker as a whole: cluster (106), figures (28), deletion by hand (329) (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 
 
 class AdminProcessor:
-    """Answers questions about the broker as a whole."""
+    """Answers questions about the broker as a whole, and what is asked of it as a whole."""
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class AdminProcessor:
         cluster: str,
         broker_name: str,
         advertise: Callable[[Request], str],
+        delete_files: Callable[[], None],
     ) -> None:
         self._store = store
         self._health = health
@@ -37,12 +38,14 @@ class AdminProcessor:
         self._cluster = cluster
         self._broker_name = broker_name
         self._advertise = advertise
+        self._delete_files = delete_files
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
         return {
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_commit_log,
         }
 
     def cluster_info(self, request: Request) -> Response:
@@ -50,6 +53,12 @@ class AdminProcessor:
         broker = BrokerData(self._cluster, self._broker_name, {0: self._advertise(request)})
         info = ClusterInfo({self._broker_name: broker}, {self._cluster: [self._broker_name]})
         return Response(0, body=info.to_json())
+
+    def delete_expired_commit_log(self, request: Request) -> Response:
+        """Have files of the log that are past their time deleted now, whatever the hour; does not wait for it."""
+        request.client.note_role("admin")
+        self._delete_files()
+        return Response()
 
     async def runtime_info(self, request: Request) -> Response:
         """Answer the runtime figures, all as text, under RocketMQ's names."""

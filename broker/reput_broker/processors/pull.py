@@ -12,6 +12,8 @@ from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.store.errors import FileMissing
+from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, TransferLimits
 from reput_broker.store.status import GetStatus
@@ -19,6 +21,7 @@ from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filters import TagFilter
+from reput_protocol.header import Value
 from reput_protocol.names import check_group
 
 _MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
@@ -92,23 +95,35 @@ class PullProcessor:
     def _answer(
         self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None, *, may_suspend: bool
     ) -> Response | None:
-        result = self._get(request, header, tag_filter)
-        code = _CODES.get(result.status)
-        if code is None:  # an empty queue
-            code = _NOT_FOUND if header.queue_offset == 0 else _MOVED
-        if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
-            self._park(request, header, tag_filter)
+        while True:
+            result = self._get(request, header, tag_filter)
+            code = _CODES.get(result.status)
+            if code is None:  # an empty queue
+                code = _NOT_FOUND if header.queue_offset == 0 else _MOVED
+            if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
+                self._park(request, header, tag_filter)
+                return None
+            ext = PullMessageResult(result.next_begin_offset, result.min_offset, result.max_offset).to_ext(
+                request.header_type
+            )
+            if code != 0:
+                return Response(code, ext, remark=result.status.name)
+            try:
+                if result.cold:
+                    held = self._store.hold_extents(result.extents)
+                    body = b""
+                else:
+                    held = None
+                    body = self._store.read_extents(result.extents)
+            except FileMissing:
+                if result.extents[0].physical_offset >= self._store.min_physical_offset:
+                    raise
+                continue  # deleted between the look into the queue and now: look again
+            self._count(header, result)
+            if held is None:
+                return Response(0, ext, body, "FOUND")
+            request.client.spawn(self._read_cold, request, held, ext)
             return None
-        ext = PullMessageResult(result.next_begin_offset, result.min_offset, result.max_offset).to_ext(
-            request.header_type
-        )
-        if code != 0:
-            return Response(code, ext, remark=result.status.name)
-        self._count(header, result)
-        if result.cold:
-            request.client.spawn(self._read_cold, request, result, ext)
-            return None
-        return Response(0, ext, self._store.read_extents(result.extents), "FOUND")
 
     def _get(
         self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None
@@ -147,17 +162,20 @@ class PullProcessor:
     def _count(self, header: PullMessageHeader, result: GetMessageResult) -> None:
         self._counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)
 
-    async def _read_cold(self, request: Request, result: GetMessageResult, ext: dict[str, object]) -> None:
+    async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
         """Read records that are not in memory in a worker thread: a page fault here would stop everybody."""
 
         def read() -> bytes:
-            return self._store.read_extents(result.extents, cold=True)
+            with held:
+                return held.read()
 
         try:
             body = await trio.to_thread.run_sync(read, limiter=self._cold_reads)
-            response = Response(0, ext, body, "FOUND")  # type: ignore[arg-type]
+            response = Response(0, ext, body, "FOUND")
         except Exception as error:
             response = Refusal(
                 ErrorCode.INTERNAL, f"reading old messages failed: {error}; pull again"
             ).response()
+        finally:
+            held.release()  # the client left before the read began
         request.reply(response)

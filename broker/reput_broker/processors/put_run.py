@@ -15,6 +15,8 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put_lock import PutLock
 from reput_broker.request import PutRun
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import RunResult
+from reput_broker.store.status import PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 from reput_protocol.put_frames import encode_put_answer
@@ -42,6 +44,8 @@ class PutRunProcessor:
 
     def put_run(self, run: PutRun) -> bool:
         """Store all blocks of the run with one append, or none of them and return False."""
+        if run.count == 1:
+            return self._put_one(run)
         if not self._is_welcome(run):
             return False
         lock = self._lock
@@ -55,7 +59,6 @@ class PutRunProcessor:
         if stored is None:
             return False
         messages = self._count(run)
-        run.blocks.clear()  # they are in the log; a run that waits for the disk need not keep them
         host, ack, stored_at = self._store_host, run.ack, stored.store_timestamp_ms
         frames = b"".join(
             [
@@ -67,15 +70,69 @@ class PutRunProcessor:
                 )
             ]
         )
-        if ack is AckLevel.FLUSHED:
+        self._finish(run, frames, stored, messages)
+        return True
+
+    def _put_one(self, run: PutRun) -> bool:
+        """Do the same for a run of one, which is what a producer with one send in flight sends: no lists, no loops."""
+        header, block = run.headers[0], run.blocks[0]
+        store, lock, size = self._store, self._lock, len(block)
+        if (
+            lock.is_held
+            or run.ack is AckLevel.REPLICATED
+            or size > BLOCK_BYTES_MAX
+            or not store.is_writable
+            or store.needs_new_file(size)
+            or not self._access.may_write(header.topic, header.queue_id)
+        ):
+            return False
+        lock.acquire_nowait()
+        try:
+            stored = store.put_block(
+                bytearray(block),
+                topic=header.topic,
+                queue_id=header.queue_id,
+                count=header.count,
+                born_host=run.client.born_host,
+            )
+        except ReputError:
+            return False  # nothing was stored; the put is told why
+        finally:
+            lock.release()
+        if stored.status is not PutStatus.PUT_OK:
+            return False
+        self._counters.topic(header.topic).count_in(header.count, size)
+        frame = encode_put_answer(
+            run.opaques[0],
+            header.queue_id,
+            stored.queue_offset,
+            stored.physical_offset,
+            stored.store_timestamp_ms,
+            self._store_host,
+            run.ack,
+        )
+        if run.ack is AckLevel.FLUSHED:
+            places = RunResult(
+                [stored.queue_offset], [stored.physical_offset], stored.end_offset, stored.store_timestamp_ms
+            )
+            self._finish(run, frame, places, header.count)
+        else:
+            self._answer_now(run, frame)
+        return True
+
+    def _finish(self, run: PutRun, frames: bytes, stored: RunResult, messages: int) -> None:
+        run.blocks.clear()  # they are in the log; a run that waits for the disk need not keep them
+        if run.ack is AckLevel.FLUSHED:
             self._flush.answer_when_flushed(
-                stored.end_offset, PendingRun(run, frames, stored, host, messages)
+                stored.end_offset, PendingRun(run, frames, stored, self._store_host, messages)
             )
         else:
-            self._flush.wrote()
-            self._page_cache_seconds.observe(time.monotonic() - run.received_at, run.count)
-            run.client.answer_run(run, frames)
-        return True
+            self._answer_now(run, frames)
+
+    def _answer_now(self, run: PutRun, frames: bytes) -> None:
+        self._flush.wrote()
+        self._page_cache_seconds.observe(time.monotonic() - run.received_at, run.count)
+        run.client.answer_run(run, frames)
 
     def _is_welcome(self, run: PutRun) -> bool:
         """Whether nothing that does not depend on the records is in the way of the run."""

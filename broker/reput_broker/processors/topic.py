@@ -12,6 +12,7 @@ from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
+from reput_broker.unkept_topics import why_not_kept
 from reput_protocol.bodies import (
     BrokerData,
     QueueData,
@@ -128,6 +129,9 @@ class TopicProcessor:
             _changed_attributes(before.attributes if before else {}, header.attributes),
             header.topic_filter_type,
         )
+        reason = why_not_kept(config.topic_name, config.attributes)
+        if reason is not None:
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, reason)
         if config != before:
             self._topics.put(config)
         await self._saver.save()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from reput_broker.counters import Counters
 from reput_broker.request import Refusal
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
+from reput_broker.unkept_topics import why_not_kept
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.codes import Perm
 from reput_protocol.errors import ErrorCode
@@ -29,6 +32,7 @@ class TopicAccess:
         config = self._topics.get(topic)
         if config is None:
             return None
+        self._refuse_unkept(topic, config.attributes)
         if not config.perm & Perm.WRITE or topic in FORBIDDEN_SEND_TOPICS:
             self._counters.rejected["no_permission"] += 1
             why = "belongs to the system" if topic in FORBIDDEN_SEND_TOPICS else "is not writable"
@@ -46,6 +50,7 @@ class TopicAccess:
             config is not None
             and bool(config.perm & Perm.WRITE)
             and topic not in FORBIDDEN_SEND_TOPICS
+            and why_not_kept(topic, config.attributes) is None
             and 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums)
         )
 
@@ -53,13 +58,20 @@ class TopicAccess:
         """Create the topic that a send names and save the table before the send is stored.
 
         Raises:
-            Refusal: NO_TOPIC if that is not allowed.
+            Refusal: NO_TOPIC if that is not allowed, INVALID_ARGUMENT if the name stands for what is not kept.
             InvalidName: the name is not legal.
         """
+        self._refuse_unkept(topic, {})
         if topic in FORBIDDEN_SEND_TOPICS or self._topics.create_on_send(topic, queues) is None:
             self._counters.rejected["no_topic"] += 1
             raise no_topic(topic)
         await self._saver.save()
+
+    def _refuse_unkept(self, topic: str, attributes: Mapping[str, str]) -> None:
+        reason = why_not_kept(topic, attributes)
+        if reason is not None:
+            self._counters.rejected["no_permission"] += 1
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, reason)
 
     def readable(self, topic: str, queue_id: int) -> TopicConfig:
         """Return the topic if it exists and can be read in this queue.

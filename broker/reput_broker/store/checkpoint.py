@@ -13,15 +13,18 @@ fields lie in one disk sector, so that an update is either there or not.
 
 The mark is ours. RocketMQ keeps the bytes after the five fields as they are, and never looks at them:
 
-    position  40              48               56              64             68            72
-              +---------------+----------------+---------------+--------------+-------------+
-              | "RPUTMARK"    | i64            | i64           | u32          | u32         |
-              +---------------+----------------+---------------+--------------+-------------+
-                              flushed offset   queues offset   queues digest  CRC-32 of bytes [0, 68)
+    position  40            48       56       64       68       76       80       84
+              +-------------+--------+--------+--------+--------+--------+--------+
+              | "RPUTMARK"  | i64    | i64    | u32    | i64    | u32    | u32    |
+              +-------------+--------+--------+--------+--------+--------+--------+
+                            flushed  queues   queues   index    index    CRC-32 of
+                            offset   offset   digest   offset   digest   bytes [0, 80)
 
 The log is on the disk up to the flushed offset, and so are the queue units of all records before the queues offset.
-The digest is over the ends of all queues and counts only after an orderly stop. The CRC covers the five fields too:
-once RocketMQ has worked in the directory it has changed them, and a mark that knows nothing of its work is void.
+The first digest is over the ends of all queues after an orderly stop; before it, it is the sum of their maximum queue
+offsets at the queues offset. The second is over the headers of all index files and counts only after an orderly stop,
+as does the index offset, before which every record has its keys in the index. The CRC covers the five fields too: once
+RocketMQ has worked in the directory it has changed them, and a mark that knows nothing of its work is void.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from .file_io import sync_directory, write_all
 
 CHECKPOINT_BYTES = 4096
 _FIELDS = struct.Struct(">qqqqq")
-_MARK = struct.Struct(">8sqqI")
+_MARK = struct.Struct(">8sqqIqI")
 _CRC = struct.Struct(">I")
 _MARK_MAGIC = b"RPUTMARK"
 _CRC_AT = _FIELDS.size + _MARK.size
@@ -53,7 +56,12 @@ class FlushMark(NamedTuple):
     queues_offset: int
     """Every record before this log offset has its queue unit on the disk."""
     queues_digest: int = 0
-    """Checksum of where all queues end, made by an orderly stop."""
+    """After an orderly stop a checksum of where all queues begin and end; before it, how many entries the queues had
+    in all at the queues offset (modulo 2^32)."""
+    index_offset: int = 0
+    """Every record before this log offset is in the index, as of an orderly stop."""
+    index_digest: int = 0
+    """Checksum of what the index files hold, made by an orderly stop."""
 
 
 class StoreCheckpoint:
@@ -79,13 +87,15 @@ class StoreCheckpoint:
         self._flushed = b""
         self._flush_error: FlushFailed | None = None
 
-    def move_mark(self, *, flushed_offset: int = 0, queues_offset: int = 0) -> None:
+    def move_mark(self, *, flushed_offset: int = 0, queues_offset: int = 0, entries: int = 0) -> None:
         """Move the mark on; neither offset ever goes back. The syncs of log and queues call it from two threads."""
         with self._mark_lock:
             known = self.mark or FlushMark(0, 0)
-            self.mark = FlushMark(
-                max(known.flushed_offset, flushed_offset), max(known.queues_offset, queues_offset)
-            )
+            flushed = max(known.flushed_offset, flushed_offset)
+            if queues_offset and queues_offset >= known.queues_offset:
+                self.mark = FlushMark(flushed, queues_offset, entries & 0xFFFF_FFFF)
+            else:
+                self.mark = known._replace(flushed_offset=flushed)
 
     @property
     def min_timestamp_ms(self) -> int:
@@ -193,11 +203,11 @@ class StoreCheckpoint:
 
 
 def _decode_mark(data: bytes) -> FlushMark | None:
-    magic, flushed_offset, queues_offset, digest = _MARK.unpack_from(data, _FIELDS.size)
+    magic, *values = _MARK.unpack_from(data, _FIELDS.size)
     (crc,) = _CRC.unpack_from(data, _CRC_AT)
     if magic != _MARK_MAGIC or crc != crc32(data[:_CRC_AT]):
         return None
-    return FlushMark(flushed_offset, queues_offset, digest)
+    return FlushMark(*values)
 
 
 MARK_AT = _FIELDS.size

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from reput_broker.store.errors import DiskFull, FileMissing
+from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.options import StoreOptions
@@ -71,8 +72,14 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Where the first kept file starts, in bytes; 0 in an empty log."""
-        return max(self.files.min_offset, 0)
+        """Where the first file that can be read starts, in bytes; 0 in an empty log.
+
+        A file that is being deleted and is still held by somebody does not count any more.
+        """
+        first = self.files.first_file
+        if first is None:
+            return 0
+        return first.base_offset if first.is_available else first.end_offset
 
     @property
     def max_offset(self) -> int:
@@ -84,6 +91,10 @@ class CommitLog:
     def flushed_offset(self) -> int:
         """Everything below is on disk."""
         return self.files.flushed_where
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        return is_able_to_flush(self.flushed_offset, self.max_offset, self._file_size, least_pages)
 
     def next_file_offset(self, offset: int) -> int:
         """Where the file after the one that contains `offset` starts."""
@@ -291,60 +302,86 @@ class CommitLog:
     # -- read ------------------------------------------------------------------------------------------------
 
     def read(self, physical_offset: int, size: int) -> bytes:
-        """Copy `size` bytes out of the map. They must lie in one file and below `max_offset`."""
-        file = self._file_at(physical_offset)
-        return bytes(file.slice(physical_offset - file.base_offset, size))
+        """Copy `size` bytes out of the map. They must lie in one file and below `max_offset`.
 
-    def read_cold(self, physical_offset: int, size: int) -> bytes:
-        """The same by a positional read, which does not stop other threads while the disk turns."""
-        file = self._file_at(physical_offset)
-        return file.read_at(physical_offset - file.base_offset, size)
+        Raises:
+            FileMissing: that file has been deleted, or is being deleted.
+        """
+        file = self._file
+        if file is not None and physical_offset >= file.base_offset:  # never deleted, so it need not be held
+            return bytes(file.slice(physical_offset - file.base_offset, size))
+        file = self.hold_file_at(physical_offset)
+        try:
+            return bytes(file.slice(physical_offset - file.base_offset, size))
+        finally:
+            file.release()
 
-    def message_at(self, physical_offset: int, limit: int) -> bytes | None:
+    def hold_file_at(self, physical_offset: int) -> MappedFile:
+        """The file that contains an offset, held: it stays until its `release`, whatever is deleted meanwhile.
+
+        Raises:
+            FileMissing: it has been deleted, or is being deleted.
+        """
+        file = self.files.find_by_offset(physical_offset)
+        if file is None or not file.hold():
+            raise FileMissing(
+                self.files.directory, f"no file holds log offset {physical_offset}; it has been deleted since"
+            )
+        return file
+
+    def message_at(self, physical_offset: int, limit: int, *, cold: bool = False) -> bytes | None:
         """The whole record that starts at `physical_offset` and ends at or before `limit`; None if none does.
 
-        The offset may come from anywhere: nothing but a sound record that names this very place is returned.
+        The offset may come from anywhere: nothing but a sound record that names this very place is returned. With
+        `cold` it is read by position, which no other thread waits for, from whatever thread. A file that is deleted
+        meanwhile, or is being deleted, has no record.
         """
-        head = self._head_at(physical_offset, limit)
-        if head is None:
+        if physical_offset + _HEAD_BYTES > limit:
             return None
-        size, magic, _, _, _, _, named_offset, _, _ = FRONT.unpack_from(head)
-        file_end = physical_offset - physical_offset % self._file_size + self._file_size
-        if (
-            magic not in (MAGIC_V1, MAGIC_V2)
-            or named_offset != physical_offset
-            or not _HEAD_BYTES < size <= min(limit, file_end) - physical_offset
-        ):
+        try:
+            file = self.hold_file_at(physical_offset)
+        except FileMissing:
             return None
-        record = self.read(physical_offset, size)
+        try:
+            position = physical_offset - file.base_offset
+            head = _read_held(file, position, _HEAD_BYTES, cold)
+            if len(head) < _HEAD_BYTES:
+                return None
+            size, magic, _, _, _, _, named_offset, _, _ = FRONT.unpack_from(head)
+            if (
+                magic not in (MAGIC_V1, MAGIC_V2)
+                or named_offset != physical_offset
+                or not _HEAD_BYTES < size <= min(limit, file.end_offset) - physical_offset
+            ):
+                return None
+            record = _read_held(file, position, size, cold)
+        finally:
+            file.release()
         if scan_record(record, 0, size, check_crc=True).status is not ScanStatus.RECORD:
             return None
         return record
 
     def store_timestamp_at(self, physical_offset: int) -> int:
         """The store time of the record that starts there, -1 if the place is not in the log."""
-        head = self._head_at(physical_offset, self.max_offset)
-        if head is None:
+        if physical_offset + _HEAD_BYTES > self.max_offset:
+            return -1
+        try:
+            file = self.hold_file_at(physical_offset)
+        except FileMissing:
+            return -1
+        try:
+            head = _read_held(file, physical_offset - file.base_offset, _HEAD_BYTES, cold=False)
+        finally:
+            file.release()
+        if len(head) < _HEAD_BYTES:
             return -1
         (sys_flag,) = I32.unpack_from(head, SYS_FLAG_AT)
         (timestamp_ms,) = I64.unpack_from(head, BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8))
         return int(timestamp_ms)
 
-    def _head_at(self, physical_offset: int, limit: int) -> bytes | None:
-        if physical_offset + _HEAD_BYTES > limit:
-            return None
-        file = self.files.find_by_offset(physical_offset)
-        if file is None or physical_offset + _HEAD_BYTES > file.base_offset + file.wrote_position:
-            return None
-        return bytes(file.slice(physical_offset - file.base_offset, _HEAD_BYTES))
 
-    def _file_at(self, physical_offset: int) -> MappedFile:
-        file = self._file
-        if file is not None and physical_offset >= file.base_offset:
-            return file
-        file = self.files.find_by_offset(physical_offset)
-        if file is None:
-            raise FileMissing(
-                self.files.directory, f"no file holds log offset {physical_offset}; it has been deleted since"
-            )
-        return file
+def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
+    """Read up to `size` written bytes of a held file."""
+    if cold:
+        return file.read_held(position, size)
+    return bytes(file.slice(position, max(0, min(size, file.wrote_position - position))))

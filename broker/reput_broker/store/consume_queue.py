@@ -6,7 +6,8 @@ without waiting for the disk, and recovery checks it against what it can read (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from . import consume_queue_recovery as recovery
 from . import consume_queue_search as search
+from .consume_queue_ext import BitMaps, ConsumeQueueExt
+from .consume_queue_ext_unit import ConsumeQueueExtUnit, is_address
 from .consume_queue_unit import (
     NO_UNITS,
     PRE_BLANK,
@@ -25,6 +28,8 @@ from .consume_queue_unit import (
     Units,
     unpack_unit,
 )
+from .errors import FileMissing, StoreDamaged
+from .file_names import file_name
 from .options import EventHandler, ignore_event
 from .queue_files import QueueFileCache
 from .sparse_file_queue import SparseFileQueue
@@ -39,14 +44,14 @@ _ARRAY_THRESHOLD = 32
 class ConsumeQueue:
     """The units of one topic queue, in files of `entries_per_file` units.
 
-    One thread owns it; only `flush` may run in another. Positions are logic positions (queue offset x 20):
-    `min_logic_offset` is the first unit that points to live data, `max_physical_offset` the end of the last
-    indexed record in the log, -1 if nothing is known.
+    One thread owns it; only `flush` and `delete_expired` may each run in another. Positions are logic positions
+    (queue offset x 20): `min_logic_offset` is the first unit that points to live data, `max_physical_offset` the end
+    of the last indexed record in the log, -1 if nothing is known.
     """
 
     __slots__ = (
-        "_files", "_on_event", "_time_cache", "duplicates", "entries_per_file", "max_physical_offset",
-        "min_logic_offset", "order_errors", "queue_id", "topic",
+        "_ext", "_ext_end", "_files", "_on_event", "_time_cache", "duplicates", "entries_per_file", "ext_is_lost",
+        "max_physical_offset", "min_logic_offset", "order_errors", "queue_id", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +62,7 @@ class ConsumeQueue:
         entries_per_file: int,
         cache: QueueFileCache,
         on_event: EventHandler = ignore_event,
+        ext: ConsumeQueueExt | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -69,6 +75,10 @@ class ConsumeQueue:
         """Units whose queue offset did not follow the one before."""
         self._files = SparseFileQueue(directory, entries_per_file * UNIT_BYTES, cache)
         self._on_event = on_event
+        self._ext = ext
+        self._ext_end = 0
+        self.ext_is_lost = False
+        """Whether the queue holds an address whose extended entry is gone although its message is not."""
         self._time_cache: search.FileTimes = {}
 
     def __repr__(self) -> str:
@@ -76,13 +86,15 @@ class ConsumeQueue:
             f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_queue_offset}, {self.max_queue_offset})>"
         )
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find the queue's files; `recover` must follow before the queue is used.
 
         Raises:
             ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
         """
-        self._files.load()
+        self._files.load(after_crash=after_crash)
+        if self._ext is not None:
+            self._ext.load()
         self.min_logic_offset = self._files.first_start
 
     # -- offsets -------------------------------------------------------------------------------------------
@@ -98,6 +110,11 @@ class ConsumeQueue:
         return not self._files.is_empty
 
     @property
+    def first_queue_offset(self) -> int:
+        """Queue offset at which the oldest file begins; 0 without files."""
+        return self._files.first_start // UNIT_BYTES
+
+    @property
     def min_queue_offset(self) -> int:
         """Number of the first message that is still there."""
         return self.min_logic_offset // UNIT_BYTES
@@ -110,7 +127,7 @@ class ConsumeQueue:
     @property
     def bytes_to_flush(self) -> int:
         """Bytes put and not yet known to be on the disk."""
-        return self._files.bytes_to_flush
+        return self._files.bytes_to_flush + (0 if self._ext is None else self._ext.bytes_to_flush)
 
     def roll_next_file(self, queue_offset: int) -> int:
         """Return the first queue offset of the file after the one that contains `queue_offset`."""
@@ -119,7 +136,13 @@ class ConsumeQueue:
     # -- putting -------------------------------------------------------------------------------------------
 
     def put_message_position_info(
-        self, physical_offset: int, size: int, tags_code: int, queue_offset: int
+        self,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        queue_offset: int,
+        store_timestamp_ms: int = 0,
+        bit_map: bytes | None = None,
     ) -> bool:
         """Put the unit of one message; True if it is in the queue now, or was already.
 
@@ -128,25 +151,42 @@ class ConsumeQueue:
         same, as in RocketMQ. The first unit of an empty queue decides where its first file begins; the file is
         filled with pre-blank units up to it.
 
+        With extended entries the tags code goes into one of those, together with the store time and the bit map, and
+        the unit holds its address. Without them the last two arguments are not looked at.
+
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
         """
-        self._put_sequence((physical_offset,), (size,), (tags_code,), queue_offset)
+        self._put_sequence(
+            (physical_offset,), (size,), (tags_code,), queue_offset, (store_timestamp_ms,), (bit_map,)
+        )
         return True
 
     def put_batch(
-        self, physical_offsets: Column, sizes: Column, tags_codes: Column, first_queue_offset: int
+        self,
+        physical_offsets: Column,
+        sizes: Column,
+        tags_codes: Column,
+        first_queue_offset: int,
+        store_timestamps_ms: Column = (),
+        bit_maps: BitMaps | None = None,
     ) -> None:
         """Put the units of messages with consecutive queue offsets, in log order: one write per file touched.
 
-        The rules are those of `put_message_position_info`, message by message.
+        The rules are those of `put_message_position_info`, message by message. A queue with extended entries needs
+        the store times.
 
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
         """
-        if len(physical_offsets) < _ARRAY_THRESHOLD:
+        if len(physical_offsets) < _ARRAY_THRESHOLD or (self._ext is not None and bit_maps is not None):
             self._put_sequence(
-                _plain(physical_offsets), _plain(sizes), _plain(tags_codes), first_queue_offset
+                _plain(physical_offsets),
+                _plain(sizes),
+                _plain(tags_codes),
+                first_queue_offset,
+                _plain(store_timestamps_ms),
+                bit_maps,
             )
             return
         starts = np.asarray(physical_offsets, np.int64)
@@ -158,7 +198,11 @@ class ConsumeQueue:
         if not ascending or (queue_offset == 0 and end > 0):
             # Batches that a healthy log never makes: leave the rules to the one place that spells them out.
             self._put_sequence(
-                _plain(physical_offsets), _plain(sizes), _plain(tags_codes), first_queue_offset
+                _plain(physical_offsets),
+                _plain(sizes),
+                _plain(tags_codes),
+                first_queue_offset,
+                _plain(store_timestamps_ms),
             )
             return
         if not self._files.is_empty:
@@ -170,9 +214,17 @@ class ConsumeQueue:
         units = np.empty(count, UNIT_DTYPE)
         units["physical_offset"] = starts[skip:]
         units["size"] = sizes[skip:]
-        units["tags_code"] = tags_codes[skip:]
         expected = (first_queue_offset + skip) * UNIT_BYTES
-        self._append(expected, units.tobytes(), int(ends[-1]))
+        ext = self._ext
+        if ext is None:
+            units["tags_code"] = tags_codes[skip:]
+            self._append(expected, units.tobytes(), int(ends[-1]))
+        else:
+            with self._undoing(ext):
+                units["tags_code"] = ext.put_many(
+                    np.asarray(tags_codes[skip:]), np.asarray(store_timestamps_ms[skip:])
+                )
+                self._append(expected, units.tobytes(), int(ends[-1]))
         self.duplicates += skip
         if expected != self._files.end - count * UNIT_BYTES:
             self._report_order_errors(count, first_queue_offset + skip, self.max_queue_offset - count)
@@ -183,6 +235,8 @@ class ConsumeQueue:
         sizes: Sequence[int],
         tags_codes: Sequence[int],
         queue_offset: int,
+        store_timestamps_ms: Sequence[int],
+        bit_maps: BitMaps | None = None,
     ) -> None:
         """Apply the rules of one unit after the other, then write what they let through at once."""
         files = self._files
@@ -192,8 +246,12 @@ class ConsumeQueue:
         first_expected = wrong = 0
         first_wrong = (0, 0)
         units: list[bytes] = []
+        taken: list[int] = []
+        ext = self._ext
         pack = UNIT.pack
-        for physical_offset, size, tags_code in zip(physical_offsets, sizes, tags_codes, strict=True):
+        for number, (physical_offset, size, tags_code) in enumerate(
+            zip(physical_offsets, sizes, tags_codes, strict=True)
+        ):
             end = physical_offset + size
             if end > max_physical and not (expected and expected < current):
                 if current < 0:
@@ -205,14 +263,38 @@ class ConsumeQueue:
                 if not units:
                     first_expected = expected
                 units.append(pack(physical_offset, size, tags_code))
+                if ext is not None:
+                    taken.append(number)
                 current += UNIT_BYTES
                 max_physical = end
             expected += UNIT_BYTES
-        if units:
+        if units and ext is None:
             self._append(first_expected, units[0] if len(units) == 1 else b"".join(units), max_physical)
+        elif units and ext is not None:
+            with self._undoing(ext):
+                addresses = ext.put(
+                    [tags_codes[number] for number in taken],
+                    [store_timestamps_ms[number] for number in taken],
+                    None if bit_maps is None else [bit_maps[number] for number in taken],
+                )
+                extended = [
+                    pack(physical_offsets[number], sizes[number], address)
+                    for number, address in zip(taken, addresses, strict=True)
+                ]
+                self._append(first_expected, b"".join(extended), max_physical)
         self.duplicates += len(physical_offsets) - len(units)
         if wrong:
             self._report_order_errors(wrong, *first_wrong)
+
+    @contextmanager
+    def _undoing(self, ext: ConsumeQueueExt) -> Iterator[None]:
+        """Take extended entries back if the units that are to hold their addresses cannot be written."""
+        end = ext.end
+        try:
+            yield
+        except BaseException:
+            ext.cut(end)
+            raise
 
     def _append(self, expected: int, data: bytes, max_physical_offset: int) -> None:
         files = self._files
@@ -245,7 +327,8 @@ class ConsumeQueue:
         files = self._files
         if position < self.min_logic_offset or not files.first_start <= position < files.end:
             return None
-        return unpack_unit(files.read(position, UNIT_BYTES))
+        data = self._read_unless_expired(position, UNIT_BYTES)
+        return unpack_unit(data) if data else None
 
     def read_units(self, queue_offset: int, count: int) -> Units:
         """Return up to `count` units from a queue offset on, at most to the end of the file that holds it.
@@ -259,7 +342,35 @@ class ConsumeQueue:
         stop = min(
             position + count * UNIT_BYTES, files.end, position - position % files.file_size + files.file_size
         )
-        return np.frombuffer(files.read(position, stop - position), UNIT_DTYPE)
+        return np.frombuffer(self._read_unless_expired(position, stop - position), UNIT_DTYPE)
+
+    def _read_unless_expired(self, position: int, size: int) -> bytes:
+        """Read from a file that may be deleted at this very moment: then there is nothing."""
+        try:
+            return self._files.read(position, size)
+        except FileMissing:
+            if position >= self._files.first_start:
+                raise
+            return b""
+
+    def with_tags_codes(self, units: Units) -> Units:
+        """Return the units with tags codes where they hold addresses of extended entries.
+
+        An address whose entry cannot be read stays: no filter may keep that message back.
+        """
+        if self._ext is None or not len(units):
+            return units
+        codes = units["tags_code"].astype(np.int64)
+        resolved = units.copy()
+        resolved["tags_code"] = self._ext.tags_codes_at(codes)
+        return resolved
+
+    def get_ext_unit(self, queue_offset: int) -> ConsumeQueueExtUnit | None:
+        """Return the extended entry of one message; None if it has none, or it cannot be read."""
+        unit = self.get_unit(queue_offset)
+        if unit is None or self._ext is None:
+            return None
+        return self._ext.get(unit.tags_code)
 
     def offset_by_timestamp(
         self,
@@ -269,39 +380,106 @@ class ConsumeQueue:
         min_physical_offset: int = 0,
     ) -> int:
         """Return the queue offset at a store time; see `consume_queue_search.offset_by_timestamp`."""
-        return search.offset_by_timestamp(
+        while True:
+            first_start = self._files.first_start
+            try:
+                return search.offset_by_timestamp(
+                    self._files,
+                    timestamp_ms,
+                    boundary,
+                    store_time_of,
+                    min_logic_offset=self.min_logic_offset,
+                    min_physical_offset=min_physical_offset,
+                    file_times=self._time_cache,
+                )
+            except FileMissing:
+                if first_start == self._files.first_start:
+                    raise
+                # The oldest file expired meanwhile: look again at what is left.
+
+    def nearest_offset_by_timestamp(
+        self, timestamp_ms: int, store_time_of: search.StoreTimeOf, min_physical_offset: int = 0
+    ) -> int:
+        """Return the queue offset nearest to a store time; see `consume_queue_search.nearest_offset_by_timestamp`."""
+        return search.nearest_offset_by_timestamp(
             self._files,
             timestamp_ms,
-            boundary,
             store_time_of,
             min_logic_offset=self.min_logic_offset,
             min_physical_offset=min_physical_offset,
-            file_times=self._time_cache,
+        )
+
+    def damaged(self, queue_offset: int) -> StoreDamaged:
+        """Return the error to raise for an entry that cannot be one."""
+        start = queue_offset - queue_offset % self.entries_per_file
+        return StoreDamaged(
+            self.directory / file_name(start * UNIT_BYTES),
+            (queue_offset - start) * UNIT_BYTES,
+            f"entry {queue_offset} of queue {self.queue_id} of topic {self.topic} points to no place in the log",
+            f"stop the broker and move {self.directory} away; the next start makes the queue anew from the log",
         )
 
     # -- cutting and expiring ------------------------------------------------------------------------------
 
-    def recover(self, *, check_last: Callable[[ConsumeQueueUnit], bool] | None = None) -> None:
+    def recover(
+        self,
+        *,
+        check_last: Callable[[ConsumeQueueUnit], bool] | None = None,
+        min_physical_offset: int = 0,
+    ) -> None:
         """Find the end of the valid units after a start and cut off what follows.
+
+        Extended entries are looked at, but left as they are: `settle_ext` must follow, unless `truncate_dirty` does or
+        `ext_is_lost`, and then the queue must be cut off at `min_physical_offset` and built anew.
 
         Args:
             check_last: asked after a crash whether a unit is what the log says; only about the last unit, and only
                 if it may have been torn. None after a clean exit.
+            min_physical_offset: where the log begins; extended entries of older messages may be gone.
         """
+        strays = self._files.drop_strays()
+        if strays:
+            facts = {"topic": self.topic, "queue_id": self.queue_id, "files": strays}
+            self._on_event("consume_queue_files_dropped", facts)
         self.max_physical_offset = recovery.recover(self._files, check_last, self._report_cut)
         self.min_logic_offset = self._files.first_start
         self._time_cache.clear()
+        self._look_for_ext_end(min_physical_offset)
 
-    def truncate_dirty(self, physical_offset: int, *, quiet: bool = False) -> None:
+    def truncate_dirty(
+        self, physical_offset: int, *, quiet: bool = False, min_physical_offset: int = 0
+    ) -> None:
         """Remove the units of records at or after a physical offset; what followed them on the disk becomes zero.
 
         `max_physical_offset` is then the end of the last unit left, or `physical_offset` if none is. `quiet` is for
-        who puts the units back.
+        who puts the units back. Extended entries go with their units; see `recover` for `ext_is_lost`.
         """
         report = _nobody if quiet else self._report_cut
         self.max_physical_offset = recovery.truncate(self._files, physical_offset, report)
         self.min_logic_offset = min(self.min_logic_offset, self._files.end)
         self._time_cache.clear()
+        self._look_for_ext_end(min_physical_offset)
+        self.settle_ext()
+
+    def _look_for_ext_end(self, min_physical_offset: int) -> None:
+        """Find where the extended entries end that the queue holds the addresses of."""
+        ext = self._ext
+        if ext is None:
+            return
+        last = recovery.last_address(self._files)
+        end = None if last is None else ext.end_of(last.tags_code)
+        self._ext_end = end or 0
+        self.ext_is_lost = last is not None and end is None and last.physical_offset >= min_physical_offset
+
+    def settle_ext(self) -> None:
+        """Cut extended entries off behind the last that the queue knows of; nothing is done if that one is lost."""
+        ext = self._ext
+        if ext is None or self.ext_is_lost:
+            return
+        if self._ext_end:
+            ext.cut(self._ext_end)
+        else:
+            ext.destroy()
 
     def _report_cut(self, old_end: int, new_end: int) -> None:
         self._on_event(
@@ -317,32 +495,75 @@ class ConsumeQueue:
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Move the minimum to the first unit whose record is still in the log; it never moves back.
 
-        Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0).
+        Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0). While the log has
+        lost nothing no other unit is passed over, so that a damaged one is met, and noticed.
         """
+        if self._files.is_empty or (min_physical_offset <= 0 and not self._begins_with_pre_blank()):
+            return
+        before = self.min_logic_offset
         self.min_logic_offset = search.first_live_position(
             self._files, max(self.min_logic_offset, self._files.first_start), min_physical_offset
         )
+        if self._ext is not None and self.min_logic_offset != before:
+            first = self.get_unit(self.min_queue_offset)
+            if first is not None and is_address(first.tags_code):
+                self._ext.delete_before(first.tags_code)
+
+    def _begins_with_pre_blank(self) -> bool:
+        files = self._files
+        return not files.is_empty and unpack_unit(files.read(files.first_start, UNIT_BYTES)).is_pre_blank
+
+    def queue_offset_of(self, physical_offset: int) -> int:
+        """Return the number of the first message whose record is at or after a physical offset; the end without one."""
+        if self._files.is_empty:
+            return 0
+        return search.first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the oldest files whose last record has left the log, never the last file; return how many."""
+        """Correct the minimum, then delete the oldest files whose last record has left the log, never the last file.
+
+        Blocks; may run in a worker thread beside everything else. Every removal is durable before the next.
+
+        Returns:
+            How many files were deleted.
+
+        Raises:
+            FlushFailed: a removal is not certain.
+        """
         files = self._files
         deleted = 0
-        while not files.is_empty and files.first_start < files.last_start:
-            last_unit = unpack_unit(files.read(files.first_start + files.file_size - UNIT_BYTES, UNIT_BYTES))
-            if last_unit.physical_offset >= min_physical_offset:
-                break
-            self._time_cache.pop(files.first_start, None)
-            files.drop_first()
-            deleted += 1
-        self.correct_min_offset(min_physical_offset)
+        try:
+            self.correct_min_offset(min_physical_offset)
+            while not files.is_empty and files.first_start < files.last_start:
+                start = files.first_start
+                last_unit = unpack_unit(files.read(start + files.file_size - UNIT_BYTES, UNIT_BYTES))
+                if last_unit.physical_offset >= min_physical_offset or not files.drop_first():
+                    break
+                self._time_cache.pop(start, None)
+                deleted += 1
+        except FileMissing:
+            if not files.is_empty:
+                raise
+            # Its topic was deleted meanwhile.
         return deleted
 
     def destroy(self) -> None:
         """Delete all files and the queue's directory; the queue is then as if nothing was ever put."""
         self._files.destroy()
+        if self._ext is not None:
+            self._ext.destroy()
+            self._ext_end = 0
+            self.ext_is_lost = False
         self.max_physical_offset = -1
         self.min_logic_offset = 0
         self._time_cache.clear()
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        ext = self._ext
+        return self._files.is_able_to_flush(least_pages) or (
+            ext is not None and ext.is_able_to_flush(least_pages)
+        )
 
     def flush(self) -> int:
         """Bring all units put before the call to the disk; return the logic position up to which that is certain.
@@ -352,6 +573,8 @@ class ConsumeQueue:
         Raises:
             FlushFailed: a sync failed, now or earlier; final.
         """
+        if self._ext is not None:
+            self._ext.flush()
         return self._files.flush()
 
 

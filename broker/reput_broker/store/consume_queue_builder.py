@@ -6,7 +6,7 @@ from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_broker.store.errors import StoreError
-from reput_broker.store.options import EventHandler
+from reput_broker.store.options import EventHandler, FilterBitMaps
 
 
 class QueueGap(StoreError):
@@ -36,10 +36,18 @@ class QueueGap(StoreError):
 
 
 class ConsumeQueueBuilder:
-    """Puts entries into queues; what is there already is recognised by its place in the log and skipped."""
+    """Puts entries into queues; what is there already is recognised by its place in the log and skipped.
 
-    def __init__(self, queues: ConsumeQueueTable) -> None:
+    Args:
+        queues: the queues.
+        bit_maps_of: makes the bit maps of extended entries; None leaves them out.
+    """
+
+    def __init__(self, queues: ConsumeQueueTable, bit_maps_of: FilterBitMaps | None = None) -> None:
         self._queues = queues
+        self._bit_maps_of = bit_maps_of
+        self.entries = 0
+        """How many entries the queues have in all, as far as the owner has said how many there were."""
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Write the entries of the batch, one write per queue.
@@ -54,15 +62,27 @@ class ConsumeQueueBuilder:
                 queue = self._queues.find_or_create(rows.topic, rows.queue_id)
             if rows.first_queue_offset > queue.max_queue_offset:
                 self._fill_gap(queue, rows)
+            bit_maps = None if self._bit_maps_of is None else self._bit_maps_of(batch, rows)
+            before = queue.max_queue_offset
             if len(rows.sizes) == 1:
                 queue.put_message_position_info(
                     int(rows.physical_offsets[0]),
                     int(rows.sizes[0]),
                     int(rows.tags_codes[0]),
                     rows.first_queue_offset,
+                    int(rows.store_timestamps_ms[0]),
+                    None if bit_maps is None else bit_maps[0],
                 )
             else:
-                queue.put_batch(rows.physical_offsets, rows.sizes, rows.tags_codes, rows.first_queue_offset)
+                queue.put_batch(
+                    rows.physical_offsets,
+                    rows.sizes,
+                    rows.tags_codes,
+                    rows.first_queue_offset,
+                    rows.store_timestamps_ms,
+                    bit_maps,
+                )
+            self.entries += queue.max_queue_offset - before
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
         raise QueueGap(
@@ -79,13 +99,21 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
 
     Args:
         queues: the queues to complete.
+        bit_maps_of: makes the bit maps of extended entries.
         from_beginning: whether the log is read from its first record; then a gap means that the records in it have
             left the log, and the queue starts anew after it.
         on_event: told where the log contradicts itself.
     """
 
-    def __init__(self, queues: ConsumeQueueTable, *, from_beginning: bool, on_event: EventHandler) -> None:
-        super().__init__(queues)
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        bit_maps_of: FilterBitMaps | None = None,
+        *,
+        from_beginning: bool,
+        on_event: EventHandler,
+    ) -> None:
+        super().__init__(queues, bit_maps_of)
         self._from_beginning = from_beginning
         self._on_event = on_event
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .consume_queue_ext_unit import MAX_ADDRESS
 from .consume_queue_unit import UNIT_BYTES, UNIT_DTYPE, ConsumeQueueUnit, unpack_unit
 from .sparse_file_queue import RECOVERED_FILES, SparseFileQueue
 
@@ -65,6 +66,26 @@ def truncate(files: SparseFileQueue, physical_offset: int, report_cut: Callable[
     if files.cut(end) or end < old_end:
         report_cut(old_end, end)
     return last.end_offset if last is not None else physical_offset
+
+
+def last_address(files: SparseFileQueue) -> ConsumeQueueUnit | None:
+    """Return the last unit that holds the address of an extended entry; None if none does.
+
+    Looks at the last unit first. Where extended entries have only just been turned on it goes on to the first.
+    """
+    end = files.end
+    count = 1
+    while end > files.first_start:
+        inside = end - (end - 1) // files.file_size * files.file_size
+        start = end - min(count * UNIT_BYTES, inside)
+        data = files.read(start, end - start)
+        addresses = np.flatnonzero(np.frombuffer(data, UNIT_DTYPE)["tags_code"] <= MAX_ADDRESS)
+        if len(addresses):
+            at = int(addresses[-1]) * UNIT_BYTES
+            return unpack_unit(data[at : at + UNIT_BYTES])
+        end = start
+        count = _CHUNK_UNITS
+    return None
 
 
 def _valid_until(files: SparseFileQueue, position: int, stop: int, physical_limit: int | None) -> _Valid:

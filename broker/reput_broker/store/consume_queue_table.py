@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .consume_queue import ConsumeQueue
+from .consume_queue_ext import ConsumeQueueExt
 from .consume_queue_unit import ConsumeQueueUnit
 from .file_io import sync_directory
 from .options import StoreOptions
@@ -21,26 +22,31 @@ class ConsumeQueueTable:
 
     def __init__(self, root: Path, options: StoreOptions) -> None:
         self.root = root
+        self._options = options
         self._entries_per_file = options.consume_queue_entries
         self._on_event = options.on_event
         self._cache = QueueFileCache(options.queue_files_open_max)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._orphans: list[ConsumeQueueExt] = []
 
     def __len__(self) -> int:
         return len(self._queues)
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find every queue on the disk: a directory is a topic, a numeric directory in it a queue.
+
+        After a crash files behind a gap do not count; `recover` removes them.
 
         Raises:
             ForeignFile, StoreDamaged: a queue's files do not fit the configured size or have a gap.
         """
-        if not self.root.is_dir():
-            return
-        for topic in sorted(path for path in self.root.iterdir() if path.is_dir()):
-            for queue in sorted(topic.iterdir()):
-                if queue.is_dir() and queue.name.isascii() and queue.name.isdecimal():
-                    self.find_or_create(topic.name, int(queue.name)).load()
+        for topic, queue_id in _queues_below(self.root):
+            self.find_or_create(topic, queue_id).load(after_crash=after_crash)
+        if self._options.consume_queue_ext:
+            for topic, queue_id in _queues_below(self._options.consume_queue_ext_dir):
+                if (topic, queue_id) not in self._queues:
+                    self._orphans.append(self._make_ext(topic, queue_id))
+                    self._orphans[-1].load()
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, new and without files if there is none. Nothing is written for it yet."""
@@ -49,12 +55,22 @@ class ConsumeQueueTable:
             assert topic not in ("", ".", "..")
             assert "/" not in topic
             directory = self.root / topic / str(queue_id)
+            ext = self._make_ext(topic, queue_id) if self._options.consume_queue_ext else None
             queue = ConsumeQueue(
-                topic, queue_id, directory, self._entries_per_file, self._cache, self._on_event
+                topic, queue_id, directory, self._entries_per_file, self._cache, self._on_event, ext
             )
             # A new dict each time would cost too much; the flush thread takes its own list of the values.
             self._queues[topic, queue_id] = queue
         return queue
+
+    def _make_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
+        options = self._options
+        return ConsumeQueueExt(
+            options.consume_queue_ext_dir / topic / str(queue_id),
+            options.consume_queue_ext_file_size,
+            options.filter_bit_map_bits // 8,
+            self._cache,
+        )
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue if it exists."""
@@ -73,53 +89,81 @@ class ConsumeQueueTable:
 
     # -- over all queues -----------------------------------------------------------------------------------
 
-    def recover(self, *, check_last: Callable[[ConsumeQueue, ConsumeQueueUnit], bool] | None = None) -> None:
-        """Recover every queue.
+    def recover(
+        self,
+        *,
+        check_last: Callable[[ConsumeQueue, ConsumeQueueUnit], bool] | None = None,
+        min_physical_offset: int = 0,
+    ) -> None:
+        """Recover every queue; see `ConsumeQueue.recover` for what must follow.
 
         Args:
             check_last: asked after a crash whether a queue's last unit, if it may be torn, is what the log says.
+            min_physical_offset: where the log begins.
         """
         for queue in self.queues():
-            if check_last is None:
-                queue.recover()
-            else:
-                queue.recover(check_last=_for_queue(check_last, queue))
+            check = None if check_last is None else _for_queue(check_last, queue)
+            queue.recover(check_last=check, min_physical_offset=min_physical_offset)
 
-    def truncate_dirty(self, physical_offset: int) -> None:
+    @property
+    def ext_is_lost(self) -> bool:
+        """Whether a queue must be built anew because extended entries of it are gone."""
+        return any(queue.ext_is_lost for queue in self._queues.values())
+
+    def settle_ext(self) -> None:
+        """Cut every queue's extended entries off behind its last one, and delete those that no queue has."""
+        for queue in self.queues():
+            queue.settle_ext()
+        orphans, self._orphans = self._orphans, []
+        for ext in orphans:
+            ext.destroy()
+
+    def truncate_dirty(self, physical_offset: int, min_physical_offset: int = 0) -> None:
         """Remove the units of records at or after a physical offset from every queue; nobody is told."""
         for queue in self.queues():
-            queue.truncate_dirty(physical_offset, quiet=True)
+            queue.truncate_dirty(physical_offset, quiet=True, min_physical_offset=min_physical_offset)
 
     def max_physical_offset(self) -> int:
         """Return the furthest end of an indexed record, -1 if no queue knows one."""
         return max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
+
+    def entries(self) -> int:
+        """Return the sum of all maximum queue offsets: how many entries were ever made for the queues there are."""
+        return sum(queue.max_queue_offset for queue in self.queues())
+
+    def entries_before(self, physical_offset: int) -> int:
+        """Return what `entries` was when the log had been dispatched up to an offset."""
+        return sum(queue.queue_offset_of(physical_offset) for queue in self.queues())
 
     def correct_min_offsets(self, min_physical_offset: int) -> None:
         """Move every queue's minimum to the first message that is still in the log."""
         for queue in self.queues():
             queue.correct_min_offset(min_physical_offset)
 
-    def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the files whose messages have all left the log; return how many."""
-        return sum(queue.delete_expired(min_physical_offset) for queue in self.queues())
-
     @property
     def bytes_to_flush(self) -> int:
         """Bytes put and not yet known to be on the disk, over all queues."""
         return sum(queue.bytes_to_flush for queue in self.queues())
 
-    def flush(self) -> int:
-        """Bring every queue's units to the disk; return how many queues had any. Blocks.
+    def flush(self, least_pages: int = 0) -> bool:
+        """Bring the units of every queue that has enough of them to the disk. Blocks.
+
+        Args:
+            least_pages: leave out queues with fewer unsynced pages, and no full file, than this; 0 leaves out none.
+
+        Returns:
+            Whether none was left out: everything put before the call is on the disk.
 
         Raises:
             FlushFailed: a sync failed, now or earlier; the queues after it were not flushed.
         """
-        flushed = 0
+        is_complete = True
         for queue in self.queues():
-            if queue.bytes_to_flush:
+            if queue.is_able_to_flush(least_pages):
                 queue.flush()
-                flushed += 1
-        return flushed
+            elif queue.bytes_to_flush:
+                is_complete = False
+        return is_complete
 
     # -- removing ------------------------------------------------------------------------------------------
 
@@ -129,10 +173,11 @@ class ConsumeQueueTable:
         for queue in queues:
             queue.destroy()
             del self._queues[queue.topic, queue.queue_id]
-        directory = self.root / topic
-        if queues and directory.is_dir() and not any(directory.iterdir()):
-            shutil.rmtree(directory)
-            sync_directory(self.root)
+        for root in (self.root, self._options.consume_queue_ext_dir):
+            directory = root / topic
+            if queues and directory.is_dir() and not any(directory.iterdir()):
+                shutil.rmtree(directory)
+                sync_directory(root)
         return len(queues)
 
     def destroy(self) -> None:
@@ -143,6 +188,18 @@ class ConsumeQueueTable:
     def close(self) -> None:
         """Close all files. Flushes nothing."""
         self._cache.close()
+
+
+def _queues_below(root: Path) -> list[tuple[str, int]]:
+    """Topic and queue id of every directory `TOPIC/QUEUEID`."""
+    if not root.is_dir():
+        return []
+    return [
+        (topic.name, int(queue.name))
+        for topic in sorted(path for path in root.iterdir() if path.is_dir())
+        for queue in sorted(topic.iterdir())
+        if queue.is_dir() and queue.name.isascii() and queue.name.isdecimal()
+    ]
 
 
 def _for_queue(

@@ -41,8 +41,13 @@ class QueueRows(NamedTuple):
     """Whole record sizes in bytes."""
     tags_codes: Column
     """Signed 64-bit tags codes as a queue entry keeps them (RocketMQ: MessageExtBrokerInner)."""
-    store_timestamp_ms: int
-    """Store time of the last record."""
+    store_timestamps_ms: Column
+    """Store time of each record."""
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """Store time of the last record."""
+        return int(self.store_timestamps_ms[-1])
 
     @property
     def end_queue_offset(self) -> int:
@@ -93,7 +98,7 @@ def _few_by_queue(rows: list[Row], runs: list[DispatchRun], deleted: DeletedTopi
             part[4].append(size)
             part[5].append(code)
             part[6].append(stored_at)
-    return [QueueRows(*part[:6], part[6][-1]) for part in parts]
+    return [QueueRows(*part) for part in parts]
 
 
 def _many_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
@@ -133,7 +138,7 @@ def _add_parts(
                 physical_offsets[start:stop],
                 sizes[start:stop],
                 tags_codes[start:stop],
-                int(timestamps[stop - 1]),
+                timestamps[start:stop],
             )
         )
 

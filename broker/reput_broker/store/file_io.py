@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -13,6 +14,24 @@ from .errors import DiskFull, FlushFailed
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CHUNK_BYTES = 1 << 20
 _ZEROS = bytes(_CHUNK_BYTES)
+
+
+PAGE_BYTES = 4096
+"""A page, as the flush thresholds count (RocketMQ: DefaultMappedFile.OS_PAGE_SIZE)."""
+
+
+def is_able_to_flush(flushed: int, written: int, file_size: int, least_pages: int) -> bool:
+    """Whether enough of a stream is unsynced to sync it (RocketMQ: DefaultMappedFile.isAbleToFlush).
+
+    The file that the flushed position lies in is full, or at least so many pages were begun in it since; anything
+    unsynced is enough where `least_pages` is 0. Both positions are bytes of the stream.
+    """
+    if written <= flushed:
+        return False
+    if written // file_size > flushed // file_size:
+        return True
+    pages = written % file_size // PAGE_BYTES - flushed % file_size // PAGE_BYTES
+    return pages >= least_pages
 
 
 def is_no_space(error: OSError) -> bool:
@@ -57,7 +76,13 @@ def make_directories(path: Path) -> None:
         return
     make_directories(path.parent)
     path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
+    try:
+        sync_directory(path.parent)
+    except BaseException:
+        # Found there by the next attempt, it would be taken for durable.
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        raise
 
 
 def allocate(fd: int, size: int) -> None:
@@ -76,6 +101,32 @@ def allocate(fd: int, size: int) -> None:
     position = 0
     while position < size:
         position += os.pwrite(fd, memoryview(_ZEROS)[: size - position], position)
+
+
+def create_file(path: Path, size: int) -> int:
+    """Make a file of `size` zeros that the disk has set aside, and return its descriptor, open for reading and writing.
+
+    Its bytes and its name are durable on return.
+
+    Raises:
+        DiskFull: there is no room; no file is left behind.
+        FlushFailed: the system could not make it durable; no file is left behind.
+        FileExistsError: there is one already.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        allocate(fd, size)
+        os.fsync(fd)
+        sync_directory(path.parent)
+    except BaseException as error:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            if is_no_space(error):
+                raise DiskFull(path, size) from error
+            raise FlushFailed(path, error) from error
+        raise
+    return fd
 
 
 def write_all(fd: int, data: Buffer, position: int, path: Path | str) -> None:

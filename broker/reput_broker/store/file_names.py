@@ -21,12 +21,18 @@ def file_name(base_offset: int) -> str:
     return f"{base_offset:020d}"
 
 
-def list_stream_files(directory: Path, file_size: int, *, after_crash: bool = False) -> list[int]:
+def list_stream_files(
+    directory: Path, file_size: int, *, after_crash: bool = False, strays: list[Path] | None = None
+) -> list[int]:
     """Return the start offsets of a stream's files, ascending and without a gap.
 
     Sub-directories are skipped. A last file of length 0 is removed. So is, after a crash, one that is shorter than it
     must be and holds nothing but zeros: a process leaves it that was killed while it created the file, and no byte was
     ever written to it.
+
+    A stream that can be made anew need not be refused for what a power cut does to names and lengths that were not
+    synced: where a file is missing or has length 0, the list ends, and the files from there on are added to `strays`
+    for the caller to remove.
 
     Raises:
         ForeignFile: a name is not an offset, or a length is not `file_size`.
@@ -44,11 +50,17 @@ def list_stream_files(directory: Path, file_size: int, *, after_crash: bool = Fa
             if index == len(entries) - 1 and unfinished:
                 path.unlink()
                 break
+            if strays is not None and size == 0:
+                strays.append(path)
+                continue
             raise ForeignFile(
                 path,
                 f"it has {size} bytes and the configured file size is {file_size}; "
                 "open the directory with the size it was made with, or move the file away",
             )
+        if strays or (strays is not None and starts and start != starts[-1] + file_size):
+            strays.append(path)
+            continue
         if starts and start != starts[-1] + file_size:
             raise StoreDamaged(
                 directory / file_name(starts[-1] + file_size),

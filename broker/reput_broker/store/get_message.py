@@ -3,6 +3,9 @@
 The rules look at the entries one after the other and stop at the first that does not fit any more. Both forms below
 apply the same rules in the same order: a plain loop for a few entries, array code for many. Nothing is read but the
 queue's entries; the records themselves are fetched later, as extents.
+
+An entry that holds an address in the place of its tags code is one whose extended entry could not be read: it matches
+every filter, since whoever gets the message compares the tag itself.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from reput_broker.store.consume_queue_ext_unit import MAX_ADDRESS, is_address
+from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, Units
 from reput_broker.store.results import Extent, TransferLimits
 from reput_protocol.filters import TagFilter
 
@@ -41,7 +46,7 @@ class Selection(NamedTuple):
     size: int
     extents: tuple[Extent, ...]
     missing: int
-    """Entries whose records are not in the log any more."""
+    """Entries whose records are not in the log: any more, or because the entries are damaged (`first_damaged`)."""
 
 
 def clamp_bytes(max_bytes: int) -> int:
@@ -77,9 +82,9 @@ def select_few(
             ):
                 break
         scanned += 1
-        if matches is not None and not matches(tags_code):
+        if matches is not None and not matches(tags_code) and not is_address(tags_code):
             continue
-        if physical_offset < log_start or physical_offset + size > log_end:
+        if physical_offset < log_start or physical_offset + size > log_end or size <= 0:
             missing += 1
             continue
         count += 1
@@ -107,11 +112,12 @@ def select_many(
     """Apply the same rules to an array of entries with a handful of array operations."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
-    present = (offsets >= window.min_offset) & (offsets + sizes <= window.max_offset)
+    present = (offsets >= window.min_offset) & (offsets + sizes <= window.max_offset) & (sizes > 0)
     if tag_filter is None or tag_filter.matches_all:
         matched = np.ones(len(units), dtype=np.bool_)
     else:
-        matched = tag_filter.mask(units["tags_code"].astype(np.int64))
+        codes = units["tags_code"].astype(np.int64)
+        matched = tag_filter.mask(codes) | (codes <= MAX_ADDRESS)
     taken = matched & present
 
     # What had been collected when the scan came to each entry.
@@ -141,3 +147,11 @@ def select_many(
     extent_ends = ends[np.concatenate((breaks, [len(chosen) - 1]))].tolist()
     extents = tuple(Extent(start, end - start) for start, end in zip(extent_starts, extent_ends, strict=True))
     return Selection(scanned, len(chosen), int(taken_sizes[:scanned].sum()), extents, missing)
+
+
+def first_damaged(units: Units, window: LogWindow) -> int | None:
+    """Return the index of the first entry that points to where no record can be or could have been."""
+    offsets = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    never = (offsets < 0) | (sizes <= 0) | ((offsets + sizes > window.max_offset) & (sizes != PRE_BLANK_SIZE))
+    return int(never.argmax()) if never.any() else None

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from reput_protocol.buffers import Buffer
 
-from .errors import DiskFull, FileFull, FlushFailed, ForeignFile, StoreClosed
-from .file_io import allocate, end_of_data, is_no_space, sync_data, sync_directory, zero_range
+from .errors import FileFull, FlushFailed, ForeignFile, StoreClosed
+from .file_io import create_file, end_of_data, sync_data, zero_range
 
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
 
@@ -59,7 +59,7 @@ class MappedFile:
         self.path = path
         self.size = size
         self.base_offset = base_offset
-        self._fd = _create(path, size) if create else _open(path, size)
+        self._fd = create_file(path, size) if create else _open(path, size)
         try:
             self._map: mmap.mmap | None = mmap.mmap(self._fd, size)
         except BaseException:
@@ -248,15 +248,19 @@ class MappedFile:
         Raises:
             StoreClosed: the file is shut down.
         """
-        size = min(size, self.wrote_position - position)
-        if size <= 0 or position < 0:
-            return b""
         if not self.hold():
             raise StoreClosed(f"{self.path} is closed")
         try:
-            return os.pread(self._fd, size, position)
+            return self.read_held(position, size)
         finally:
             self.release()
+
+    def read_held(self, position: int, size: int) -> bytes:
+        """The same for a caller under `hold`: it works until that is released, also in a file that was shut down."""
+        size = min(size, self.wrote_position - position)
+        if size <= 0 or position < 0:
+            return b""
+        return os.pread(self._fd, size, position)
 
     # -- lifetime ------------------------------------------------------------------------------------------
 
@@ -323,23 +327,6 @@ class MappedFile:
         with contextlib.suppress(BufferError):
             mapped.close()
         os.close(self._fd)
-
-
-def _create(path: Path, size: int) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        allocate(fd, size)
-        os.fsync(fd)
-        sync_directory(path.parent)
-    except BaseException as error:
-        os.close(fd)
-        path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            if is_no_space(error):
-                raise DiskFull(path, size) from error
-            raise FlushFailed(path, error) from error
-        raise
-    return fd
 
 
 def _open(path: Path, size: int) -> int:

@@ -1,8 +1,9 @@
 """The files of one stream in order: roll to the next, find by offset, cut, expire (RocketMQ: MappedFileQueue).
 
 One thread owns the list. It is an immutable tuple that is replaced whole, so that the flush thread and readers in
-workers see a consistent list without a lock. Creating the next file ahead (`prepare_next`) may run in a worker:
-the new file has its final name, but belongs to the list only once `last_file_for` has adopted it.
+workers see a consistent list without a lock. Two things may run in workers beside the owner: creating the next file
+ahead (`prepare_next`), which has its final name but belongs to the list only once `last_file_for` has adopted it; and
+deleting the oldest one (`delete_first`). Whoever reads a file that is not the last one holds it meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from .file_io import make_directories, sync_directory
 from .file_names import file_name, list_stream_files
 from .mapped_file import MappedFile
 
-DELETE_FILES_BATCH_MAX = 10
 DESTROY_INTERVAL_MS = 120_000
 
 
@@ -32,6 +32,7 @@ class MappedFileQueue:
         self.committed_where = 0
         self._files: tuple[MappedFile, ...] = ()
         self._create_lock = threading.Lock()
+        self._list_lock = threading.Lock()
         self._prepared: MappedFile | None = None
         self._closed = False
 
@@ -104,7 +105,8 @@ class MappedFileQueue:
             assert file.base_offset == base_offset
             if last is None:
                 self._set_marks(base_offset, base_offset)
-            self._files = (*self._files, file)
+            with self._list_lock:
+                self._files = (*self._files, file)
         return file
 
     def prepare_next(self) -> bool:
@@ -246,66 +248,46 @@ class MappedFileQueue:
         Returns:
             How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
         """
-        kept: list[MappedFile] = []
-        removed = False
-        rewritten = 0
-        for file in self._files:
-            if file.base_offset > offset:
-                _delete_now(file)
-                removed = True
-                continue
-            if offset < file.end_offset:
-                position = offset - file.base_offset
-                file.set_positions(position)
-                rewritten = file.zero_tail(position)
-            kept.append(file)
-        self._files = tuple(kept)
         self._drop_prepared()
-        if removed:
+        # From the newest on, each removal durable before the next: a crash in between must not leave a gap.
+        while self._files and self._files[-1].base_offset > offset:
+            _delete_now(self._files[-1])
+            self._files = self._files[:-1]
             sync_directory(self.directory)
+        rewritten = 0
+        last = self.last_file
+        if last is not None and offset < last.end_offset:
+            position = offset - last.base_offset
+            last.set_positions(position)
+            rewritten = last.zero_tail(position)
         end = self.max_wrote_position
         self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
         return rewritten
 
-    def delete_expired(
-        self,
-        now_ms: int,
-        reserved_ms: int,
-        *,
-        immediately: bool = False,
-        interval_ms: int = DESTROY_INTERVAL_MS,
-        batch_max: int = DELETE_FILES_BATCH_MAX,
-    ) -> int:
-        """Delete old files from the oldest on, never the last; return how many.
+    def delete_first(self, interval_ms: int = DESTROY_INTERVAL_MS, *, now_ms: int | None = None) -> bool:
+        """Delete the oldest file, never the last one. Blocks; one worker thread at a time.
 
-        Stops at the first file that is young enough, at the first that somebody still holds (it stays listed,
-        shut down, for `retry_delete_first`), or after `batch_max` files.
+        Durable on return, before the next one can be deleted: were two removals to reach the disk in the wrong order,
+        a power cut would leave a gap between the files.
 
         Args:
-            now_ms: wall-clock time, milliseconds since the epoch.
-            reserved_ms: how long a file is kept after its last change.
-            immediately: delete whatever the age.
-            interval_ms: how long holders of a file are waited for before it is given up.
-            batch_max: most files per call.
-        """
-        deleted = 0
-        for file in self._files[:-1]:
-            if deleted >= batch_max or not (immediately or now_ms >= file.last_modified_ms + reserved_ms):
-                break
-            if not file.destroy(interval_ms):
-                break
-            deleted += 1
-        self._drop_first(deleted)
-        return deleted
+            interval_ms: how long holders of the file are waited for before it is given up.
+            now_ms: a monotonic clock's reading; taken from the system if it is not given.
 
-    def retry_delete_first(
-        self, interval_ms: int = DESTROY_INTERVAL_MS, *, now_ms: int | None = None
-    ) -> bool:
-        """Delete the oldest file if an earlier attempt found somebody holding it; True if it is gone now."""
-        first = self.first_file
-        if first is None or first.is_available or not first.destroy(interval_ms, now_ms=now_ms):
+        Returns:
+            False if there is none to delete, or if somebody still holds it: then it lets no new reader in and stays
+            listed until the same call, repeated, finds it released or its time up (RocketMQ: retryDeleteFirstFile).
+
+        Raises:
+            FlushFailed: the file is gone, but the removal of its name is not certain.
+            OSError: its name could not be removed; it stays listed and may be tried again.
+        """
+        files = self._files
+        if len(files) < 2 or not files[0].destroy(interval_ms, now_ms=now_ms):
             return False
-        self._drop_first(1)
+        with self._list_lock:
+            self._files = self._files[1:]
+        sync_directory(self.directory)
         return True
 
     def delete_last(self) -> bool:
@@ -320,11 +302,6 @@ class MappedFileQueue:
         end = self.max_wrote_position
         self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
         return True
-
-    def _drop_first(self, count: int) -> None:
-        if count:
-            self._files = self._files[count:]
-            sync_directory(self.directory)
 
     def _drop_prepared(self) -> None:
         with self._create_lock:

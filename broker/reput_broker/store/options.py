@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reput_protocol.host import Host
+
+if TYPE_CHECKING:
+    from reput_broker.store.dispatch import DispatchBatch, QueueRows
 
 QUEUE_UNIT_BYTES = 20
 
@@ -16,6 +20,9 @@ DELAY_LEVELS_MS: tuple[int, ...] = (
     1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000,
     360_000, 420_000, 480_000, 540_000, 600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
 )  # fmt: skip
+
+FilterBitMaps = Callable[["DispatchBatch", "QueueRows"], "Sequence[bytes | None] | None"]
+"""For each message of the rows the bit map of the consumers whose filters let it through; None where there is none."""
 
 EventHandler = Callable[[str, Mapping[str, object]], None]
 """Called with a fixed phrase and its facts; from whatever thread noticed, so it must be quick and thread-safe."""
@@ -41,7 +48,7 @@ def _default_host() -> Host:
 class StoreOptions:
     """Geometry, durability and limits of one store directory.
 
-    The two file sizes are part of the format: a directory opened with other sizes is refused (docs/formats.md).
+    The file sizes are part of the format: a directory opened with other sizes is refused (docs/formats.md).
     """
 
     data_dir: Path
@@ -50,6 +57,12 @@ class StoreOptions:
     """Bytes per CommitLog file."""
     consume_queue_entries: int = 300_000
     """Units (20 bytes each) per ConsumeQueue file."""
+    index_enabled: bool = True
+    """Keep an index of message keys (RocketMQ: messageIndexEnable)."""
+    index_slots: int = 5_000_000
+    """Hash slots per index file (RocketMQ: maxHashSlotNum)."""
+    index_entries: int = 20_000_000
+    """Entries per index file, counting the first, which is never used (RocketMQ: maxIndexNum)."""
     flush_sync: bool = True
     """Serve readers only what is flushed (SYNC_FLUSH); otherwise whatever was appended (ASYNC_FLUSH)."""
     message_bytes_max: int = 4 << 20
@@ -60,8 +73,16 @@ class StoreOptions:
     """The IPv4 address that records and offset message ids name as their store."""
     memory_bytes: int = field(default_factory=physical_memory_bytes)
     """Memory by which "still in memory" is judged."""
+    consume_queue_ext: bool = False
+    """Keep extended entries beside the queues (RocketMQ: enableConsumeQueueExt)."""
+    consume_queue_ext_file_size: int = 48 << 20
+    """Bytes per file of extended entries (RocketMQ: mappedFileSizeConsumeQueueExt)."""
+    filter_bit_maps: FilterBitMaps | None = None
+    """Makes the bit maps of extended entries (RocketMQ: CommitLogDispatcherCalcBitMap); None leaves them out."""
+    filter_bit_map_bits: int = 112
+    """Length of such a bit map, a multiple of 8 (RocketMQ: bitMapLengthConsumeQueueExt, set by its bloom filter)."""
     queue_files_open_max: int = 512
-    """How many ConsumeQueue files stay open at once, over all queues."""
+    """How many files of queues stay open at once, over all queues."""
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """Delay of each level, from level 1."""
     check_crc: bool = True
@@ -75,6 +96,11 @@ class StoreOptions:
         return self.consume_queue_entries * QUEUE_UNIT_BYTES
 
     @property
+    def index_dir(self) -> Path:
+        """Where the index files lie."""
+        return self.data_dir / "index"
+
+    @property
     def commit_log_dir(self) -> Path:
         """Where the CommitLog files lie."""
         return self.data_dir / "commitlog"
@@ -83,6 +109,11 @@ class StoreOptions:
     def consume_queue_dir(self) -> Path:
         """Where the ConsumeQueue directories lie."""
         return self.data_dir / "consumequeue"
+
+    @property
+    def consume_queue_ext_dir(self) -> Path:
+        """Where the directories of extended entries lie."""
+        return self.data_dir / "consumequeue_ext"
 
     def validate(self) -> None:
         """Check every option against the format's limits.
@@ -98,6 +129,26 @@ class StoreOptions:
         if self.consume_queue_entries < 1 or self.consume_queue_file_size > 0x7FFFFFFF:
             problems.append(
                 f"consume_queue_entries is {self.consume_queue_entries}; it must be 1 to 107374182"
+            )
+        if self.index_slots < 1 or self.index_entries < 2:
+            problems.append(
+                f"index_slots is {self.index_slots} and index_entries is {self.index_entries}; they must be at least 1 "
+                "and 2"
+            )
+        elif 40 + 4 * self.index_slots + 20 * self.index_entries > 0x7FFFFFFF:
+            problems.append(
+                f"index_slots ({self.index_slots}) and index_entries ({self.index_entries}) make a file of more than "
+                "2147483647 bytes"
+            )
+        if self.filter_bit_map_bits % 8 or not 8 <= self.filter_bit_map_bits <= 8 * 32_747:
+            problems.append(
+                f"filter_bit_map_bits is {self.filter_bit_map_bits}; it must be a multiple of 8, 8 to 261976"
+            )
+        ext_file_min = 24 + self.filter_bit_map_bits // 8
+        if not ext_file_min <= self.consume_queue_ext_file_size <= 0x7FFFFFFF:
+            problems.append(
+                f"consume_queue_ext_file_size is {self.consume_queue_ext_file_size}; "
+                f"it must be {ext_file_min} to 2147483647 bytes"
             )
         if not 1 <= self.message_bytes_max <= 8 << 20:
             problems.append(f"message_bytes_max is {self.message_bytes_max}; it must be 1 to 8388608 bytes")

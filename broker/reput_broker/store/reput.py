@@ -18,7 +18,7 @@ from typing import NoReturn
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch, Dispatcher, MessageArrivingListener, rows_by_queue
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.errors import FileMissing, StoreDamaged
 from reput_broker.store.recovery import REPAIR_REMEDY
 from reput_broker.store.stats import StoreStats
 from reput_protocol.record_batch import DispatchRows, scan_dispatch
@@ -71,7 +71,15 @@ class Reput:
         limit = self._limit()
         position = max(self.position, self._log.min_offset)
         while position < limit:
-            data, rows = self._scan(position, limit, max_bytes)
+            try:
+                data, rows = self._scan(position, limit, max_bytes)
+            except FileMissing:
+                if position >= self._log.min_offset:
+                    raise
+                position = (
+                    self._log.min_offset
+                )  # the file expired meanwhile: who is so far behind goes on after it
+                continue
             if rows.consumed:
                 self._dispatch(position, data, rows)
                 position += rows.consumed

@@ -18,7 +18,7 @@ from pathlib import Path
 from reput_protocol.buffers import Buffer
 
 from .errors import DiskFull, FileMissing, FlushFailed
-from .file_io import is_no_space, sync_data, sync_directory, write_all, zero_range
+from .file_io import is_able_to_flush, is_no_space, sync_data, sync_directory, write_all, zero_range
 from .file_names import file_name, list_stream_files
 from .queue_files import QueueFile, QueueFileCache
 
@@ -29,11 +29,11 @@ class SparseFileQueue:
     """Bytes `[first_start, end)` of a stream, in files of `file_size` bytes.
 
     `flushed <= end`; both are positions in the stream. Without files, `is_empty` and both are 0. One thread
-    writes, cuts and deletes; `flush` may run in another meanwhile.
+    writes, cuts and destroys; `flush` and `drop_first` may each run in another meanwhile.
     """
 
     __slots__ = (
-        "_cache", "_flush_error", "_generation", "_last_path", "_lock", "_names_dirty",
+        "_cache", "_flush_error", "_generation", "_last_path", "_lock", "_names_dirty", "_strays",
         "directory", "end", "file_size", "first_start", "flushed", "is_empty", "last_start",
     )  # fmt: skip
 
@@ -45,6 +45,7 @@ class SparseFileQueue:
         self._flush_error: FlushFailed | None = None
         self._generation = 0
         self._names_dirty = False
+        self._strays: list[Path] = []
         self._forget_files()
 
     def _forget_files(self) -> None:
@@ -52,19 +53,35 @@ class SparseFileQueue:
         self.first_start = self.last_start = self.end = self.flushed = 0
         self._last_path = ""
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find the files; each counts as completely written and flushed until recovery knows better.
+
+        Names and lengths of files are synced with the next `flush`, so that a power cut may take those of one file
+        and leave those of a later one. With `after_crash` the stream then ends there; `drop_strays` removes the rest.
 
         Raises:
             ForeignFile: a file that this store with this file size did not write.
             StoreDamaged: a file in the middle is missing.
         """
-        starts = list_stream_files(self.directory, self.file_size) if self.directory.is_dir() else []
+        self._strays = []
+        starts: list[int] = []
+        if self.directory.is_dir():
+            strays = self._strays if after_crash else None
+            starts = list_stream_files(self.directory, self.file_size, strays=strays)
         if starts:
             self.is_empty = False
             self.first_start = starts[0]
             self._set_last(starts[-1])
             self.end = self.flushed = starts[-1] + self.file_size
+
+    def drop_strays(self) -> int:
+        """Delete the files that `load` found behind a gap, durably; return how many there were."""
+        strays, self._strays = self._strays, []
+        for path in strays:
+            path.unlink()
+        if strays:
+            sync_directory(self.directory)
+        return len(strays)
 
     def _set_last(self, start: int) -> None:
         self.last_start = start
@@ -86,12 +103,24 @@ class SparseFileQueue:
         """Return the bytes at a position, all within one file.
 
         Raises:
-            FileMissing: somebody deleted the file.
+            FileMissing: the file has been deleted; `first_start` tells whether by `drop_first`.
         """
         start = position - position % self.file_size
         file = self._lease(start)
         try:
             return os.pread(file.fd, size, position - start)
+        finally:
+            self._cache.release(file)
+
+    def modified_ms(self, start: int) -> int:
+        """Return when the file that starts there was last modified, in milliseconds, as the file system says.
+
+        Raises:
+            FileMissing: somebody deleted the file.
+        """
+        file = self._lease(start)
+        try:
+            return os.fstat(file.fd).st_mtime_ns // 1_000_000
         finally:
             self._cache.release(file)
 
@@ -182,6 +211,10 @@ class SparseFileQueue:
         """Bytes written and not yet known to be on the disk."""
         return self.end - self.flushed
 
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        return is_able_to_flush(self.flushed, self.end, self.file_size, least_pages)
+
     def flush(self) -> int:
         """Bring everything written before the call to the disk, names included; return the flushed position.
 
@@ -196,16 +229,20 @@ class SparseFileQueue:
             generation = self._generation
             position, end = self.flushed, self.end
             names_dirty, self._names_dirty = self._names_dirty, False
-        while position < end:
-            start = position - position % self.file_size
-            try:
-                self._sync_file(start)
-            except FileMissing:
-                if generation == self._generation and start >= self.first_start:
-                    raise
-            position = start + self.file_size
-        if names_dirty:
-            self._sync_names(generation)
+        try:
+            while position < end:
+                start = position - position % self.file_size
+                try:
+                    self._sync_file(start)
+                except FileMissing:
+                    if generation == self._generation and start >= self.first_start:
+                        raise
+                position = start + self.file_size
+            if names_dirty:
+                self._sync_names(generation)
+        except BaseException:
+            self._names_dirty = self._names_dirty or names_dirty
+            raise
         with self._lock:
             if generation == self._generation:
                 self.flushed = max(self.flushed, end)
@@ -222,8 +259,8 @@ class SparseFileQueue:
             self._cache.release(file)
 
     def _sync_names(self, generation: int) -> None:
-        # The queue's directory and its topic's may be new as well: each name lies in the directory above.
-        for directory in (self.directory, self.directory.parent, self.directory.parent.parent):
+        # The queue's directory may be new, and its topic's, and `consumequeue` itself: each name lies in the one above.
+        for directory in (self.directory, *self.directory.parents[:3]):
             try:
                 sync_directory(directory)
             except FileNotFoundError:
@@ -273,14 +310,29 @@ class SparseFileQueue:
             self._cache.release(file)
 
     def drop_first(self) -> bool:
-        """Delete the oldest file; False, and nothing done, if it is the only one or there is none."""
-        if self.is_empty or self.first_start == self.last_start:
-            return False
-        start = self.first_start
+        """Delete the oldest file; False, and nothing done, if it is the only one or there is none. Blocks.
+
+        Durable on return: were two removals to reach the disk in the wrong order, a power cut would leave a gap.
+
+        Raises:
+            FlushFailed: the file is gone, but the disk did not confirm it; final.
+        """
         with self._lock:
+            if self.is_empty or self.first_start == self.last_start:
+                return False
+            start = self.first_start
             self.first_start = start + self.file_size
             self.flushed = max(self.flushed, self.first_start)
-        self._delete(start)
+            generation = self._generation
+            self._delete(start)
+        try:
+            sync_directory(self.directory)
+        except FileNotFoundError:
+            if generation == self._generation:
+                raise
+        except FlushFailed as error:
+            self._flush_error = error
+            raise
         return True
 
     def destroy(self) -> None:

@@ -1,22 +1,16 @@
 """The extended entries of a queue, which RocketMQ keeps beside it with `enableConsumeQueueExt` (ConsumeQueueExt).
 
-    i16 size of the unit, i64 tags code, i64 store time, i16 bytes of the bitmap, bitmap
-
-The ConsumeQueue unit then holds, instead of its tags code, the unit's position in these files minus 2^63.
+Their form, and what the ConsumeQueue unit then holds instead of its tags code, stands in `consume_queue_ext_unit.py`.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from pathlib import Path
 
+from reput_broker.store.consume_queue_ext_unit import EXT_UNIT, MIN_ADDRESS
 from reput_broker.store_tools.layout import Stream, read_stream
 from reput_broker.store_tools.unit_files import OpenFiles
-
-EXT_ADDRESS_MAX = -2_147_483_649
-"""A tags code up to this is the address of an extended entry."""
-_HEAD = struct.Struct(">hqqh")
 
 
 class ExtUnits:
@@ -34,15 +28,15 @@ class ExtUnits:
 
     def difference(self, address: int, tags_code: int) -> str:
         """Say how the entry at an address contradicts its record; empty if it does not."""
-        position = address + (1 << 63)
+        position = address - MIN_ADDRESS
         file = self._stream.find(position)
         if file is None:
             return f"its extended entry at {position} is in no file"
-        head = os.pread(self._files.fd(file.path), _HEAD.size, position - file.start)
-        if len(head) < _HEAD.size:
+        head = os.pread(self._files.fd(file.path), EXT_UNIT.size, position - file.start)
+        if len(head) < EXT_UNIT.size:
             return f"its extended entry at {position} is cut short"
-        size, code, _, bitmap = _HEAD.unpack(head)
-        if bitmap < 0 or size != _HEAD.size + bitmap:
+        size, code, _, bitmap = EXT_UNIT.unpack(head)
+        if bitmap < 0 or size != EXT_UNIT.size + bitmap:
             return f"its extended entry at {position} of {file.path} has size {size} and a bitmap of {bitmap} bytes"
         if code != tags_code:
             return (

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store_tools.log_reader import LogBatch
-from reput_broker.store_tools.property_shapes import PropertyShapes, java_hashes
+from reput_broker.store_tools.property_shapes import PropertyShapes
 from reput_protocol.columns import IntArray
 from reput_protocol.hashing import index_hash, java_hash
+from reput_protocol.index_keys import index_hashes, index_keys
 from reput_protocol.names import SCHEDULE_TOPIC
-from reput_protocol.properties import decode_properties
+from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
+from reput_protocol.properties_table import java_hashes
 from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_ROLLBACK
 from reput_protocol.tag_codes import parked_tags_code, tags_code_in
 
@@ -35,10 +37,7 @@ class KeyHashes(NamedTuple):
 def keys_of(topic: str, properties: bytes) -> list[str]:
     """Return what one record is filed under."""
     found = decode_properties(properties)
-    unique = found.get("UNIQ_KEY")
-    keys = [f"{topic}#{unique}"] if unique else []
-    keys += [f"{topic}#{token}" for token in found.get("KEYS", "").split(" ") if token]
-    return keys
+    return index_keys(topic, found.get(UNIQ_KEY), found.get(KEYS))
 
 
 def tags_codes(
@@ -71,15 +70,15 @@ def key_hashes(batch: LogBatch, topics: list[bytes], shapes: PropertyShapes) -> 
     prefix_of = {
         topic: java_hash(topic.decode("utf-8", "replace") + "#") & 0xFFFF_FFFF for topic in set(topics)
     }
-    prefixes: IntArray | int = prefix_of[topics[0]]
+    prefixes: NDArray[np.uint32] | int = prefix_of[topics[0]]
     if len(topics) > 1:
-        prefixes = np.array([prefix_of[topic] for topic in topics], np.int64)
+        prefixes = np.array([prefix_of[topic] for topic in topics], np.uint32)
     for shaped in shapes.shaped:
         parts = [shaped.values[b"UNIQ_KEY"]] if b"UNIQ_KEY" in shaped.values else []
         own = prefixes if isinstance(prefixes, int) else prefixes[shaped.rows]
         for start, stop in parts + shaped.key_tokens:
             rows_found.append(shaped.rows)
-            hashes_found.append(_positive(java_hashes(shaped.table[:, start:stop], own)))
+            hashes_found.append(index_hashes(java_hashes(shaped.table[:, start:stop], own)).astype(np.int32))
     for row in shapes.alone:
         topic = topics[row if len(topics) > 1 else 0].decode("utf-8", "replace")
         keys = keys_of(topic, bytes(columns.properties(row)))
@@ -95,8 +94,3 @@ def key_hashes(batch: LogBatch, topics: list[bytes], shapes: PropertyShapes) -> 
     if transaction.any():
         order = order[(transaction != TRANSACTION_ROLLBACK)[rows[order]]]
     return KeyHashes(rows[order], hashes[order])
-
-
-def _positive(hashes: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Make hashes non-negative as the index does: the one without a positive twin becomes 0."""
-    return np.where(hashes == -0x8000_0000, 0, np.abs(hashes)).astype(np.int32)

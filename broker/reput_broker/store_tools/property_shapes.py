@@ -76,20 +76,6 @@ def property_shapes(batch: LogBatch) -> PropertyShapes:
     return PropertyShapes(shaped, alone)
 
 
-def java_hashes(text: Bytes2D, prefixes: IntArray | int = 0) -> NDArray[np.int32]:
-    """Java's hash of an ASCII text per row, each behind a prefix whose own hash is given."""
-    size = text.shape[1]
-    powers = np.array([pow(31, size - 1 - at, 1 << 32) for at in range(size)], np.uint32)
-    shift = pow(31, size, 1 << 32)
-    if isinstance(prefixes, int):
-        start: Any = np.uint32(prefixes * shift & 0xFFFF_FFFF)
-    else:
-        start = (prefixes.astype(np.uint32) * np.uint32(shift)).astype(np.uint32)
-    value = (text.astype(np.uint32) @ powers + start).astype(np.uint32)
-    hashes: NDArray[np.int32] = value.view(np.int32)
-    return hashes
-
-
 class _Shape(NamedTuple):
     values: dict[bytes, tuple[int, int]]
     key_tokens: list[tuple[int, int]]

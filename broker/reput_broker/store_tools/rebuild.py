@@ -21,6 +21,7 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch, rows_by_queue
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import sync_directory
+from reput_broker.store.foreign_files import files_below
 from reput_broker.store.options import DELAY_LEVELS_MS, StoreOptions, ignore_event
 from reput_broker.store_tools.layout import QueueDirectory, StoreLayout
 from reput_broker.store_tools.log_reader import LogBatch, LogEnd, read_log
@@ -118,11 +119,10 @@ def refuse_other_queues(root: Path) -> None:
         ("consumequeue_ext", "extended queue entries (enableConsumeQueueExt)"),
     ):
         directory = root / name
-        for path in sorted(directory.rglob("*")) if directory.is_dir() else ():
-            if path.is_file():
-                raise ForeignFile(
-                    path, f"a rebuild does not make {kind}; move {directory} away to go on without them"
-                )
+        for path in files_below(directory):
+            raise ForeignFile(
+                path, f"a rebuild does not make {kind}; move {directory} away to go on without them"
+            )
 
 
 def rebuild(

@@ -18,30 +18,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from reput_broker.config_file import ConfigFile, encode
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.consume_queue_unit import UNIT_BYTES
 from reput_broker.store.file_io import sync_directory
 from reput_broker.store_tools.layout import Geometry, StoreLayout
+from reput_broker.store_tools.queue_ends import queue_ends
 from reput_broker.store_tools.rebuild import QueuesRebuild, rebuild
-from reput_broker.store_tools.repair_files import (
-    copy_part,
-    cut_log,
-    data_end,
-    move,
-    overwrite,
-    resize,
-)
+from reput_broker.store_tools.repair_files import copy_part, cut_log, data_end, move, overwrite, resize
 from reput_broker.store_tools.repair_plan import RepairPlan
 from reput_broker.store_tools.report import Progress, no_progress
 from reput_broker.store_tools.tables import apply_journal, find_journal, offsets_in, table_in_force
-from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.store_tools.verify import Verification
 
-_READ_UNITS = 65_536
 _TABLES = (
     "consumerOffset.json",
     "consumerOffset.json.bak",
@@ -77,7 +67,8 @@ def apply_repair(
     if plan.cut is not None:
         start = max((file.start for file in layout.log.files if file.start <= plan.cut.offset), default=0)
         _write_checkpoint(root, FlushMark(plan.cut.offset, start), None)
-    AbortMarker(layout.abort).create()
+    if plan.touches_log_or_queues:
+        AbortMarker(layout.abort).create()
     for mend in plan.mends:
         overwrite(mend.file, mend.position, mend.right)
     for path, _ in plan.aside:
@@ -100,13 +91,25 @@ def apply_repair(
         # Without new queues the next start drops the units of the last file's records, and makes them anew.
         last = max((file.start for file in after.layout.log.files if file.start < after.log_end), default=0)
         queues_offset = after.log_end if plan.rebuild_queues else last
-        _write_checkpoint(root, FlushMark(after.log_end, queues_offset), after)
-    if plan.clamp:
-        ends = _queue_ends(
-            StoreLayout(root, layout.log.directories, _geometry_of(verification)), after.log_end
+        entries = sum(queue_ends(_layout_now(verification), queues_offset).values())
+        _write_checkpoint(root, FlushMark(after.log_end, queues_offset, entries & 0xFFFF_FFFF), after)
+    elif plan.touches_log_or_queues and verification.mark is not None:
+        # The next start takes the mark for one that was left in the middle of work: it counts entries then.
+        mark = verification.mark
+        entries = sum(queue_ends(_layout_now(verification), mark.queues_offset).values())
+        _write_checkpoint(
+            root, FlushMark(mark.flushed_offset, mark.queues_offset, entries & 0xFFFF_FFFF), None
         )
+    if plan.clamp:
+        ends = queue_ends(_layout_now(verification), after.log_end)
         lines += _clamp_offsets(layout.config_dir, ends)
     return RepairResult(side, after.log_end, lines)
+
+
+def _layout_now(verification: Verification) -> StoreLayout:
+    """Look at the directory again."""
+    directories = verification.layout.log.directories
+    return StoreLayout(verification.root, directories, _geometry_of(verification))
 
 
 def _geometry_of(verification: Verification) -> Geometry:
@@ -194,28 +197,6 @@ def _write_checkpoint(root: Path, mark: FlushMark, after: Verification | None) -
         checkpoint.flush()
     finally:
         checkpoint.close()
-
-
-def _queue_ends(layout: StoreLayout, log_end: int) -> dict[tuple[str, int], int]:
-    """Where each queue ends once the units of records that are gone are gone too."""
-    ends: dict[tuple[str, int], int] = {}
-    files = OpenFiles()
-    try:
-        for queue in layout.queues:
-            units = UnitFiles(queue.stream, files)
-            end = units.end
-            while end > units.first:
-                first = max(units.first, end - _READ_UNITS)
-                offsets = units.read(first, end - first)["physical_offset"]
-                kept = np.flatnonzero(offsets < log_end)
-                if len(kept):
-                    end = first + int(kept[-1]) + 1
-                    break
-                end = first
-            ends[queue.topic, queue.queue_id] = end
-    finally:
-        files.close()
-    return ends
 
 
 def _clamp_offsets(config: Path, ends: dict[tuple[str, int], int]) -> list[str]:

@@ -10,9 +10,7 @@ from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.store_tools.mend import Mend, find_mend, renumber
 from reput_broker.store_tools.rebuild import refuse_other_queues
-from reput_broker.store_tools.repair_files import (
-    data_end,
-)
+from reput_broker.store_tools.repair_files import data_end
 from reput_broker.store_tools.start_rules import start_checks_from
 from reput_broker.store_tools.tables import table_in_force
 from reput_broker.store_tools.verify import LOST_PAGE, Verification
@@ -62,6 +60,13 @@ class RepairPlan:
             or self.new_checkpoint
             or self.drop_index
             or self.clamp
+        )
+
+    @property
+    def touches_log_or_queues(self) -> bool:
+        """Whether a start has more to check afterwards than the index."""
+        return bool(
+            self.mends or self.resize or self.cut or self.aside or self.rebuild_queues or self.new_checkpoint
         )
 
     def lines(self) -> list[str]:

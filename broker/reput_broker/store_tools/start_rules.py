@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
+from reput_broker.store.opening import digest_of_ends
+from reput_broker.store_tools.queue_ends import queue_ends
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.store_tools.verify import Verification
 from reput_broker.store_tools.verify_checkpoint import checkpoint_min_time
@@ -17,13 +17,17 @@ def start_checks_from(verification: Verification) -> int:
     """Return the log offset before which a start does not look at records."""
     mark, files = verification.mark, verification.layout.log.files
     if mark is not None and not verification.stopped:
+        entries = sum(queue_ends(verification.layout, mark.queues_offset).values())
+        if entries & 0xFFFF_FFFF != mark.queues_digest:
+            return (
+                files[0].start if files else 0
+            )  # queues that lack entries are made anew from all of the log
         return _file_by(verification, min(mark.flushed_offset, mark.queues_offset), None)
     if mark is None and not verification.stopped:
         return _file_by(verification, None, checkpoint_min_time(verification.root))
-    if mark is not None and mark.queues_offset >= mark.flushed_offset:
-        digest, indexed = _queue_ends(verification)
-        if digest == mark.queues_digest:
-            return _file_by(verification, max(indexed, mark.flushed_offset), None)
+    is_complete = mark is not None and mark.queues_offset >= mark.flushed_offset
+    if mark is not None and is_complete and _queues_digest(verification) == mark.queues_digest:
+        return _file_by(verification, mark.flushed_offset, None)
     return files[0].start if files else 0
 
 
@@ -45,16 +49,16 @@ def _file_by(verification: Verification, offset: int | None, time_ms: int | None
     return files[0].start if files else 0
 
 
-def _queue_ends(verification: Verification) -> tuple[int, int]:
-    """The checksum that an orderly stop makes of where all queues end, and the furthest end of an indexed record."""
-    ends: list[tuple[str, int, int, int]] = []
+def _queues_digest(verification: Verification) -> int:
+    """The checksum that an orderly stop makes of where all queues begin and end."""
+    ends: list[tuple[str, int, int, int, int]] = []
     files = OpenFiles()
     try:
         for queue in verification.layout.queues:
             if queue.stream.files:
                 units = UnitFiles(queue.stream, files)
                 offset, size, _ = units.read(units.end - 1, 1)[0].tolist()
-                ends.append((queue.topic, queue.queue_id, units.end, offset + size))
+                ends.append((queue.topic, queue.queue_id, units.first, units.end, offset + size))
     finally:
         files.close()
-    return crc32(repr(sorted(ends)).encode()), max((end[3] for end in ends), default=0)
+    return digest_of_ends(ends)

@@ -68,6 +68,7 @@ class IndexCheck:
             total += raw.used - 1
         self._total = total
         self._cursor = 0
+        self._compared_until = -1
         self._begin_offset = self._files[0].header.begin_phy_offset if total else -1
         self._begin_times = [raw.header.begin_timestamp for raw in self._files]
         self._last_keys: set[tuple[int, int]] = set()
@@ -135,6 +136,8 @@ class IndexCheck:
         if batch.offset < self._begin_offset:
             keep = offsets >= self._begin_offset
             rows, hashes, offsets = rows[keep], hashes[keep], offsets[keep]
+        self._pass_over(batch.offset)
+        self._compared_until = stop_offset
         count = len(rows)
         if not count:
             return
@@ -151,6 +154,15 @@ class IndexCheck:
             self._compare_sets(batch, topics, rows, hashes.astype(np.int64), offsets, times, stop_offset)
         last = int(offsets[-1])
         self._last_keys = {(last, int(value)) for value in hashes[offsets == last]}
+
+    def _pass_over(self, offset: int) -> None:
+        """Leave out the entries of a stretch of the log that could not be read, or has expired."""
+        while offset > self._compared_until and self._cursor < self._total:
+            behind = self._read(self._cursor, _SLACK)["offset"].astype(np.int64) < offset
+            count = int(np.argmin(behind)) if not behind.all() else len(behind)
+            self._cursor += count
+            if count < len(behind) or not count:
+                return
 
     def _compare_sets(
         self,

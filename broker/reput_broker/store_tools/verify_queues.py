@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from reput_broker.store.consume_queue_ext_unit import is_address
 from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES, UNIT_DTYPE, Units
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store_tools.ext_units import EXT_ADDRESS_MAX, ExtUnits
+from reput_broker.store_tools.ext_units import ExtUnits
 from reput_broker.store_tools.layout import StoreLayout, Stream
 from reput_broker.store_tools.log_reader import Damage
 from reput_broker.store_tools.queue_rows import QueueRun
@@ -131,7 +132,7 @@ class QueueCheck:
                 if unit[name] == wanted[name]:
                     continue
                 found = int(unit[name])
-                if name == "tags_code" and self._ext is not None and found <= EXT_ADDRESS_MAX:
+                if name == "tags_code" and self._ext is not None and is_address(found):
                     wrong = self._ext.difference(found, int(wanted[name]))
                     if wrong:
                         self._fault(path, position + shift, f"unit {at}: {wrong}")

@@ -9,6 +9,7 @@ from reput_client import admin as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.pull_result import FoundMessages
 from reput_client.received import ReceivedMessage
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_protocol.bodies import ClusterInfo, TopicConfig, TopicRoute, TopicStats
@@ -93,6 +94,20 @@ class Admin(BlockingClient):
     def earliest_message_time_ms(self, topic: str, queue_id: int) -> int | None:
         """Return when the first message of the queue was stored, in ms since 1970, or None if it is empty."""
         return self._runtime.run(self._admin.earliest_message_time_ms(topic, queue_id))
+
+    def find_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = 32,
+        begin: datetime | int | None = None,
+        end: datetime | int | None = None,
+    ) -> FoundMessages:
+        """Return messages with this unique id or key, newest first; see `reput_client.Admin.find_messages`."""
+        return self._runtime.run(
+            self._admin.find_messages(topic, key, max_messages=max_messages, begin=begin, end=end)
+        )
 
     def view_message(self, offset_message_id: str) -> ReceivedMessage:
         """Return the message with this offset message id; raises `NotFound` or `InvalidMessage`."""

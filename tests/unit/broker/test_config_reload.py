@@ -42,6 +42,15 @@ def test_live_options_change_for_everybody_and_others_wait() -> None:
     assert (sources.config_reload_ok, sources.config_reload_time_s) == (True, 7.0)
 
 
+def test_a_reload_changes_no_other_configuration() -> None:
+    config, other = BrokerConfig(), BrokerConfig()
+    reload, _ = reloader(config, {"topics": {"auto_create": False}})
+    reload.reload()
+    assert not config.topics.auto_create
+    assert other.topics.auto_create
+    assert BrokerConfig().topics.auto_create
+
+
 def test_a_mistake_changes_nothing() -> None:
     config = BrokerConfig()
     reload, sources = reloader(config, {"limits": {"connections": 9, "frame_size": 1}})

@@ -16,6 +16,7 @@ from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.pending_puts import PendingRequest, PendingRun
 from reput_broker.request import PutRun, Response
 from reput_broker.store.errors import StoreReadOnly
+from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.results import RunResult
 from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.commands import PutMessageHeader, PutMessageResult
@@ -36,6 +37,9 @@ class FakeStore:
     @property
     def flush_behind_bytes(self) -> int:
         return self.written - self.flushed_offset
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        return is_able_to_flush(self.flushed_offset, self.written, 1 << 20, least_pages)
 
     def flush_commit_log(self) -> int:
         target = self.written
@@ -80,7 +84,7 @@ class Bench:
         self.service.answer_when_flushed(self.store.written, PendingRequest(request, response, 1))
 
     async def answered(self, count: int) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while len(self.answers) < count:
                 await trio.sleep(0.002)
 
@@ -156,20 +160,97 @@ async def test_a_failed_sync_is_final_and_everybody_is_told() -> None:
 
 @pytest.mark.trio
 async def test_asynchronous_flush_syncs_by_the_clock_and_at_once_for_who_waits() -> None:
-    bench = Bench("async", flush_interval="30ms")
+    bench = Bench("async", flush_interval="30ms", flush_least_pages=0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.service.run)
         bench.store.written += 100
         bench.service.wrote()
         await trio.sleep(0.005)
         assert bench.store.syncs == 0
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while bench.store.flushed_offset < 100:
                 await trio.sleep(0.005)
         bench.put(1)
         await bench.answered(1)
         nursery.cancel_scope.cancel()
     assert bench.answers[0][1].code == 0
+
+
+@pytest.mark.trio
+async def test_asynchronous_flush_waits_for_pages_or_for_the_thorough_round(
+    by_the_clock: trio.testing.MockClock,
+) -> None:
+    """(RocketMQ: FlushRealTimeService, with its figures.)"""
+    bench = Bench("async", flush_least_pages=4)
+    store = bench.store
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        await trio.sleep(0.1)
+        store.written = 4 * 4096 - 1
+        await trio.sleep(9.8)
+        assert store.syncs == 0, "three pages and something are too little"
+        await trio.sleep(0.2)  # the round at 10 s
+        assert (store.syncs, store.flushed_offset) == (1, 4 * 4096 - 1)
+        store.written = 7 * 4096 - 1
+        await trio.sleep(5)
+        assert store.syncs == 1, "from the fourth page on, three have been begun"
+        store.written = 7 * 4096
+        await trio.sleep(0.5)
+        assert (store.syncs, store.flushed_offset) == (2, 7 * 4096)
+        await trio.sleep(100)
+        assert store.syncs == 2, "nothing is synced that is on the disk already"
+        store.written += 1
+        bench.put(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (store.syncs, len(bench.answers)) == (3, 1), "who waits gets a sync at once"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_file_that_is_full_is_synced_at_the_next_look(by_the_clock: trio.testing.MockClock) -> None:
+    bench = Bench("async", flush_interval="2s", flush_least_pages=4, flush_thorough_interval="5m")
+    store = bench.store
+    store.written = store.flushed_offset = (1 << 20) - 100
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        await trio.sleep(0.1)
+        store.written = (1 << 20) - 1
+        await trio.sleep(10)
+        assert store.syncs == 0
+        store.written = 1 << 20
+        await trio.sleep(2)
+        assert store.flushed_offset == 1 << 20
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_thresholds_change_while_it_runs_and_mean_nothing_to_group_commit(
+    by_the_clock: trio.testing.MockClock,
+) -> None:
+    bench = Bench("async", flush_least_pages=4)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        await trio.sleep(0.1)
+        bench.store.written = 1
+        await trio.sleep(1)
+        assert bench.store.syncs == 0
+        object.__setattr__(bench.service._config, "flush_least_pages", 0)  # as a reload does
+        await trio.sleep(0.5)
+        assert bench.store.syncs == 1
+        nursery.cancel_scope.cancel()
+    bench = Bench("sync", flush_least_pages=100, flush_thorough_interval="10m")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        bench.store.written = 1
+        bench.service.wrote()
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.store.syncs == 1
+        bench.put(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (bench.store.syncs, len(bench.answers)) == (2, 1)
+        await trio.sleep(3600)
+        assert bench.store.syncs == 2, "no clock syncs anything"
+        nursery.cancel_scope.cancel()
 
 
 class RunClient:
@@ -229,7 +310,7 @@ async def test_a_run_whose_sync_fails_or_is_late_gets_its_receipts_and_the_truth
         await bench.service.flush_now()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.service.expire)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while not client.flushes:
                 await trio.sleep(0.002)
         nursery.cancel_scope.cancel()

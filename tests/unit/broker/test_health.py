@@ -1,3 +1,9 @@
+from pathlib import Path
+
+import pytest
+import trio
+
+from reput_broker import Broker, BrokerConfig
 from reput_broker.health import BrokerState, Health
 
 
@@ -40,3 +46,16 @@ def test_the_report_names_each_check() -> None:
     assert report["ready"] is False
     assert report["failing"] == ["disk"]
     assert report["checks"]["disk"] == {"ok": False, "since": 1.0, "detail": "full", "gates_readiness": True}
+
+
+@pytest.mark.trio
+async def test_a_store_that_stops_taking_messages_shows_in_health(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1MiB", "index": False})
+    async with Broker(config) as broker:
+        assert broker.health.state is BrokerState.RUNNING
+        await trio.to_thread.run_sync(broker.store._become_read_only, "what was dispatched is damaged")
+        with trio.fail_after(30):
+            while broker.health.state is BrokerState.RUNNING:
+                await trio.sleep(0.001)
+        assert broker.health.state is BrokerState.READONLY
+        assert broker.health.checks["writable"].detail == "what was dispatched is damaged"

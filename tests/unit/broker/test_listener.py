@@ -61,7 +61,7 @@ class Bench:
         return await trio.open_tcp_stream(*self.address)
 
     async def until(self, condition: Any) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while not condition():
                 await trio.sleep(0.005)
 

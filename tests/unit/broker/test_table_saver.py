@@ -44,7 +44,7 @@ def test_callers_share_writes_and_each_finds_its_change_saved(
         assert opened(tmp_path).get(topic) is not None
 
     async def main() -> None:
-        with trio.fail_after(10.0):
+        with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(create, "first")
                 await trio.testing.wait_all_tasks_blocked()

@@ -8,6 +8,7 @@ import pytest
 
 from reput_broker.store.errors import DiskFull, FileMissing
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import Extent
 from reput_broker.store.status import PutStatus
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.host import Host
@@ -197,7 +198,9 @@ def test_reading_what_has_been_deleted(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path))
     put(store, b"a")
     with pytest.raises(FileMissing):
-        store._log.read_cold(-4096, 10)
+        store.read_extents([Extent(-4096, 10)], cold=True)
+    with pytest.raises(FileMissing):
+        store.read_extents([Extent(-4096, 10)])
 
 
 def test_a_full_disk_refuses_and_recovers_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,3 +174,38 @@ def test_offsets_by_time(
         return queue.offset_by_timestamp(timestamp, boundary, time_of, min_physical_offset=0)
 
     assert (look_up("lower"), look_up("upper")) == (lower, upper)
+
+
+def test_equal_times_are_halved_and_not_walked_over(tmp_path: Path, cache: QueueFileCache) -> None:
+    """A batch gives thousands of messages one store time; a look-up must not read them all."""
+    queue = ConsumeQueue("T", 0, tmp_path / "T" / "0", 10_000, cache)
+    queue.put_batch(np.arange(9_000) * 100, np.full(9_000, 100), np.zeros(9_000, np.int64), 0)
+    asked = 0
+
+    def time_of(physical_offset: int, size: int) -> int:
+        nonlocal asked
+        asked += 1
+        return min(max(physical_offset // 100, 999), 8_000)
+
+    assert queue.offset_by_timestamp(999, "upper", time_of) == 999
+    assert queue.offset_by_timestamp(8_000, "lower", time_of) == 8_000
+    assert asked < 100
+
+
+NEAREST = [
+    (0, 0), (99, 0), (101, 2), (199, 2), (200, 2), (201, 3), (400, 4), (401, 5), (550, 5), (551, 6), (1_300, 12),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("timestamp", "nearest"), NEAREST)
+def test_the_old_rule_takes_the_nearest_and_of_two_the_earlier(
+    tmp_path: Path, cache: QueueFileCache, timestamp: int, nearest: int
+) -> None:
+    """RocketMQ 4.x: getOffsetInQueueByTime; both files were modified after every time asked for, or before."""
+    queue = make(tmp_path, cache)
+    put(queue, 0, len(TIMES))
+    first, last = sorted(queue.directory.iterdir())
+    os.utime(first, ns=(1_000 * 1_000_000,) * 2)
+    os.utime(last, ns=(1_200 * 1_000_000,) * 2)
+    found = queue.nearest_offset_by_timestamp(timestamp, lambda offset, _: TIMES[offset // 100])
+    assert found == nearest

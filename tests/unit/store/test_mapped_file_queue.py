@@ -232,3 +232,26 @@ def test_an_empty_last_file_is_removed_at_load_and_subdirectories_are_left_alone
     assert [file.base_offset for file in stream.files] == [0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0" * 20, "other"]
     stream.close()
+
+
+def test_a_directory_whose_name_could_not_be_synced_is_not_taken_for_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left there, the next attempt would find it and sync nothing; a power cut could take it with all its files."""
+    queue = MappedFileQueue(tmp_path / "commitlog", 4096)
+    real = os.fsync
+    synced: list[str] = []
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(FlushFailed):
+            queue.last_file_for()
+    assert not queue.directory.exists()
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1]
+    )
+    assert queue.last_file_for() is not None
+    assert str(tmp_path) in synced

@@ -9,6 +9,7 @@ import pytest
 
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.errors import StoreClosed, StoreReadOnly
+from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.status import PutStatus
 from reput_protocol.codes import BoundaryType
@@ -181,6 +182,9 @@ def test_offsets_and_times(tmp_path: Path) -> None:
     assert store.offset_by_timestamp("T", 0, T0 + 1050, BoundaryType.UPPER) == 9
     assert store.offset_by_timestamp("T", 0, T0 + 9999) == 15
     assert store.offset_by_timestamp("T", 1, T0) == 0
+    assert store.nearest_offset_by_timestamp("T", 0, T0 + 140) == 0
+    assert store.nearest_offset_by_timestamp("T", 0, T0 + 160) == 1
+    assert store.nearest_offset_by_timestamp("T", 1, T0) == 0
     assert store.min_physical_offset == 0
 
 
@@ -209,3 +213,39 @@ def test_counts(tmp_path: Path) -> None:
     assert (stats.put_blocks, stats.put_messages, stats.put_bytes) == (2, 3, store.max_physical_offset)
     assert (stats.flushes, stats.flushed_bytes) == (1, store.max_physical_offset)
     assert (stats.dispatched_messages, stats.get_found, stats.get_messages) == (3, 1, 3)
+
+
+def test_the_thresholds_of_a_flush_count_pages_and_full_files() -> None:
+    """(RocketMQ: DefaultMappedFile.isAbleToFlush)."""
+    size = 10_000
+    assert not is_able_to_flush(5, 5, size, 0)
+    assert is_able_to_flush(5, 6, size, 0)
+    assert not is_able_to_flush(5, 4095, size, 1)
+    assert is_able_to_flush(4095, 4096, size, 1), "pages begun, not bytes"
+    assert not is_able_to_flush(4096, 8191, size, 1)
+    assert is_able_to_flush(9_990, 10_000, size, 4), "the file is full"
+    assert is_able_to_flush(9_990, 10_001, size, 4)
+    assert not is_able_to_flush(10_000, 14_095, size, 1), "pages count from the start of the file"
+    assert is_able_to_flush(10_000, 14_096, size, 1)
+
+
+def test_queues_with_few_pages_wait_and_hold_the_mark_back(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path, consume_queue_entries=1_000, commit_log_file_size=1 << 20))
+    for number in range(500):
+        put(store, b"x", queue_id=0)
+        if number < 100:
+            put(store, b"y", queue_id=1)
+    dispatch_all(store)
+    busy, quiet = store._queues.get("T", 0), store._queues.get("T", 1)
+    assert busy is not None
+    assert quiet is not None
+    before = store._checkpoint.mark
+    assert not store.flush_consume_queues(least_pages=2)
+    assert (busy.bytes_to_flush, quiet.bytes_to_flush) == (0, 2_000)
+    assert store._checkpoint.mark is not None
+    assert before is not None
+    assert store._checkpoint.mark.queues_offset == before.queues_offset
+    assert store.flush_consume_queues(least_pages=0)
+    assert quiet.bytes_to_flush == 0
+    assert store._checkpoint.mark.queues_offset == store.dispatched_offset == store.max_physical_offset
+    assert store.flush_consume_queues(least_pages=2), "nothing is left out"

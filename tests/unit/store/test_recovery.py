@@ -577,28 +577,119 @@ def test_a_deletion_does_not_reach_beyond_what_a_power_cut_left(tmp_path: Path) 
     assert bodies(store) == [b"new"]
 
 
-def test_what_is_not_ours_is_refused_or_left_alone(tmp_path: Path) -> None:
-    options = small_options(tmp_path)
-    store = opened(options)
-    put(store, b"x")
-    store.close()
-    (tmp_path / "batchconsumequeue" / "B" / "0").mkdir(parents=True)
-    (tmp_path / "timerwheel").write_bytes(b"w")
-    (tmp_path / "index").mkdir()
-    (tmp_path / "index" / "20240101000000000").write_bytes(b"i")
-    store = opened(options)
-    assert store.close()
-    assert (tmp_path / "timerwheel").read_bytes() == b"w"
-    unit = tmp_path / "batchconsumequeue" / "B" / "0" / f"{0:020d}"
-    unit.write_bytes(b"u")
-    with pytest.raises(ForeignFile) as caught:
-        opened(options)
-    assert caught.value.path == unit
-    assert not (tmp_path / "abort").exists()
-
-
 def test_another_file_size_is_refused(tmp_path: Path) -> None:
     filled(tmp_path).close()
     with pytest.raises(ForeignFile):
         opened(small_options(tmp_path, commit_log_file_size=8192))
     assert bodies(opened(small_options(tmp_path))) == expected()[0]
+
+
+@pytest.mark.parametrize("left", ["no name", "no length"])
+def test_queue_files_behind_one_that_a_power_cut_took_are_made_anew(tmp_path: Path, left: str) -> None:
+    """Names and lengths of queue files are synced together, later: those of one may be lost and of the next not."""
+    live = filled(tmp_path / "live")
+    options = killed(live, tmp_path / "image")
+    path = options.consume_queue_dir / "T" / "0" / f"{0:020d}"
+    path.unlink() if left == "no name" else path.write_bytes(b"")
+    events: list[str] = []
+    store = opened(replace(options, on_event=lambda event, _: events.append(event)))
+    assert [bodies(store, "T", queue) for queue in (0, 1)] == expected()
+    assert ("consume_queue_files_dropped" in events) is (left == "no length")
+
+
+def test_a_kill_while_files_behind_the_cut_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go from the newest on: whenever that stops, the files that are left follow each other."""
+    live = filled(tmp_path / "live", 4)
+    end = live.flushed_offset
+    for number in range(4, 40):
+        put(live, b"%03d" % number + bytes(400), tag="a")
+    options = killed(live, tmp_path / "image")
+    assert len(list(options.commit_log_dir.iterdir())) >= 4
+    flip_bit(options.commit_log_dir / f"{0:020d}", end + 300)
+    store = MessageStore(options, clock_ms=FakeClock())
+    interrupted(store, "reput_broker.store.mapped_file_queue.sync_directory", monkeypatch)
+    names = sorted(int(path.name) for path in options.commit_log_dir.iterdir())
+    assert names == list(range(0, 4096 * len(names), 4096))
+    assert store.open().end_offset == end
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.parametrize(
+    ("position", "what"), [(12 + 3, "queue id"), (20 + 7, "queue offset"), (91 + 403 - 2, "topic")]
+)
+def test_a_record_whose_identity_changed_refuses_the_start(
+    tmp_path: Path, orderly: bool, position: int, what: str
+) -> None:
+    """No checksum covers these fields; RocketMQ would give the queue a hole, or two messages one offset."""
+    live = filled(tmp_path / "live", 8)
+    live.flush_consume_queues()
+    live.write_checkpoint()
+    if orderly:
+        live.close()
+    options = killed(live, tmp_path / "image")
+    path = options.commit_log_dir / f"{0:020d}"
+    size = int.from_bytes(path.read_bytes()[:4], "big")
+    damaged = 7 * size  # the last record: nothing follows it in its queue
+    flip_bit(path, damaged + position, 1)
+    before = tree(options.data_dir)
+    with pytest.raises(
+        StoreDamaged, match="but it is entry 3 of queue 1 of topic T that points at it"
+    ) as caught:
+        opened(options)
+    assert (caught.value.file, caught.value.position) == (path, damaged), what
+    assert tree(options.data_dir) == before
+
+
+def test_a_hole_in_a_queue_refuses_the_start_without_any_entries(tmp_path: Path) -> None:
+    live = filled(tmp_path / "live", 8)
+    options = killed(live, tmp_path / "image")
+    remove_queues(options)
+    path = options.commit_log_dir / f"{0:020d}"
+    size = int.from_bytes(path.read_bytes()[:4], "big")
+    flip_bit(path, 4 * size + 27, 4)
+    with pytest.raises(
+        StoreDamaged, match=r"message 18 of queue 0 .* the record before it in that queue is message 1"
+    ):
+        opened(options)
+
+
+def test_a_queue_that_got_nothing_of_late_is_missed_after_a_kill(tmp_path: Path) -> None:
+    """Nothing that a recovery reads names it; the checkpoint's count of entries does."""
+    live = opened(small_options(tmp_path / "live"))
+    put(live, b"seldom", topic="rare")
+    for number in range(30):
+        put(live, b"%03d" % number + bytes(400))
+    dispatch_all(live)
+    live.flush_consume_queues()
+    live.write_checkpoint()
+    options = killed(live, tmp_path / "image")
+    shutil.rmtree(options.consume_queue_dir / "rare")
+    store = MessageStore(options, clock_ms=FakeClock())
+    assert store.open().checked_from > 0
+    assert bodies(store, "rare") == [b"seldom"]
+
+
+def test_an_emptied_queue_is_filled_again_without_our_mark(tmp_path: Path) -> None:
+    live = filled(tmp_path / "live")
+    live.close()
+    options = killed(live, tmp_path / "image")
+    remove_checkpoint(options)
+    for path in (options.consume_queue_dir / "T" / "1").iterdir():
+        path.write_bytes(bytes(200))
+    check_whole(options)
+
+
+@pytest.mark.parametrize("unit", [bytes(20), b"\x7f" * 20, b"\xff" * 20])
+def test_an_entry_that_points_nowhere_is_not_passed_over(tmp_path: Path, unit: bytes) -> None:
+    """RocketMQ's readers skip to the next file there; nobody would know that a message was missed."""
+    live = filled(tmp_path / "live", 100, 10)  # a start looks at the last three files of a queue
+    live.close()
+    path = live.options.consume_queue_dir / "T" / "0" / f"{0:020d}"
+    data = path.read_bytes()
+    path.write_bytes(data[:60] + unit + data[80:])
+    store = opened(live.options)
+    with pytest.raises(StoreDamaged, match="entry 3 of queue 0 of topic T points to no place") as caught:
+        bodies(store, "T", 0)
+    assert (caught.value.file, caught.value.position) == (path, 60)

@@ -255,16 +255,18 @@ def test_syncs_of_log_and_queues_never_move_the_mark_back(tmp_path: Path) -> Non
     end = store.max_physical_offset
     checkpoint = StoreCheckpoint(tmp_path / "checkpoint")
     checkpoint.load()
-    assert checkpoint.mark == FlushMark(end, end)
+    assert checkpoint.mark == FlushMark(end, end, 1)
     threads = [
         threading.Thread(target=lambda: [checkpoint.move_mark(flushed_offset=n) for n in range(20_000)]),
-        threading.Thread(target=lambda: [checkpoint.move_mark(queues_offset=n) for n in range(20_000)]),
+        threading.Thread(
+            target=lambda: [checkpoint.move_mark(queues_offset=n, entries=n) for n in range(20_000)]
+        ),
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert checkpoint.mark == FlushMark(19_999, 19_999)
+    assert checkpoint.mark == FlushMark(19_999, 19_999, 19_999)
     checkpoint.close()
 
 
@@ -294,3 +296,57 @@ def test_a_flip_that_dispatch_cannot_see_is_left_to_the_reader(tmp_path: Path) -
     store.flush_commit_log()
     flip_bit(store.options.commit_log_dir / f"{0:020d}", 88)
     assert store.reput_step() == 1
+
+
+def test_a_queue_file_that_cannot_be_synced_before_the_next_one_stops_dispatch_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only three files of a queue may hold unsynced entries; the oldest one's sync was once tried again in silence."""
+    store = opened(small_options(tmp_path, consume_queue_entries=2))
+    for number in range(12):
+        put(store, b"%d" % number)
+    store.flush_commit_log()
+
+    def fails(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fails)
+        while store.reput_step(1):
+            pass
+    assert "syncing" in (store.read_only_reason or "")
+    assert store.reput_step() == 0
+    assert put(store, b"x").status is PutStatus.READ_ONLY
+    assert not store.close()
+
+
+def test_a_checkpoint_that_finds_no_descriptor_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(small_options(tmp_path))
+    put(store, b"a")
+    dispatch_all(store)
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "dup", none_left)
+        with pytest.raises(OSError, match="Too many open files"):
+            store.write_checkpoint()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", none_left)
+        with pytest.raises(OSError, match="Too many open files"):
+            store.flush_consume_queues()
+    assert store.is_writable
+    synced: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1]
+    )
+    store.flush_consume_queues()
+    store.write_checkpoint()
+    assert [
+        str(tmp_path / name) for name in ("consumequeue/T/0", "consumequeue/T", "consumequeue")
+    ] == synced[:3]
+    assert synced[3] == str(tmp_path), "the name of consumequeue is as new as what is in it"

@@ -1,0 +1,71 @@
+"""QueryMessage (12): messages by unique id or key (RocketMQ: QueryMessageProcessor)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import trio
+
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.index_query import QueryResult
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands import QueryMessageHeader, QueryMessageResult
+from reput_protocol.errors import ErrorCode
+
+_QUERIES_AT_ONCE = 2
+_ANSWER_BYTES_MAX = 15 * 1024 * 1024
+
+
+class QueryProcessor:
+    """Finds messages. Index pages and records may have to come from the disk, so a worker thread looks for them."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._limiter = trio.CapacityLimiter(_QUERIES_AT_ONCE)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {RequestCode.QUERY_MESSAGE: self.query}
+
+    def query(self, request: Request) -> None:
+        """Answer with the records found, newest first, or QUERY_NOT_FOUND; requests behind this one do not wait."""
+        header = QueryMessageHeader.from_ext(request.ext)
+        if not header.key:
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
+        with suppress(DiskFull):  # dispatch comes across it, too, and says so
+            self._store.settle_index()
+        request.client.spawn(self._find, request, header)
+
+    async def _find(self, request: Request, header: QueryMessageHeader) -> None:
+        def find() -> QueryResult:
+            return self._store.query_message(
+                header.topic, header.key, header.max_num, header.begin_timestamp, header.end_timestamp
+            )
+
+        try:
+            found = await trio.to_thread.run_sync(find, limiter=self._limiter)
+            response = self._answer(request, header, found)
+        except Exception as error:
+            response = Refusal(ErrorCode.INTERNAL, f"the look-up failed: {error}; ask again").response()
+        request.reply(response)
+
+    def _answer(self, request: Request, header: QueryMessageHeader, found: QueryResult) -> Response:
+        complete = None if found.is_complete or not request.is_native else False
+        ext = QueryMessageResult(found.index_timestamp_ms, found.index_offset, complete).to_ext(
+            request.header_type
+        )
+        if not found.records:
+            text = f"no message of topic {header.topic} has the key {header.key!r} in that time"
+            if not found.is_complete:
+                text += "; the index is being made again after a crash, or is off: ask again later"
+            return Response(int(ResponseCode.QUERY_NOT_FOUND), ext, remark=f"NOT_FOUND: {text}")
+        records: list[bytes] = []
+        size = 0
+        for record in found.records:
+            size += len(record)
+            if records and size > _ANSWER_BYTES_MAX:
+                break
+            records.append(record)
+        return Response(0, ext, b"".join(records))

@@ -1,0 +1,79 @@
+"""Find messages by key: candidates from the index, each compared with its record (RocketMQ: queryMessage)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.index_service import IndexService
+from reput_protocol.hashing import index_hash
+from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
+from reput_protocol.record import decode_record
+
+QUERY_MESSAGES_MAX = 64
+"""(RocketMQ: maxMsgsNumBatch.)"""
+_CANDIDATES_MAX = 10_000
+
+
+class QueryResult(NamedTuple):
+    """The records found, newest first, and what the index's newest file says of itself."""
+
+    records: tuple[bytes, ...]
+    index_timestamp_ms: int
+    """Store time of the last record indexed, 0 if there is none."""
+    index_offset: int
+    """Log offset of the last record indexed."""
+    is_complete: bool
+    """Whether every record in the log had its chance: False while the index is behind, or the query was too broad."""
+
+
+def query_message(
+    log: CommitLog,
+    index: IndexService,
+    deleted: DeletedTopics,
+    topic: str,
+    key: str,
+    max_messages: int,
+    begin_ms: int,
+    end_ms: int,
+    readable_end: int,
+) -> QueryResult:
+    """Return up to `max_messages` records of `topic` with `key`, stored in `[begin_ms, end_ms]`, newest first.
+
+    The key is a message's unique id or one of its keys. The index knows hashes only; what merely shares one is left
+    out. May be called from any thread: records are read by position.
+    """
+    wanted = min(max(1, max_messages), QUERY_MESSAGES_MAX)
+    records: list[bytes] = []
+    seen: set[int] = set()
+    is_complete = not index.is_behind
+    for physical_offset in index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms):
+        if physical_offset in seen:
+            continue  # two of its keys are this one, or it was indexed again after a crash
+        if len(seen) == _CANDIDATES_MAX:
+            is_complete = False
+            break
+        seen.add(physical_offset)
+        if deleted.hides(topic, physical_offset):
+            continue
+        record = log.message_at(physical_offset, readable_end, cold=True)
+        if record is not None and _matches(record, topic, key, begin_ms, end_ms):
+            records.append(record)
+            if len(records) == wanted:
+                break
+    header = index.last_header
+    return QueryResult(
+        tuple(records),
+        0 if header is None else header.end_timestamp_ms,
+        0 if header is None else header.end_physical_offset,
+        is_complete,
+    )
+
+
+def _matches(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
+    decoded = decode_record(record)
+    if decoded.topic != topic or not begin_ms <= decoded.store_timestamp_ms <= end_ms:
+        return False
+    found = decode_properties(decoded.properties)
+    return key == found.get(UNIQ_KEY) or key in found.get(KEYS, "").split(" ")

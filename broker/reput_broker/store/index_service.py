@@ -1,0 +1,356 @@
+"""The index over all its files: which file takes the next keys, which may stay after a crash (RocketMQ: IndexService).
+
+The index is derived from the log. `position` says up to which log offset it is complete; what lies beyond is dispatched
+to it again, after a crash from the last file that is known to be whole. RocketMQ keeps only what its recovery happens
+to read again, and forgets the older keys of the file that was in use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.errors import ForeignFile
+from reput_broker.store.file_io import is_all_zero, make_directories, sync_directory
+from reput_broker.store.index_file import IndexFile, IndexHeader, index_file_size
+from reput_protocol.index_keys import hash_keys
+from reput_protocol.record_batch import scan_dispatch
+
+IntArray = NDArray[np.int64]
+
+_FEW_KEYS = 32
+_SMALL_BATCH_ROWS = 32
+_PUT_OFF_ROWS = 256
+_PUT_OFF_BYTES = 1 << 20
+_NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
+
+
+class IndexService:
+    """The index files of one directory, oldest first, and the dispatcher that fills them.
+
+    Args:
+        directory: made when the first key is inserted.
+        slots, entries: of every file; part of the format, as the sizes of other files are.
+        clock_ms: names new files.
+    """
+
+    def __init__(self, directory: Path, slots: int, entries: int, *, clock_ms: Callable[[], int]) -> None:
+        self.directory = directory
+        self.position = 0
+        """Every record before this log offset has its keys in the index."""
+        self.resume_from = 0
+        """Where a record starts from which on the log has to be read to bring the index up to date."""
+        self.is_behind = False
+        """Whether somebody brings the index up to date from `position` on; `dispatch` then leaves it alone."""
+        self.full_until_ms = 0
+        """Store time of the last key of the last full file that is on the disk (RocketMQ: indexMsgTimestamp)."""
+        self._slots = slots
+        self._entries = entries
+        self._clock_ms = clock_ms
+        self._files: list[IndexFile] = []
+        self._prepared: IndexFile | None = None
+        self._unfinished: list[Path] = []
+        self._unflushed: list[IndexFile] = []
+        self._put_off: list[DispatchBatch] = []
+        self._put_off_rows = self._put_off_bytes = 0
+        # Of the batch that starts there, so many keys have been inserted: the disk was full in the middle.
+        self._inserted = (-1, 0)
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """All files that hold keys, oldest first."""
+        return tuple(self._files)
+
+    @property
+    def last_header(self) -> IndexHeader | None:
+        """The header of the newest file, None if there is no index."""
+        return self._files[-1].header if self._files else None
+
+    @property
+    def digest(self) -> int:
+        """A checksum of every file's name and header: of what an orderly stop leaves."""
+        parts = [f"{file.path.name}:{tuple(file.header)}" for file in self._files]
+        return crc32("\n".join(parts).encode())
+
+    @property
+    def _end_offset(self) -> int:
+        return self._files[-1].header.end_physical_offset if self._files else 0
+
+    # -- opening and closing ---------------------------------------------------------------------------------
+
+    def load(self, *, after_crash: bool = False) -> None:
+        """Map what is there. Nothing is changed.
+
+        After a crash a file that is shorter than it must be, with nothing but zeros in it, is no fault: a process
+        leaves it that was killed while it made the file. `keep_whole` removes it.
+
+        Raises:
+            ForeignFile: a name or a size that is not of an index file of this geometry.
+        """
+        if not self.directory.is_dir():
+            return
+        for name in sorted(entry.name for entry in os.scandir(self.directory)):
+            path = self.directory / name
+            if not (name.isascii() and name.isdecimal() and len(name) == _NAME_DIGITS) or not path.is_file():
+                raise ForeignFile(
+                    path, "it is no index file; move it away (index files are named by 17 digits of a time)"
+                )
+            if after_crash and self._is_unfinished(path):
+                self._unfinished.append(path)
+                continue
+            self._files.append(IndexFile(path, self._slots, self._entries, create=False))
+
+    def _is_unfinished(self, path: Path) -> bool:
+        size = path.stat().st_size
+        if size >= index_file_size(self._slots, self._entries):
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return is_all_zero(fd, 0, size)
+        finally:
+            os.close(fd)
+
+    def keep_whole(self, full_until_ms: int, log_end: int) -> None:
+        """After a disorderly stop: delete every file that is not known to be whole and on the disk.
+
+        That leaves the full files that end before `full_until_ms`, and the first that ends then: others may have been
+        filled in the same millisecond. One whose records the log does not hold goes too.
+        """
+        self.full_until_ms = full_until_ms
+        kept = 0
+        for file in self._files:
+            end_ms = file.header.end_timestamp_ms
+            whole = file.is_plausible and file.is_full and end_ms <= full_until_ms
+            if not whole or file.header.end_physical_offset >= log_end:
+                break
+            kept += 1
+            if end_ms == full_until_ms:
+                break
+        self._remove_unfinished()
+        self._delete(self._files[kept:])
+        del self._files[kept:]
+        # The last record of a full file may have more keys than fitted: it is dispatched again.
+        self.position = self.resume_from = self._end_offset
+
+    def keep_all(self, position: int | None, full_until_ms: int) -> None:
+        """After an orderly stop: go on with all files from `position`; None: after their last record."""
+        self.full_until_ms = full_until_ms
+        empty = [file for file in self._files if file.is_empty]
+        self._files = [file for file in self._files if not file.is_empty]
+        self._delete(empty)
+        if position is not None:
+            self.position = self.resume_from = position
+        elif self._files:
+            self.resume_from = self._end_offset
+            self.position = self.resume_from + 1
+
+    def drop_all(self) -> None:
+        """Delete every file: the index is to be made anew."""
+        self._remove_unfinished()
+        self._delete(self._files)
+        self._files.clear()
+        self.position = self.resume_from = 0
+
+    def flush(self) -> None:
+        """Bring every file to the disk. Blocks.
+
+        Raises:
+            FlushFailed: the system could not.
+        """
+        for file in self._files:
+            file.flush()
+        self._unflushed.clear()
+
+    def flush_full_files(self) -> bool:
+        """Bring files that have become full to the disk; return whether there were any. Blocks, in any thread.
+
+        (RocketMQ: IndexService.flush, which moves the checkpoint's index time.)
+
+        Raises:
+            FlushFailed: the system could not.
+        """
+        flushed = False
+        while self._unflushed:
+            file = self._unflushed[0]
+            file.flush()
+            self.full_until_ms = file.header.end_timestamp_ms
+            self._unflushed.pop(0)
+            flushed = True
+        return flushed
+
+    def close(self) -> None:
+        """Unmap all files; a file that was only made ahead of need goes."""
+        if self._prepared is not None:
+            self._delete([self._prepared])
+            self._prepared = None
+        for file in self._files:
+            file.close()
+        self._files.clear()
+        self._unflushed.clear()
+        self._put_off = []
+
+    def _remove_unfinished(self) -> None:
+        for path in self._unfinished:
+            path.unlink(missing_ok=True)
+        if self._unfinished:
+            sync_directory(self.directory)
+            self._unfinished = []
+
+    def _delete(self, files: list[IndexFile]) -> None:
+        for file in files:
+            file.close()
+            file.path.unlink(missing_ok=True)
+        if files:
+            sync_directory(self.directory)
+
+    # -- filling ---------------------------------------------------------------------------------------------
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Take a batch that follows what was taken before; while the index is behind, do nothing.
+
+        Small batches are put off until there are enough of them: indexing a message alone costs ten times its share of
+        many. Whoever looks something up calls `settle` first. A crash costs nothing by that: what is not in a full
+        file is indexed again anyway.
+
+        Raises:
+            DiskFull: a new file is needed and there is no room; the same batch may be offered again.
+        """
+        if self.is_behind:
+            return
+        small = len(batch.rows) < _SMALL_BATCH_ROWS
+        if not small or self._put_off_rows >= _PUT_OFF_ROWS or self._put_off_bytes >= _PUT_OFF_BYTES:
+            self.settle()
+        if small:
+            self._put_off.append(batch)
+            self._put_off_rows += len(batch.rows)
+            self._put_off_bytes += len(batch.data)
+        else:
+            self.apply(batch)
+
+    def settle(self) -> None:
+        """Index what has been put off. In the thread that dispatches.
+
+        Raises:
+            DiskFull: as `dispatch`; what has been put off stays.
+        """
+        batches = self._put_off
+        if not batches:
+            return
+        if len(batches) == 1:
+            self.apply(batches[0])
+        else:
+            data = b"".join([batch.data[: batch.rows.consumed] for batch in batches])
+            rows = scan_dispatch(data)
+            self.apply(DispatchBatch(batches[0].start_offset, batches[-1].end_offset, data, rows, []))
+        self._put_off = []
+        self._put_off_rows = self._put_off_bytes = 0
+
+    def apply(self, batch: DispatchBatch) -> None:
+        """Index the records of a batch from `position` on.
+
+        Raises:
+            DiskFull: as `dispatch`.
+        """
+        if batch.end_offset <= self.position:
+            return
+        found = hash_keys(batch.data, batch.rows)
+        few = batch.rows.few
+        last = self._files[-1] if self._files else None
+        if few is not None and last is not None and 0 < len(found.hashes) <= min(last.room, _FEW_KEYS):
+            start, done = self._inserted
+            skipped = done if start == batch.start_offset else 0
+            keys = [
+                (key_hash, few[row][1], few[row][5])
+                for key_hash, row in zip(found.hashes[skipped:], found.rows[skipped:], strict=True)
+                if few[row][1] >= self.position
+            ]
+            last.insert_few(keys)
+            self._inserted = (-1, 0)
+        elif len(found.hashes):
+            self._insert(batch, np.asarray(found.hashes, np.int64), np.asarray(found.rows, np.int64))
+        self.position = batch.end_offset
+
+    def _insert(self, batch: DispatchBatch, hashes: IntArray, rows: IntArray) -> None:
+        offsets = batch.rows.physical_offset[rows]
+        timestamps = batch.rows.store_timestamp_ms[rows]
+        if self.position > batch.start_offset:
+            new = offsets >= self.position
+            hashes, offsets, timestamps = hashes[new], offsets[new], timestamps[new]
+        start, done = self._inserted
+        if start != batch.start_offset:
+            done = 0
+        while done < len(hashes):
+            self._inserted = (batch.start_offset, done)
+            file = self._current()
+            part = slice(done, done + min(file.room, len(hashes) - done))
+            file.insert(hashes[part], offsets[part], timestamps[part])
+            done = part.stop
+        self._inserted = (-1, 0)
+
+    def _current(self) -> IndexFile:
+        """Return the file that takes the next key, made if need be."""
+        last = self._files[-1] if self._files else None
+        if last is not None and not last.is_full:
+            return last
+        file, self._prepared = self._prepared, None
+        if file is None:
+            file = self._make()
+        if last is not None:
+            file.continue_from(last.header)
+            self._unflushed.append(last)
+        self._files.append(file)
+        return file
+
+    def should_prepare_next_file(self) -> bool:
+        """Whether the file in use is at least half full and the next one has not been made."""
+        if self._prepared is not None or not self._files:
+            return False
+        return self._files[-1].room < self._entries // 2
+
+    def prepare_next_file(self) -> None:
+        """Make the next file ahead of need. Blocks; may run in a worker thread.
+
+        Raises:
+            DiskFull: there is no room.
+        """
+        if self._prepared is None:
+            self._prepared = self._make()
+
+    def _make(self) -> IndexFile:
+        make_directories(self.directory)
+        now = datetime.fromtimestamp(self._clock_ms() / 1000)
+        name = now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}"
+        newest = max((file.path.name for file in self._files), default="")
+        if name <= newest:  # files are in the order of their names, whatever the clock says
+            name = f"{int(newest) + 1:0{_NAME_DIGITS}d}"
+        return IndexFile(self.directory / name, self._slots, self._entries, create=True)
+
+    # -- looking up and cleaning -----------------------------------------------------------------------------
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield the offsets of records that may have a key of this hash, newest first; see `IndexFile.find`."""
+        for file in reversed(self.files):
+            if file.holds_times(begin_ms, end_ms):
+                yield from file.find(key_hash, begin_ms, end_ms)
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Delete the oldest files whose records have all left the log, never the last file; return how many.
+
+        Blocks; may run in a worker thread beside everything else. A file that is still to be synced stays for the next
+        time: somebody may just be doing that.
+        """
+        expired: list[IndexFile] = []
+        for file in self.files[:-1]:
+            if file.header.end_physical_offset >= min_physical_offset or file in self._unflushed:
+                break
+            expired.append(file)
+        del self._files[: len(expired)]
+        self._delete(expired)
+        return len(expired)

@@ -1,0 +1,109 @@
+"""The rules of retention, apart from what they are applied to (RocketMQ: MessageStoreConfig, DefaultMessageStore).
+
+When files are deleted:
+
+    hour in delete_when          files not changed for file_reserved_ms
+    disk > disk_max_used_ratio   the same, at any hour
+    disk > disk_clean_forcibly   the oldest files whatever their age, unless clean_file_forcibly is off
+    disk > disk_warning          that too, and puts are refused until the disk is at or below disk_clean_forcibly
+
+The gap between the last two is on purpose: a disk around one limit would have puts refused and taken in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from reput_broker.store.disk_usage import UNREADABLE
+
+DiskUsage = Callable[[Path], float]
+"""The used part, 0 to 1, of the disk that holds a path; negative if it cannot be told. May block."""
+
+MANUAL_ROUNDS = 20
+"""How many rounds a deletion by hand goes on for, whatever the hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """What an operator decides, under RocketMQ's names and with its defaults. Times are in milliseconds."""
+
+    file_reserved_ms: int = 72 * 3_600_000
+    """How long a log file is kept after its last change (fileReservedTime)."""
+    delete_when: frozenset[int] = frozenset({4})
+    """Local hours, 0 to 23, in which expired files are deleted (deleteWhen)."""
+    disk_max_used_ratio: float = 0.75
+    """Above it expired files are deleted at any hour (diskMaxUsedSpaceRatio)."""
+    disk_clean_forcibly_ratio: float = 0.85
+    """Above it files are deleted whatever their age (diskSpaceCleanForciblyRatio)."""
+    disk_warning_ratio: float = 0.90
+    """Above it puts are refused (diskSpaceWarningLevelRatio)."""
+    clean_file_forcibly: bool = True
+    """Whether files that have not expired may be deleted for want of space at all (cleanFileForciblyEnable)."""
+    delete_files_batch: int = 10
+    """Most log files of one round (deleteFileBatchMax)."""
+    destroy_forcibly_ms: int = 120_000
+    """How long readers of a file are waited for before it is given up (destroyMapedFileIntervalForcibly)."""
+    redelete_hanged_ms: int = 120_000
+    """How often a file that somebody held is tried again while no round is due (redeleteHangedFileInterval)."""
+
+
+class DiskLevel(StrEnum):
+    """What the disk's usage leads to."""
+
+    OK = "ok"
+    CLEAN = "clean"
+    """Expired files are deleted now, or any if it is above `disk_clean_forcibly_ratio`."""
+    REFUSE = "refuse"
+    """The same, and puts are refused."""
+
+
+class DiskWatch:
+    """Judges the disks by the rules and remembers whether puts are refused.
+
+    Args:
+        usage: looks at a disk.
+        log_directories: where log files lie; the least used of their disks counts.
+        queue_directory: where queues lie.
+    """
+
+    def __init__(self, usage: DiskUsage, log_directories: Sequence[Path], queue_directory: Path) -> None:
+        self._usage = usage
+        self._log_directories = tuple(log_directories)
+        self._queue_directory = queue_directory
+        self.level = DiskLevel.OK
+        self.used_ratio = 0.0
+        """Of the fuller of both disks at the last look; negative if one of them could not be read."""
+        self.forces = False
+        """Whether, at the last look, a disk was so full that files go whatever their age."""
+        self.refusal: str | None = None
+        """Why puts are refused; None while they are not."""
+
+    def look(self, rules: RetentionRules) -> DiskLevel:
+        """Look at the disks and judge them. Blocks."""
+        directory, used = min(
+            ((path, self._usage(path)) for path in self._log_directories), key=lambda found: found[1]
+        )
+        queues_used = self._usage(self._queue_directory)
+        unreadable = min(used, queues_used) < 0
+        if queues_used > used:
+            directory, used = self._queue_directory, queues_used
+        self.used_ratio = UNREADABLE if unreadable else used
+        self.forces = used > rules.disk_clean_forcibly_ratio
+        if used > rules.disk_warning_ratio:
+            self.refusal = (
+                f"the disk of {directory} is {used:.0%} used, and above {rules.disk_warning_ratio:.0%} "
+                f"(store.disk_warning_ratio) puts are refused until it is down to "
+                f"{rules.disk_clean_forcibly_ratio:.0%} (store.disk_clean_forcibly_ratio)"
+            )
+        elif not self.forces:
+            self.refusal = None
+        if self.refusal is not None:
+            self.level = DiskLevel.REFUSE
+        elif unreadable or used > rules.disk_max_used_ratio:
+            self.level = DiskLevel.CLEAN
+        else:
+            self.level = DiskLevel.OK
+        return self.level

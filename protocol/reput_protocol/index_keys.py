@@ -1,0 +1,164 @@
+"""The keys under which records are found, hashed: the unique id and every key of each record of a batch.
+
+A key is indexed as `TOPIC#KEY` under Java's string hash (store format 5.2, 5.6; RocketMQ: IndexService.buildIndex).
+Where the records' properties form tables, whole columns are hashed at once; otherwise every record goes by itself. Both
+ways give the same, which a test holds them to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reput_protocol.dispatch_rows import DispatchRows, Row
+from reput_protocol.hashing import index_hash, java_hash
+from reput_protocol.properties import find_property_in
+from reput_protocol.properties_table import PropertiesTable
+from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_ROLLBACK
+
+IntArray: TypeAlias = NDArray[np.int64]
+
+_MASK: Final = 0xFFFF_FFFF
+_I32_MIN: Final = -0x8000_0000
+_SPACE: Final = 0x20
+_NO_KEYS: Final = np.empty(0, dtype=np.int64)
+
+
+class KeyHashes(NamedTuple):
+    """The hashes of a batch's keys in the order in which they are indexed, and the row of each."""
+
+    hashes: Sequence[int] | IntArray
+    rows: Sequence[int] | IntArray
+
+
+def index_keys(topic: str, unique_key: str | None, keys: str | None) -> list[str]:
+    """Return what one record is indexed under, given its topic and the values of `UNIQ_KEY` and `KEYS`."""
+    texts = [f"{topic}#{unique_key}"] if unique_key else []
+    if keys:
+        texts += [f"{topic}#{key}" for key in keys.split(" ") if key]
+    return texts
+
+
+def index_hashes(java_hashes: IntArray) -> IntArray:
+    """Make Java's hashes of keys what the index files them under, as `index_hash` does for one."""
+    return np.where(java_hashes == _I32_MIN, 0, np.abs(java_hashes))
+
+
+def hash_keys(data: bytes, rows: DispatchRows) -> KeyHashes:
+    """Hash the keys of all records that `rows` found in `data`; those of rolled back transactions have none."""
+    few = rows.few
+    if few is not None:
+        return _hash_few(data, few, rows)
+    if rows.tables is not None and not _any_rolled_back(rows):
+        spans = [_spans(table) for table in rows.tables]
+        if None not in spans:
+            return _hash_tables(rows, rows.tables, spans)  # type: ignore[arg-type]
+    return _hash_many(data, rows)
+
+
+# -- one by one --------------------------------------------------------------------------------------------------
+
+
+def _hash_few(data: bytes, few: list[Row], rows: DispatchRows) -> KeyHashes:
+    hashes: list[int] = []
+    owners: list[int] = []
+    for topic, _, start, stop in rows.runs:
+        for number in range(start, stop):
+            row = few[number]
+            if row[6] & TRANSACTION_BITS != TRANSACTION_ROLLBACK:
+                found = _hashes_of(data, topic, row[7], row[7] + row[8])
+                hashes += found
+                owners += [number] * len(found)
+    return KeyHashes(hashes, owners)
+
+
+def _hash_many(data: bytes, rows: DispatchRows) -> KeyHashes:
+    hashes: list[int] = []
+    owners: list[int] = []
+    starts = rows.properties_position.tolist()
+    sizes = rows.properties_size.tolist()
+    flags = rows.sys_flag.tolist()
+    for topic, _, start, stop in rows.runs:
+        for number in range(start, stop):
+            if flags[number] & TRANSACTION_BITS != TRANSACTION_ROLLBACK:
+                found = _hashes_of(data, topic, starts[number], starts[number] + sizes[number])
+                hashes += found
+                owners += [number] * len(found)
+    return KeyHashes(np.array(hashes, dtype=np.int64), np.array(owners, dtype=np.int64))
+
+
+def _hashes_of(data: bytes, topic: str, start: int, end: int) -> list[int]:
+    found: list[int] = []
+    unique_key = find_property_in(data, b"UNIQ_KEY", start, end)
+    if unique_key is not None:
+        found.append(_hash_of(topic, unique_key))
+    keys = find_property_in(data, b"KEYS", start, end)
+    if keys is not None:
+        found += [_hash_of(topic, key) for key in keys.split(b" ") if key]
+    return found
+
+
+def _hash_of(topic: str, key: bytes) -> int:
+    if not key.isascii():
+        return index_hash(f"{topic}#{key.decode('utf-8', 'replace')}")
+    value = _prefix_hash(topic)
+    for unit in key:
+        value = (31 * value + unit) & _MASK
+    # As `index_hash`: the absolute value of the signed number, whose one value without a positive twin is 0.
+    return value if value < 0x8000_0000 else (0x1_0000_0000 - value) & 0x7FFF_FFFF
+
+
+@lru_cache(maxsize=4096)
+def _prefix_hash(topic: str) -> int:
+    return java_hash(f"{topic}#") & _MASK
+
+
+# -- as tables ---------------------------------------------------------------------------------------------------
+
+
+def _any_rolled_back(rows: DispatchRows) -> bool:
+    return bool((rows.sys_flag & TRANSACTION_BITS == TRANSACTION_ROLLBACK).any())
+
+
+def _spans(table: PropertiesTable) -> list[tuple[int, int]] | None:
+    """Return the columns of the unique key and of the key, in this order; None if a row has several keys."""
+    keys = table.spans.get(b"KEYS")
+    if keys is not None and table.holds(keys, _SPACE):
+        return None
+    return [table.spans[name] for name in (b"UNIQ_KEY", b"KEYS") if name in table.spans]
+
+
+def _hash_tables(
+    rows: DispatchRows, tables: list[PropertiesTable], spans: list[list[tuple[int, int]]]
+) -> KeyHashes:
+    prefixes = _prefixes(rows)
+    numbers = np.arange(len(rows))
+    hashes: list[IntArray] = []
+    owners: list[IntArray] = []
+    for table, columns in zip(tables, spans, strict=True):
+        prefix = prefixes if isinstance(prefixes, int) else prefixes[table.rows]
+        for span in columns:
+            hashes.append(index_hashes(table.java_hashes(span, prefix)))
+            owners.append(numbers[table.rows])
+    if not hashes:
+        return KeyHashes(_NO_KEYS, _NO_KEYS)
+    if len(tables) == 1:  # every record has as many keys: interleave the columns
+        return KeyHashes(np.stack(hashes, axis=1).ravel(), np.repeat(owners[0], len(hashes)))
+    values, of_rows = np.concatenate(hashes), np.concatenate(owners)
+    order = np.argsort(of_rows, kind="stable")  # by record; within a record as they were appended
+    return KeyHashes(values[order], of_rows[order])
+
+
+def _prefixes(rows: DispatchRows) -> int | NDArray[np.uint32]:
+    """Return the hash of what comes before every key, `TOPIC#`: one number if there is one topic."""
+    runs = rows.runs
+    if all(run.topic == runs[0].topic for run in runs):
+        return _prefix_hash(runs[0].topic)
+    prefixes = np.empty(len(rows), dtype=np.uint32)
+    for topic, _, start, stop in runs:
+        prefixes[start:stop] = _prefix_hash(topic)
+    return prefixes

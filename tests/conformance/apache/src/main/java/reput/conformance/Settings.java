@@ -1,0 +1,38 @@
+package reput.conformance;
+
+import org.apache.rocketmq.store.config.FlushDiskType;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+
+/** What the caller decides: the directory, the geometry of its files, addresses, and the client's consumer group. */
+public final class Settings {
+    public String dir;
+    public int commitLogFileSize;
+    public int consumeQueueEntries;
+    public int indexSlots;
+    public int indexEntries;
+    public int port;
+    public String group = "conformance";
+    public boolean flushSync;
+    public boolean recordCrc;
+    public String storeIp = "127.0.0.1";
+
+    MessageStoreConfig storeConfig() {
+        MessageStoreConfig config = new MessageStoreConfig();
+        config.setStorePathRootDir(dir);
+        config.setStorePathCommitLog(dir + "/commitlog");
+        config.setMappedFileSizeCommitLog(commitLogFileSize);
+        config.setMappedFileSizeConsumeQueue(consumeQueueEntries * 20);
+        config.setMaxHashSlotNum(indexSlots);
+        config.setMaxIndexNum(indexEntries);
+        config.setFlushDiskType(flushSync ? FlushDiskType.SYNC_FLUSH : FlushDiskType.ASYNC_FLUSH);
+        config.setEnabledAppendPropCRC(recordCrc);
+        config.setForceVerifyPropCRC(recordCrc);
+        config.setHaListenPort(0);
+        // Everything that would make files of its own or delete ours while the tests look.
+        config.setTimerWheelEnable(false);
+        config.setDiskMaxUsedSpaceRatio(99);
+        config.setCleanFileForciblyEnable(false);
+        config.setFileReservedTime(24 * 365 * 100);
+        return config;
+    }
+}

@@ -1,0 +1,288 @@
+"""Bugs to plant in the store, so that the fault checkers can prove that they would notice them.
+
+Each function changes the running program through a `MonkeyPatch`, which undoes it. None of this is reachable from the
+product.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from faults import outcome
+from faults.clock_jumps import clock_jumps
+from faults.descriptors import out_of_descriptors
+from faults.disk_full import full_disks
+from faults.failed_sync import failed_syncs
+from faults.log_cuts import garbage_after_the_end, log_cuts
+from faults.log_damage import damage_in_the_middle
+from faults.log_flips import flips
+from faults.outcome import Kind
+from faults.power_cut import kills_during_recovery, power_cuts
+from reput_broker import config_file
+from reput_broker.offset_journal import OffsetJournal
+from reput_broker.store import (
+    file_io,
+    log_walk,
+    mapped_file,
+    mapped_file_queue,
+    message_store,
+    opening,
+    recovery,
+)
+from reput_broker.store.abort_marker import AbortMarker
+from reput_broker.store.consume_queue_table import ConsumeQueueTable
+from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.errors import DiskFull, FlushFailed
+from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.mapped_file_queue import MappedFileQueue
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+def skipped_sync(patch: pytest.MonkeyPatch) -> None:
+    """the log's syncs are claimed and not done"""
+    patch.setattr(mapped_file, "sync_data", _nothing)
+
+
+def early_ack(patch: pytest.MonkeyPatch) -> None:
+    """a flush reports what was written when it ends, and syncs only at the next call"""
+    real = MappedFileQueue.flush
+
+    def flush(self: MappedFileQueue) -> int:
+        real(self) if self.flushed_where % 2 else None
+        self.flushed_where = self.committed_where = self.max_wrote_position
+        return self.flushed_where
+
+    patch.setattr(MappedFileQueue, "flush", flush)
+
+
+def no_truncation(patch: pytest.MonkeyPatch) -> None:
+    """recovery leaves the bytes of the torn tail where they are"""
+    patch.setattr(MappedFile, "zero_tail", lambda *_: 0)
+
+
+def checkpoint_ahead_of_queues(patch: pytest.MonkeyPatch) -> None:
+    """the checkpoint says that the queues are on the disk, and they are not"""
+    patch.setattr(ConsumeQueueTable, "flush", lambda *_: 0)
+
+
+def abort_removed_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """`abort` is removed as soon as the store is open"""
+    real = MessageStore.open
+
+    def open_(self: MessageStore) -> Any:
+        report = real(self)
+        self._abort.remove()
+        return report
+
+    patch.setattr(MessageStore, "open", open_)
+
+
+def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
+    """the names of new log files (and index files) are not synced"""
+    patch.setattr(file_io, "sync_directory", _nothing)
+
+
+def head_written_first(patch: pytest.MonkeyPatch) -> None:
+    """a block's first eight bytes are written first, not last"""
+    patch.setattr(MappedFile, "write_published", MappedFile.append)
+
+
+def rebuilt_from_too_late(patch: pytest.MonkeyPatch) -> None:
+    """recovery dispatches only what lies behind the flushed offset"""
+    real = opening._dispatch
+
+    def dispatch(parts: Any, from_offset: int, end_offset: int) -> None:
+        mark = parts.checkpoint.mark
+        real(parts, max(from_offset, mark.flushed_offset) if mark else from_offset, end_offset)
+
+    patch.setattr(opening, "_dispatch", dispatch)
+
+
+def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
+    """recovery checks neither checksums nor lost sectors"""
+    real = log_walk.walk_file
+
+    def walk(file: Any, *, check_crc: bool, flushed_offset: int) -> Any:
+        return real(file, check_crc=False, flushed_offset=1 << 62)
+
+    patch.setattr(recovery, "walk_file", walk)
+
+
+def flushed_mark_ahead(patch: pytest.MonkeyPatch) -> None:
+    """the flushed mark says how far was written, not how far was synced"""
+    real = MessageStore.write_checkpoint
+
+    def write(self: MessageStore) -> None:
+        self._checkpoint.move_mark(flushed_offset=self._log.max_offset)
+        real(self)
+
+    patch.setattr(MessageStore, "write_checkpoint", write)
+
+
+def unflushed_served(patch: pytest.MonkeyPatch) -> None:
+    """under SYNC_FLUSH consumers see what is written"""
+    patch.setattr(MessageStore, "_readable_end", lambda self: self._log.max_offset)
+
+
+def damage_cut_off(patch: pytest.MonkeyPatch) -> None:
+    """recovery cuts at any bad record, flushed or not"""
+    patch.setattr(recovery, "_refuse_if_flushed", _nothing)
+
+
+def identity_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """a start does not ask whether records are the messages of their queues"""
+    patch.setattr(opening, "queues_agree", lambda *_, **__: True)
+
+
+def sync_failure_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """a failed sync is tried again as if nothing had happened"""
+    real = MappedFile.flush
+
+    def flush(self: MappedFile) -> int:
+        try:
+            return real(self)
+        except FlushFailed:
+            self._flush_error = None
+            return real(self)
+
+    patch.setattr(MappedFile, "flush", flush)
+
+
+def full_disk_swallowed(patch: pytest.MonkeyPatch) -> None:
+    """a put on a full disk is acknowledged all the same"""
+    real = MessageStore.put_block
+
+    def put_block(self: MessageStore, block: bytearray, **options: Any) -> PutResult:
+        result = real(self, block, **options)
+        if result.status is PutStatus.DISK_FULL:
+            return PutResult(
+                PutStatus.PUT_OK,
+                self._log.next_queue_offsets.get((options["topic"], options["queue_id"]), 0),
+                0,
+                0,
+                0,
+                1,
+            )
+        return result
+
+    patch.setattr(MessageStore, "put_block", put_block)
+
+
+def full_disk_final(patch: pytest.MonkeyPatch) -> None:
+    """a store whose disk was full once stays so"""
+    patch.setattr(MessageStore, "_note_space", _nothing)
+    real = MessageStore._note_disk_full
+
+    def note(self: MessageStore, error: DiskFull) -> None:
+        real(self, error)
+        self._refusal = PutStatus.DISK_FULL
+
+    patch.setattr(MessageStore, "_note_disk_full", note)
+
+
+def descriptors_final(patch: pytest.MonkeyPatch) -> None:
+    """a store that could not open a file once stays read-only"""
+    patch.setattr(message_store, "is_out_of_descriptors", lambda *_: False)
+
+
+def deletion_not_synced(patch: pytest.MonkeyPatch) -> None:
+    """the mark of a deleted topic is not synced before its queues go"""
+
+    def save(self: DeletedTopics) -> None:
+        self._path.write_text(json.dumps(dict(self.items())))
+
+    patch.setattr(DeletedTopics, "_save", save)
+
+
+def table_renamed_unsynced(patch: pytest.MonkeyPatch) -> None:
+    """a table's new file takes the old one's place before it is on the disk"""
+
+    def write(self: Any, data: bytes) -> None:
+        file_io.make_directories(self.path.parent)
+        Path(self.temporary).write_bytes(data)
+
+    patch.setattr(config_file.ConfigFile, "write_temporary", write)
+
+
+def commit_not_written(patch: pytest.MonkeyPatch) -> None:
+    """an offset commit is acknowledged and only in memory"""
+    patch.setattr(OffsetJournal, "append_records", _nothing)
+
+
+def files_removed_oldest_first(patch: pytest.MonkeyPatch) -> None:
+    """recovery removes the files behind the cut from the oldest on"""
+
+    def truncate(self: MappedFileQueue, offset: int) -> int:
+        kept = [file for file in self._files if file.base_offset <= offset]
+        for file in self._files[len(kept) :]:
+            mapped_file_queue._delete_now(file)
+        self._files = tuple(kept)
+        return real(self, offset)
+
+    real = MappedFileQueue.truncate_dirty_files
+    patch.setattr(MappedFileQueue, "truncate_dirty_files", truncate)
+
+
+def no_abort(patch: pytest.MonkeyPatch) -> None:
+    """`abort` is written after recovery has begun to change things"""
+    patch.setattr(AbortMarker, "create", _nothing)
+
+
+class Bug(NamedTuple):
+    """A bug and the checker that must catch it."""
+
+    plant: Plant
+    caught_by: Kind
+    images: int = 4000
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug(skipped_sync, power_cuts),
+    Bug(early_ack, power_cuts),
+    Bug(no_truncation, log_cuts),
+    Bug(checkpoint_ahead_of_queues, power_cuts),
+    Bug(abort_removed_too_soon, power_cuts),
+    Bug(directory_not_synced, power_cuts),
+    Bug(head_written_first, power_cuts),
+    Bug(rebuilt_from_too_late, power_cuts),
+    Bug(torn_tail_accepted, power_cuts),
+    Bug(flushed_mark_ahead, power_cuts),
+    Bug(unflushed_served, power_cuts),
+    Bug(damage_cut_off, damage_in_the_middle),
+    Bug(identity_not_checked, flips),
+    Bug(sync_failure_forgotten, failed_syncs),
+    Bug(full_disk_swallowed, full_disks, 1),
+    Bug(full_disk_final, full_disks, 1),
+    Bug(descriptors_final, out_of_descriptors, 20),
+    Bug(deletion_not_synced, power_cuts),
+    Bug(table_renamed_unsynced, power_cuts),
+    Bug(commit_not_written, clock_jumps),
+    Bug(files_removed_oldest_first, kills_during_recovery, 4000),
+    Bug(no_abort, power_cuts),
+    Bug(no_truncation, garbage_after_the_end),
+)
+
+
+def images_until_caught(bug: Bug, seed: int) -> tuple[int, str]:
+    """Plant a bug, run its checker, take it out again; return how many images that took, and the first violation.
+
+    Without a violation the text is empty: the bug was not caught.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outcome, "VIOLATIONS_MAX", 1)
+        bug.plant(patch)
+        caught = bug.caught_by(seed, bug.images)
+    return caught.images, caught.violations[0] if caught.violations else ""

@@ -1,0 +1,21 @@
+"""The fault checkers notice planted bugs; `make faults` prints which checker caught which."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from faults.planted import BUGS, Bug, images_until_caught
+
+pytestmark = pytest.mark.fault
+
+# One seed, so that the tests say the same every time; `make faults` takes another each time and looks at far more.
+_SEED = 20261121
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.plant.__name__}-{bug.caught_by.__name__}")
+def test_a_planted_bug_is_caught(bug: Bug) -> None:
+    seed = int(os.environ.get("FAULTS_SEED", _SEED))
+    images, violation = images_until_caught(bug, seed)
+    assert violation, f"{bug.plant.__doc__}: {images} images of seed {seed} and nothing was noticed"

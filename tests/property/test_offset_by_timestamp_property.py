@@ -1,0 +1,126 @@
+"""Look-ups by time against a linear scan: equal times, gaps, pre-blank units, deleted first files, records gone."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reput_broker.store.consume_queue import ConsumeQueue
+from reput_broker.store.queue_files import QueueFileCache
+
+FILE_UNITS = 5
+RECORD_BYTES = 100
+BASE_MS = 1_000
+
+
+@dataclass
+class Case:
+    """Messages `first` to `first + len(times)`, of which the log has lost those before `gone`."""
+
+    first: int
+    times: list[int]
+    gone: int
+    corrected: bool
+    """Whether the queue has been told, by deleting its expired files and moving its minimum."""
+
+    @property
+    def live(self) -> list[tuple[int, int]]:
+        """(queue offset, store time) of the messages that the log still has."""
+        return [(self.first + number, time) for number, time in enumerate(self.times) if number >= self.gone]
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.times)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    steps = draw(st.lists(st.sampled_from([0, 0, 0, 1, 2, 7, 500]), min_size=1, max_size=40))
+    times = list(accumulate(steps, initial=BASE_MS))[1:]
+    gone = draw(st.integers(0, len(times) - 1))
+    return Case(draw(st.integers(0, 12)), times, gone, draw(st.booleans()))
+
+
+@contextmanager
+def queue_of(case: Case) -> Iterator[ConsumeQueue]:
+    cache = QueueFileCache(4)
+    with tempfile.TemporaryDirectory() as directory:
+        queue = ConsumeQueue("T", 0, Path(directory) / "T" / "0", FILE_UNITS, cache)
+        count = len(case.times)
+        offsets = [number * RECORD_BYTES for number in range(count)]
+        queue.put_batch(offsets, [RECORD_BYTES] * count, [0] * count, case.first)
+        if case.corrected:
+            queue.delete_expired(case.gone * RECORD_BYTES)
+        yield queue
+        cache.close()
+
+
+def timestamps(case: Case) -> list[int]:
+    around = {time + near for time in case.times for near in (-1, 0, 1)}
+    return sorted(around | {0, BASE_MS - 10, max(case.times) + 10_000})
+
+
+def store_time_of(case: Case, physical_offset: int) -> int:
+    number = physical_offset // RECORD_BYTES
+    assert case.gone <= number, "records that have left the log are not asked about"
+    return case.times[number]
+
+
+@given(cases())
+def test_both_boundaries_find_what_a_scan_finds(case: Case) -> None:
+    with queue_of(case) as queue:
+        for wanted in timestamps(case):
+            lower, upper = (
+                queue.offset_by_timestamp(
+                    wanted,
+                    boundary,
+                    lambda offset, _: store_time_of(case, offset),
+                    case.gone * RECORD_BYTES,
+                )
+                for boundary in ("lower", "upper")
+            )
+            assert lower == next((offset for offset, time in case.live if time >= wanted), case.end)
+            at_or_before = [offset for offset, time in case.live if time <= wanted]
+            if at_or_before:
+                assert upper == at_or_before[-1]
+            else:
+                assert queue.min_queue_offset <= upper <= case.live[0][0]
+                assert not case.corrected or upper == queue.min_queue_offset
+
+
+@given(cases(), st.lists(st.integers(-2, 12), min_size=20, max_size=20))
+def test_the_old_rule_finds_the_nearest_in_the_file_that_was_modified_first_after_the_time(
+    case: Case, modified: list[int]
+) -> None:
+    with queue_of(case) as queue:
+        files = sorted(queue.directory.iterdir())
+        for path, sixths in zip(files, modified, strict=False):
+            modified_ms = BASE_MS + sixths * max(1, (max(case.times) - BASE_MS) // 6)
+            os.utime(path, ns=(modified_ms * 1_000_000,) * 2)
+        for wanted in timestamps(case):
+            later = [path for path in files if path.stat().st_mtime_ns // 1_000_000 >= wanted]
+            start = int((later or files[-1:])[0].name) // 20
+            found = queue.nearest_offset_by_timestamp(
+                wanted, lambda offset, _: store_time_of(case, offset), case.gone * RECORD_BYTES
+            )
+            candidates = [
+                (offset, time) for offset, time in case.live if start <= offset < start + FILE_UNITS
+            ]
+            if not candidates:
+                assert queue.min_queue_offset <= found <= case.live[0][0]
+                continue
+            distance, time = min((abs(time - wanted), time) for _, time in candidates)
+            nearest = [offset for offset, at in candidates if at == time]
+            assert found in nearest
+            if distance:
+                assert found == (nearest[-1] if time < wanted else nearest[0]), (
+                    "the neighbour, not one behind it"
+                )

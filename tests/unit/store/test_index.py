@@ -1,0 +1,382 @@
+"""The key index: bytes as RocketMQ writes them, nothing missed, nothing of another key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reput_broker.store.errors import DiskFull, ForeignFile
+from reput_broker.store.index_file import IndexFile, IndexHeader
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.options import StoreOptions
+from reput_protocol.message import Message
+from reput_protocol.record import decode_record
+from reput_protocol.record_batch import encode_put_block
+from stores import BORN_HOST, T0, FakeClock, dispatch_all, killed, opened, small_options
+
+Key = tuple[int, int, int]
+
+
+def put_keys(
+    store: MessageStore, body: bytes, *keys: str, unique_id: str | None = None, topic: str = "T"
+) -> None:
+    block = bytearray(encode_put_block([Message(topic, body, keys=keys, unique_id=unique_id)], topic, 0, T0))
+    result = store.put_block(block, topic=topic, queue_id=0, count=1, born_host=BORN_HOST)
+    assert result.status.name == "PUT_OK"
+
+
+def found(store: MessageStore, key: str, topic: str = "T", **where: int) -> list[bytes]:
+    store.settle_index()
+    result = store.query_message(topic, key, where.pop("count", 64), **where)
+    assert result.is_complete
+    return [decode_record(record).body for record in result.records]
+
+
+def index_bytes(options: StoreOptions) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(options.index_dir.iterdir())]
+
+
+# -- one file ----------------------------------------------------------------------------------------------------
+
+keys = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 10**12), st.integers(-5000, 500_000)),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(data=st.data(), some=keys, slots=st.integers(1, 9))
+def test_keys_inserted_together_lie_as_keys_inserted_one_by_one(
+    data: st.DataObject, some: list[Key], slots: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("index")
+    files = [IndexFile(directory / name, slots, len(some) + 1, create=True) for name in ("one", "many")]
+    begins_after = data.draw(st.sampled_from([0, T0]))
+    for file in files:
+        if begins_after:
+            file.continue_from(IndexHeader(1, begins_after, 1, 2, 1, 3))
+    some = [(key_hash, offset, T0 + time) for key_hash, offset, time in some]
+    start = 0
+    while start < len(some):
+        count = data.draw(st.integers(1, len(some) - start))
+        part = some[start : start + count]
+        for key in part:
+            files[0].insert_few([key])
+        files[1].insert(*(np.array(column, dtype=np.int64) for column in zip(*part, strict=True)))
+        start += count
+    for file in files:
+        file.flush()
+        file.close()
+    assert (directory / "one").read_bytes() == (directory / "many").read_bytes()
+
+
+def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
+    IndexFile(tmp_path / "1", 4, 8, create=True).close()
+    with pytest.raises(ForeignFile, match="move index/ away"):
+        IndexFile(tmp_path / "1", 4, 9, create=False)
+
+
+# -- through the store -------------------------------------------------------------------------------------------
+
+
+def test_messages_are_found_by_unique_id_and_by_each_key(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path))
+    put_keys(store, b"1", "a", "b", unique_id="U1")
+    put_keys(store, b"2", "b", unique_id="U2")
+    put_keys(store, b"3")
+    put_keys(store, b"4", "b", topic="other")
+    dispatch_all(store)
+    assert found(store, "a") == [b"1"]
+    assert found(store, "b") == [b"2", b"1"], "newest first"
+    assert found(store, "b", count=1) == [b"2"]
+    assert found(store, "U2") == [b"2"]
+    assert found(store, "b", topic="other") == [b"4"]
+    assert found(store, "c") == found(store, "") == []
+    store.close()
+
+
+def test_keys_that_share_a_hash_are_told_apart(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path))
+    put_keys(store, b"1", "Aa")
+    put_keys(store, b"2", "BB")
+    put_keys(store, b"3", "Aa", "BB")
+    dispatch_all(store)
+    assert found(store, "Aa") == [b"3", b"1"]
+    assert found(store, "BB") == [b"3", b"2"]
+    store.close()
+
+
+def test_time_bounds_are_exact_although_entries_hold_seconds(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = opened(small_options(tmp_path), clock)
+    times = [T0, T0 + 1, T0 + 999, T0 + 1000, T0 + 1001, T0 + 60_000, T0 + 3_600_000]
+    for number, time in enumerate(times):
+        clock.now_ms = time
+        put_keys(store, b"%d" % number, "k", *[f"x{number}.{n}" for n in range(9)])
+    dispatch_all(store)
+    assert len(index_bytes(store.options)) > 1
+    for begin in (0, *times, T0 + 500, T0 + 3_700_000):
+        for end in (*times, T0 + 30_000, 1 << 62):
+            wanted = [b"%d" % n for n, time in reversed(list(enumerate(times))) if begin <= time <= end]
+            assert found(store, "k", begin_ms=begin, end_ms=end) == wanted, (begin, end)
+    store.close()
+
+
+@pytest.mark.parametrize("per_put", [1, 30, 200])
+def test_thousands_of_keys_over_many_files_are_all_found_and_again_after_a_stop(
+    tmp_path: Path, per_put: int
+) -> None:
+    options = small_options(tmp_path, commit_log_file_size=65_536)
+    store = opened(options)
+    bodies = [b"%04d" % n for n in range(600)]
+    for start in range(0, len(bodies), per_put):
+        part = bodies[start : start + per_put]
+        messages = [Message("T", body, keys=[f"k{body.decode()}", f"m{int(body) % 7}"]) for body in part]
+        ids = [f"{int(body):032X}" for body in part]
+        block = bytearray(encode_put_block(messages, "T", 0, T0, ids))
+        store.put_block(block, topic="T", queue_id=0, count=len(part), born_host=BORN_HOST)
+        dispatch_all(store)
+    for _ in range(2):
+        for body in bodies:
+            assert found(store, f"k{body.decode()}") == [body]
+            assert found(store, f"{int(body):032X}") == [body]
+        assert found(store, "m3", count=5) == [b"0598", b"0591", b"0584", b"0577", b"0570"]
+        assert store.close()
+        store = opened(options)
+    store.close()
+
+
+def test_a_directory_whose_index_was_lost_or_changed_gets_it_anew(tmp_path: Path) -> None:
+    options = small_options(tmp_path, commit_log_file_size=65_536)
+    store = opened(options)
+    for n in range(100):
+        put_keys(store, b"%d" % n, f"k{n}", unique_id=f"U{n}")
+    dispatch_all(store)
+    store.close()
+    before = index_bytes(options)
+    assert len(before) > 2
+    for change in ("all", "first", "last", "garbled"):
+        files = sorted(options.index_dir.iterdir())
+        for path in {"all": files, "first": files[:1], "last": files[-1:], "garbled": []}[change]:
+            path.unlink()
+        if change == "garbled":
+            files[1].write_bytes(b"\xff" * 40 + files[1].read_bytes()[40:])
+        store = opened(options)
+        for n in range(100):
+            assert found(store, f"k{n}") == found(store, f"U{n}") == [b"%d" % n]
+        assert store.close()
+        assert index_bytes(options) == before, "made of the same log, the same bytes"
+
+
+def test_after_a_kill_nothing_is_missed(tmp_path: Path) -> None:
+    options = small_options(tmp_path / "a", commit_log_file_size=65_536)
+    store = opened(options)
+    for n in range(100):
+        put_keys(store, b"%d" % n, f"k{n}", unique_id=f"U{n}")
+        if n % 10 == 0:
+            dispatch_all(store)
+        if n == 55:
+            store.flush_index()  # the full files up to now are known to be whole
+    dispatch_all(store)
+    image = killed(store, tmp_path / "b")
+    newest = max(image.index_dir.iterdir())
+    newest.write_bytes(newest.read_bytes()[:40] + b"\xff" * (newest.stat().st_size - 40))
+    again = opened(image)
+    for n in range(100):
+        assert found(again, f"k{n}") == found(again, f"U{n}") == [b"%d" % n]
+    again.close()
+    store.close()
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_kill_while_a_file_is_made_is_no_fault(tmp_path: Path, size: int) -> None:
+    store = opened(small_options(tmp_path / "a"))
+    put_keys(store, b"1", "k")
+    dispatch_all(store)
+    image = killed(store, tmp_path / "b")
+    unfinished = image.index_dir / "99991231235959999"
+    unfinished.write_bytes(bytes(size))
+    again = opened(image)
+    assert found(again, "k") == [b"1"]
+    assert not unfinished.exists()
+    assert again.close()
+    unfinished.write_bytes(bytes(size))
+    with pytest.raises(ForeignFile):
+        opened(image)  # an orderly stop leaves no such file
+    store.close()
+
+
+def test_a_long_index_is_completed_beside_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    options = small_options(tmp_path, on_event=lambda event, _: events.append(event))
+    store = opened(options)
+    for n in range(30):
+        put_keys(store, b"%d" % n, f"k{n}")
+    dispatch_all(store)
+    store.close()
+    for path in options.index_dir.iterdir():
+        path.unlink()
+    monkeypatch.setattr("reput_broker.store.message_store.INDEX_AT_ONCE_BYTES", 0)
+    store = opened(options)
+    assert events == ["index_behind"]
+    assert store.index_behind_bytes > 0
+    put_keys(store, b"new", "k3", "new")
+    dispatch_all(store)
+    result = store.query_message("T", "k3", 64)
+    assert (result.records, result.is_complete) == ((), False)
+    while store.index_step(500):
+        pass
+    assert events == ["index_behind", "index_complete"]
+    assert found(store, "k3") == [b"new", b"3"]
+    put_keys(store, b"newer", "k3")
+    dispatch_all(store)
+    assert found(store, "k3") == [b"newer", b"new", b"3"]
+    store.close()
+
+
+def test_a_stop_in_the_middle_of_completing_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = small_options(tmp_path)
+    store = opened(options)
+    for n in range(30):
+        put_keys(store, b"%d" % n, f"k{n}")
+    dispatch_all(store)
+    store.close()
+    complete = index_bytes(options)
+    for path in options.index_dir.iterdir():
+        path.unlink()
+    monkeypatch.setattr("reput_broker.store.message_store.INDEX_AT_ONCE_BYTES", 0)
+    rounds = 0
+    store = opened(options)
+    while store.index_behind_bytes:
+        store.index_step(300)
+        store.close()
+        store = opened(options)
+        rounds += 1
+    assert rounds > 3
+    store.close()
+    assert index_bytes(options) == complete
+
+
+def test_a_full_disk_loses_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    store = opened(small_options(tmp_path, commit_log_file_size=65_536), clock)
+    real = IndexFile.__init__
+    full = False
+
+    def limited(self: IndexFile, path: Path, slots: int, entries: int, *, create: bool) -> None:
+        if create and full:
+            raise DiskFull(path, 1)
+        real(self, path, slots, entries, create=create)
+
+    monkeypatch.setattr(IndexFile, "__init__", limited)
+    messages = [Message("T", b"%d" % n, keys=[f"k{n}", "all"]) for n in range(70)]
+    put_keys(store, b"x", "k")
+    dispatch_all(store)
+    full = True
+    block = bytearray(encode_put_block(messages, "T", 0, T0))
+    store.put_block(block, topic="T", queue_id=0, count=70, born_host=BORN_HOST)
+    store.flush_commit_log()
+    assert store.reput_step() == 0
+    assert store.disk_full_reason is not None
+    full = False
+    clock.now_ms += 1000
+    dispatch_all(store)
+    for n in range(70):
+        assert found(store, f"k{n}") == [b"%d" % n]
+    assert len(found(store, "all")) == 64
+    store.close()
+    once = index_bytes(store.options)
+    for path in store.options.index_dir.iterdir():
+        path.unlink()
+    opened(store.options).close()
+    assert index_bytes(store.options) == once, "no key was indexed twice"
+
+
+@pytest.mark.parametrize("name", ["20240101000000000", "notes.txt"])
+def test_what_is_no_index_file_of_ours_refuses_the_start_and_stays(tmp_path: Path, name: str) -> None:
+    options = small_options(tmp_path)
+    store = opened(options)
+    put_keys(store, b"1", "k")
+    store.close()
+    foreign = options.index_dir / name
+    foreign.write_bytes(b"i")
+    with pytest.raises(ForeignFile, match="index"):
+        opened(options)
+    assert foreign.read_bytes() == b"i"
+    assert not (tmp_path / "abort").exists()
+    foreign.unlink()
+    store = opened(options)
+    assert found(store, "k") == [b"1"]
+    store.close()
+
+
+def test_what_was_deleted_is_not_found(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path))
+    put_keys(store, b"1", "k")
+    dispatch_all(store)
+    store.delete_topic("T")
+    assert found(store, "k") == []
+    store.close()
+
+
+def test_a_store_without_an_index_says_so_and_leaves_files_alone(tmp_path: Path) -> None:
+    options = small_options(tmp_path, index_enabled=False)
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "something").write_bytes(b"of somebody")
+    store = opened(options)
+    put_keys(store, b"1", "k")
+    dispatch_all(store)
+    assert store.query_message("T", "k", 1) == ((), 0, 0, False)
+    assert store.close()
+    assert (tmp_path / "index" / "something").read_bytes() == b"of somebody"
+    (tmp_path / "index" / "something").unlink()
+    store = opened(replace(options, index_enabled=True))
+    assert found(store, "k") == [b"1"]
+    store.close()
+
+
+def test_the_next_file_is_made_ahead_and_goes_with_an_orderly_stop(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path))
+    for n in range(30):
+        put_keys(store, b"%d" % n, f"k{n}")
+    dispatch_all(store)
+    while store.should_prepare_next_file():
+        store.prepare_next_file()
+    assert len(index_bytes(store.options)) == 2
+    store.close()
+    assert len(index_bytes(store.options)) == 1
+    store = opened(store.options)
+    store.prepare_next_file()
+    for n in range(30, 60):
+        put_keys(store, b"%d" % n, f"k{n}")
+    dispatch_all(store)
+    assert [found(store, f"k{n}") for n in range(60)] == [[b"%d" % n] for n in range(60)]
+    store.close()
+
+
+def test_expired_files_go_and_the_last_one_stays(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path))
+    for n in range(100):
+        put_keys(store, b"%d" % n, f"k{n}")
+    dispatch_all(store)
+    index = store._index
+    assert index is not None
+    files = index.files
+    assert len(files) == 3
+    assert index.delete_expired(1 << 40) == 0, "what is still to be synced stays"
+    store.flush_index()
+    assert index.delete_expired(files[0].header.end_physical_offset) == 0
+    assert index.delete_expired(files[0].header.end_physical_offset + 1) == 1
+    assert index.delete_expired(1 << 40) == 1
+    assert [file.path for file in index.files] == sorted(store.options.index_dir.iterdir())
+    assert list(files[0].find(1, 0, 1 << 60)) == [], "who was looking through it finds nothing more"
+    store.close()
