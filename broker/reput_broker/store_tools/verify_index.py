@@ -14,12 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.index_file import ENTRY_BYTES
 from reput_broker.store_tools.index_keys import key_hashes, keys_of
-from reput_broker.store_tools.index_raw import (
-    ENTRY_BYTES,
-    INDEX_BYTES_MIN,
-    RawIndex,
-)
+from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, RawIndex
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import Damage, LogBatch
 from reput_broker.store_tools.property_shapes import PropertyShapes
@@ -69,8 +66,8 @@ class IndexCheck:
         self._total = total
         self._cursor = 0
         self._compared_until = -1
-        self._begin_offset = self._files[0].header.begin_phy_offset if total else -1
-        self._begin_times = [raw.header.begin_timestamp for raw in self._files]
+        self._begin_offset = self._files[0].header.begin_physical_offset if total else -1
+        self._begin_times = [raw.header.begin_timestamp_ms for raw in self._files]
         self._last_keys: set[tuple[int, int]] = set()
         self._behind = 0
         self._behind_from = -1
@@ -92,7 +89,7 @@ class IndexCheck:
     def _leave_out(self, whole_until_ms: int) -> None:
         kept: list[RawIndex] = []
         for raw in self._files:
-            if raw.header.end_timestamp <= whole_until_ms and len(kept) == self._files.index(raw):
+            if raw.header.end_timestamp_ms <= whole_until_ms and len(kept) == self._files.index(raw):
                 kept.append(raw)
                 continue
             self._report.note(f"{raw.path} was in use when the broker ended: the next start makes it anew")
@@ -105,7 +102,7 @@ class IndexCheck:
         usable: list[RawIndex] = []
         for raw in self._files:
             if not known:
-                if raw.header.index_count > 1 or raw.header.index_count < 0:
+                if raw.header.next_entry > 1 or raw.header.next_entry < 0:
                     self._report.fault(
                         "index",
                         raw.path,
@@ -145,7 +142,7 @@ class IndexCheck:
         entries = self._read(self._cursor, count)
         if (
             len(entries) == count
-            and (entries["offset"] == offsets).all()
+            and (entries["physical_offset"] == offsets).all()
             and (entries["hash"] == hashes).all()
         ):
             self._verify_seconds(self._cursor, entries, times)
@@ -158,7 +155,7 @@ class IndexCheck:
     def _pass_over(self, offset: int) -> None:
         """Leave out the entries of a stretch of the log that could not be read, or has expired."""
         while offset > self._compared_until and self._cursor < self._total:
-            behind = self._read(self._cursor, _SLACK)["offset"].astype(np.int64) < offset
+            behind = self._read(self._cursor, _SLACK)["physical_offset"].astype(np.int64) < offset
             count = int(np.argmin(behind)) if not behind.all() else len(behind)
             self._cursor += count
             if count < len(behind) or not count:
@@ -175,7 +172,7 @@ class IndexCheck:
         stop_offset: int,
     ) -> None:
         window = self._read(self._cursor, 2 * len(rows) + _SLACK)
-        named = window["offset"].astype(np.int64)
+        named = window["physical_offset"].astype(np.int64)
         inside = (named >= offsets[0]) & (named < stop_offset)
         length = int(np.flatnonzero(inside)[-1]) + 1 if inside.any() else 0
         window, named, inside = window[:length], named[:length], inside[:length]
@@ -239,16 +236,14 @@ class IndexCheck:
                     f"entry {local + index + 1} gives {int(part[index])} seconds after the begin time, should be "
                     f"{int(expected[index])}",
                 )
-            if local + count == raw.used - 1 and raw.header.end_timestamp != int(part_times[-1]):
-                self._fault(
-                    raw,
-                    8,
-                    f"endTimestamp is {raw.header.end_timestamp}, but its last record was stored at {part_times[-1]}",
-                )
+            if local + count == raw.used - 1 and raw.header.end_timestamp_ms != int(part_times[-1]):
+                end = raw.header.end_timestamp_ms
+                words = f"endTimestamp is {end}, but its last record was stored at {part_times[-1]}"
+                self._fault(raw, 8, words)
             done += count
 
     def _first_seconds(self, file_index: int, time: int) -> int:
-        before = self._files[file_index - 1].header.end_timestamp if file_index else 0
+        before = self._files[file_index - 1].header.end_timestamp_ms if file_index else 0
         return max(0, min(int((time - before) / 1000), _SECONDS_MAX)) if before > 0 else 0
 
     def _read(self, number: int, count: int) -> NDArray[Any]:
@@ -272,7 +267,7 @@ class IndexCheck:
     # -- findings ------------------------------------------------------------------------------------------
 
     def _wrong_entry(self, number: int, entry: Any) -> None:
-        offset = int(entry["offset"])
+        offset = int(entry["physical_offset"])
         if any(damage.offset <= offset < damage.end_offset for damage in self._damages):
             return
         file_index = self._file_of(number)
@@ -281,8 +276,8 @@ class IndexCheck:
         self._fault(
             raw,
             raw.entry_place(local),
-            f"entry {local} gives hash {int(entry['hash'])} and log offset {int(entry['offset'])}, but no record "
-            "there has such a key",
+            f"entry {local} gives hash {int(entry['hash'])} and log offset {offset}, but no record there has such a "
+            "key",
         )
 
     def _missing_key(
@@ -308,7 +303,7 @@ class IndexCheck:
                 )
                 break
             entry = self._read(number, 1)[0]
-            if (int(entry["offset"]), int(entry["hash"])) not in self._last_keys:
+            if (int(entry["physical_offset"]), int(entry["hash"])) not in self._last_keys:
                 self._wrong_entry(number, entry)
         if self._behind:
             words = f"{self._behind} keys are not in the index, from the record at log offset {self._behind_from} on"

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.file_io import end_of_data
-from reput_broker.store_tools.index_raw import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, RawIndex
+from reput_broker.store.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from reput_broker.store_tools.index_raw import RawIndex
 from reput_broker.store_tools.report import Report
 from reput_protocol.columns import IntArray
 
@@ -24,15 +25,15 @@ def verify_index_file(raw: RawIndex, report: Report) -> None:
         report.fault("index", raw.path, position, reason)
 
     header, used = raw.header, raw.used
-    if not 0 <= header.index_count <= raw.entry_max:
-        fault(36, f"indexCount is {header.index_count}, the file has room for {raw.entry_max}")
+    if not 0 <= header.next_entry <= raw.entry_max:
+        fault(36, f"indexCount is {header.next_entry}, the file has room for {raw.entry_max}")
     _verify_rest(raw, fault)
     if used < 2:
         return
     entries = raw.entries(1, used)
     for at, name, value, wanted in (
-        (16, "beginPhyOffset", header.begin_phy_offset, int(entries["offset"][0])),
-        (24, "endPhyOffset", header.end_phy_offset, int(entries["offset"][-1])),
+        (16, "beginPhyOffset", header.begin_physical_offset, int(entries["physical_offset"][0])),
+        (24, "endPhyOffset", header.end_physical_offset, int(entries["physical_offset"][-1])),
     ):
         if value != wanted:
             fault(at, f"{name} is {value}, but the entry there gives log offset {wanted}")
@@ -67,8 +68,8 @@ def _verify_chains(raw: RawIndex, entries: NDArray[Any], hashes: IntArray, fault
             f"slot {slot} names entry {int(slots[slot])}, should be {int(heads[slot])}",
         )
     in_use = int(last.sum())
-    if raw.header.hash_slot_count != in_use:
-        fault(32, f"hashSlotCount is {raw.header.hash_slot_count}, but {in_use} slots are in use")
+    if raw.header.slots_used != in_use:
+        fault(32, f"hashSlotCount is {raw.header.slots_used}, but {in_use} slots are in use")
 
 
 def _verify_rest(raw: RawIndex, fault: _Fault) -> None:
