@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from reput_broker.store.consume_queue_unit import UNIT_BYTES
+from reput_broker.store.dispatch import rows_by_queue
 from reput_broker.store.log_walk import SECTOR_BYTES, can_be_topic, has_lost_sector
 from reput_broker.store.options import DELAY_LEVELS_MS
-from reput_broker.store_tools.index_keys import tags_codes
 from reput_broker.store_tools.layout import Geometry, OddFile, StoreLayout
 from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, crc_faults, read_log
-from reput_broker.store_tools.property_shapes import property_shapes
-from reput_broker.store_tools.queue_rows import queue_runs, topics_of
 from reput_broker.store_tools.report import FAULTS_KEPT, Progress, Report, no_progress
 from reput_broker.store_tools.verify_checkpoint import LogFacts, index_time, valid_mark, verify_checkpoint
 from reput_broker.store_tools.verify_index import IndexCheck
@@ -31,8 +29,10 @@ from reput_broker.store_tools.verify_tables import (
     verify_other_tables,
     verify_topics,
 )
+from reput_protocol.dispatch_rows import DispatchRows, rows_of_columns
 
 LOST_PAGE = "its properties hold zeros where a lost page would leave them"
+_NO_LETTER = "\N{REPLACEMENT CHARACTER}"
 _QUEUE_OFFSET_MAX = (1 << 62) // UNIT_BYTES
 
 
@@ -75,7 +75,7 @@ class Verification:
         self._progress = progress
         self.max_store_timestamp_ms = 0
         """The latest store time of any record."""
-        self._known_topics: set[bytes] = set()
+        self._known_topics: set[str] = set()
         self._undecided: list[Damage] = []
         self._unfinished: list[int] = []
 
@@ -198,19 +198,18 @@ class Verification:
 
     def _verify_batch(self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck) -> None:
         columns = batch.columns
-        topics = topics_of(batch)
-        nameless = self._nameless(batch, topics)
+        rows = rows_of_columns(batch.data, columns, self._levels)
+        nameless = self._nameless(batch, rows)
         bad = nameless | dict(crc_faults(batch)) | dict(self._lost_pages(batch))
         for row, reason in sorted(bad.items()):
             self._record_damage(batch, row, reason, is_framed=row not in nameless)
         self.max_store_timestamp_ms = max(
             self.max_store_timestamp_ms, int(columns.head["store_timestamp_ms"].max())
         )
-        shapes = property_shapes(batch)
-        for run in queue_runs(batch, topics, tags_codes(batch, topics, shapes, self._levels)):
+        for run in rows_by_queue(rows, None):
             queues.compare(run, self.damages)
         if index.is_there:
-            index.compare(batch, topics, shapes)
+            index.compare(batch, rows)
 
     def _lost_pages(self, batch: LogBatch) -> list[tuple[int, str]]:
         """Records not known to be flushed whose properties look as if a page had been lost, as a start judges them."""
@@ -227,22 +226,21 @@ class Verification:
             if has_lost_sector(view, shift + int(columns.properties_position[row]), shift + int(ends[row]))
         ]
 
-    def _nameless(self, batch: LogBatch, topics: list[bytes]) -> dict[int, str]:
+    def _nameless(self, batch: LogBatch, rows: DispatchRows) -> dict[int, str]:
         """Records of which it cannot be told which message of which queue they are."""
         number = batch.columns.queue_offset
         bad = {
             row: f"QUEUEOFFSET is {int(number[row])}"
             for row in np.flatnonzero((number < 0) | (number > _QUEUE_OFFSET_MAX)).tolist()
         }
-        if len(topics) == 1 and topics[0] in self._known_topics:
-            return bad
-        for row, topic in enumerate(topics):
-            if topic not in self._known_topics:
-                if can_be_topic(topic):
-                    self._known_topics.add(topic)
-                else:
-                    for other in range(len(number)) if len(topics) == 1 else (row,):
-                        bad[other] = f"the record has topic {topic[:80]!r}"
+        for run in rows.runs:
+            if run.topic in self._known_topics:
+                continue
+            topic = bytes(batch.columns.topic(run.start))
+            if not can_be_topic(topic):
+                bad |= dict.fromkeys(range(run.start, run.stop), f"the record has topic {topic[:80]!r}")
+            elif _NO_LETTER not in run.topic:  # bytes that are no text read as this one
+                self._known_topics.add(run.topic)
         return bad
 
     def _record_damage(self, batch: LogBatch, row: int, reason: str, *, is_framed: bool) -> None:

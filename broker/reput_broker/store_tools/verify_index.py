@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.index_file import ENTRY_BYTES
-from reput_broker.store_tools.index_keys import key_hashes, keys_of
 from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, RawIndex
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import Damage, LogBatch
-from reput_broker.store_tools.property_shapes import PropertyShapes
 from reput_broker.store_tools.report import Report
 from reput_broker.store_tools.verify_index_file import verify_index_file
 from reput_protocol.columns import BoolArray, IntArray
+from reput_protocol.dispatch_rows import DispatchRows
 from reput_protocol.hashing import index_hash
+from reput_protocol.index_keys import hash_keys, index_keys
+from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 
 _SECONDS_MAX = 0x7FFF_FFFF
 _SLACK = 1024
@@ -123,12 +124,12 @@ class IndexCheck:
 
     # -- against the log -----------------------------------------------------------------------------------
 
-    def compare(self, batch: LogBatch, topics: list[bytes], shapes: PropertyShapes) -> None:
-        """Compare the keys of a batch with the next entries."""
+    def compare(self, batch: LogBatch, found: DispatchRows) -> None:
+        """Compare the keys of a batch, whose rows are `found`, with the next entries."""
         stop_offset = batch.offset + int(batch.columns.position[-1]) + int(batch.columns.head["size"][-1])
         if not self._total or stop_offset <= self._begin_offset:
             return
-        rows, hashes = key_hashes(batch, topics, shapes)
+        hashes, rows = map(np.asarray, hash_keys(batch.data, found))
         offsets = batch.columns.position[rows] + batch.offset
         if batch.offset < self._begin_offset:
             keep = offsets >= self._begin_offset
@@ -148,7 +149,7 @@ class IndexCheck:
             self._verify_seconds(self._cursor, entries, times)
             self._cursor += count
         else:
-            self._compare_sets(batch, topics, rows, hashes.astype(np.int64), offsets, times, stop_offset)
+            self._compare_sets(batch, rows, hashes, offsets, times, stop_offset)
         last = int(offsets[-1])
         self._last_keys = {(last, int(value)) for value in hashes[offsets == last]}
 
@@ -164,7 +165,6 @@ class IndexCheck:
     def _compare_sets(
         self,
         batch: LogBatch,
-        topics: list[bytes],
         rows: IntArray,
         hashes: IntArray,
         offsets: IntArray,
@@ -184,7 +184,7 @@ class IndexCheck:
                 self._wrong_entry(self._cursor + index, window[index])
         is_found = np.isin(wanted, found[inside])
         if len(self._deleted):
-            is_found |= self._of_deleted(topics, rows, offsets)
+            is_found |= self._of_deleted(batch, rows, offsets)
         for index in np.flatnonzero(~is_found).tolist():
             offset = int(offsets[index])
             if self._cursor + length >= self._total and not is_found[index:].any():
@@ -193,7 +193,7 @@ class IndexCheck:
                     self._behind_from = offset
                 self._behind += len(is_found) - index
                 break
-            self._missing_key(batch, topics, int(rows[index]), int(hashes[index]), offset)
+            self._missing_key(batch, int(rows[index]), int(hashes[index]), offset)
         time_of = dict(zip(wanted.tolist(), times.tolist(), strict=True))
         right = np.flatnonzero(is_wanted)
         right_times = np.array([time_of[value] for value in found[right].tolist()], np.int64)
@@ -201,10 +201,11 @@ class IndexCheck:
             self._verify_seconds(self._cursor + index, window[index : index + 1], np.array([time]))
         self._cursor += length
 
-    def _of_deleted(self, topics: list[bytes], rows: IntArray, offsets: IntArray) -> BoolArray:
-        names = [topics[0 if len(topics) == 1 else row].decode("utf-8", "replace") for row in rows.tolist()]
-        pairs = zip(names, offsets.tolist(), strict=True)
-        return np.array([self._deleted.hides(name, offset) for name, offset in pairs], np.bool_)
+    def _of_deleted(self, batch: LogBatch, rows: IntArray, offsets: IntArray) -> BoolArray:
+        pairs = zip(rows.tolist(), offsets.tolist(), strict=True)
+        return np.array(
+            [self._deleted.hides(_topic_of(batch, row), offset) for row, offset in pairs], np.bool_
+        )
 
     def _verify_seconds(self, number: int, entries: NDArray[Any], times: IntArray) -> None:
         """Compare the times of entries that are right otherwise, and the header's with them."""
@@ -280,11 +281,9 @@ class IndexCheck:
             "key",
         )
 
-    def _missing_key(
-        self, batch: LogBatch, topics: list[bytes], row: int, key_hash: int, offset: int
-    ) -> None:
-        topic = topics[0 if len(topics) == 1 else row].decode("utf-8", "replace")
-        keys = keys_of(topic, bytes(batch.columns.properties(row)))
+    def _missing_key(self, batch: LogBatch, row: int, key_hash: int, offset: int) -> None:
+        properties = decode_properties(bytes(batch.columns.properties(row)))
+        keys = index_keys(_topic_of(batch, row), properties.get(UNIQ_KEY), properties.get(KEYS))
         key = next((key for key in keys if index_hash(key) == key_hash), "?")
         path, position = self._layout.log.place(offset)
         self._report.fault(
@@ -314,3 +313,7 @@ class IndexCheck:
                 self._report.note(f"{words}: the next start files them")
         for raw in self._files:
             raw.close()
+
+
+def _topic_of(batch: LogBatch, row: int) -> str:
+    return bytes(batch.columns.topic(row)).decode("utf-8", "replace")

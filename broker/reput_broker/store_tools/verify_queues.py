@@ -15,10 +15,10 @@ import numpy as np
 from reput_broker.store.consume_queue_ext_unit import is_address
 from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES, UNIT_DTYPE, Units
 from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.dispatch import QueueRows
 from reput_broker.store_tools.ext_units import ExtUnits
 from reput_broker.store_tools.layout import StoreLayout, Stream
 from reput_broker.store_tools.log_reader import Damage
-from reput_broker.store_tools.queue_rows import QueueRun
 from reput_broker.store_tools.report import Fault, Report
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_protocol.record_layout import QUEUE_OFFSET_AT
@@ -54,12 +54,12 @@ class QueueCheck:
         self._ext = ext
         self._last_offset = -1
 
-    def compare(self, run: QueueRun, damages: Sequence[Damage]) -> None:
+    def compare(self, run: QueueRows, damages: Sequence[Damage]) -> None:
         """Compare a run of records with the units of their numbers."""
         number = run.first_queue_offset
-        count = len(run.offsets)
+        count = len(run.physical_offsets)
         expected = np.empty(count, UNIT_DTYPE)
-        expected["physical_offset"] = run.offsets
+        expected["physical_offset"] = run.physical_offsets
         expected["size"] = run.sizes
         expected["tags_code"] = run.tags_codes
         raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
@@ -71,11 +71,11 @@ class QueueCheck:
         if raw != expected.tobytes():
             self._differences(number, np.frombuffer(raw, UNIT_DTYPE), expected)
         self.next = max(self.next, number + count)
-        self._last_offset = int(run.offsets[-1])
+        self._last_offset = int(run.physical_offsets[-1])
 
-    def _jump(self, number: int, run: QueueRun, raw: bytes, damages: Sequence[Damage]) -> int:
+    def _jump(self, number: int, run: QueueRows, raw: bytes, damages: Sequence[Damage]) -> int:
         """The numbers do not go on where they stopped; return the number that the run begins with after all."""
-        offset = int(run.offsets[0])
+        offset = int(run.physical_offsets[0])
         if number == 0 and int.from_bytes(raw[:8], "big") == offset:
             # The topic was deleted, by a broker that leaves no mark, and created anew.
             self.started_anew = True
@@ -213,46 +213,39 @@ class QueuesCheck:
         self._deleted = deleted
         self._known_topics = known_topics
         self._skip = skip_topics
-        self._checks: dict[tuple[bytes, int], QueueCheck] = {}
+        self._checks: dict[tuple[str, int], QueueCheck] = {}
         self._topics_with_queues: set[str] = set()
         self._skipped: dict[str, int] = {}
         for queue in layout.queues:
             if queue.topic in skip_topics or queue.topic.startswith(LMQ_PREFIX):
                 continue
             self._topics_with_queues.add(queue.topic)
-            self._checks[queue.topic.encode(), queue.queue_id] = self._make(
-                queue.topic, queue.queue_id, queue.stream
-            )
+            self._checks[queue.topic, queue.queue_id] = self._make(queue.topic, queue.queue_id, queue.stream)
 
     def _make(self, topic: str, queue_id: int, stream: Stream) -> QueueCheck:
         ext = ExtUnits.of_queue(self._layout.root, topic, queue_id, self.files)
         return QueueCheck(topic, queue_id, UnitFiles(stream, self.files), self._layout.log, ext)
 
-    def compare(self, run: QueueRun, damages: Sequence[Damage]) -> None:
+    def compare(self, run: QueueRows, damages: Sequence[Damage]) -> None:
         """Compare a run of records with its queue."""
         check = self._checks.get((run.topic, run.queue_id))
         if check is None:
-            topic = run.topic.decode("utf-8", "replace")
+            topic = run.topic
             gone = self._known_topics is not None and topic not in self._known_topics
             if topic in self._skip or (topic not in self._topics_with_queues and gone):
-                self._skipped[topic] = self._skipped.get(topic, 0) + len(run.offsets)
+                self._skipped[topic] = self._skipped.get(topic, 0) + len(run.physical_offsets)
                 return
             path = self._layout.consume_queue_dir / topic / str(run.queue_id)
             stream = Stream((path,), file_size=self._layout.queue_file_size)
-            check = self._checks[run.topic, run.queue_id] = self._make(topic, run.queue_id, stream)
+            check = self._checks[topic, run.queue_id] = self._make(topic, run.queue_id, stream)
         if len(self._deleted):
             end = self._deleted.end_offset(check.topic)
-            if int(run.offsets[0]) < end:
-                skip = int(np.searchsorted(run.offsets, end))
-                if skip == len(run.offsets):
-                    return
-                run = QueueRun(
-                    run.topic,
-                    run.queue_id,
-                    run.first_queue_offset + skip,
-                    run.offsets[skip:],
-                    run.sizes[skip:],
-                    run.tags_codes[skip:],
+            skip = int(np.searchsorted(run.physical_offsets, end))
+            if skip == len(run.physical_offsets):
+                return
+            if skip:
+                run = QueueRows(
+                    run.topic, run.queue_id, run.first_queue_offset + skip, *(part[skip:] for part in run[3:])
                 )
         check.compare(run, damages)
 
