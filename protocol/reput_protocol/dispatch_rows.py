@@ -184,7 +184,7 @@ class DispatchRows:
             if len(parts) == 1:
                 rows: slice | IntArray = slice(*parts[0])
             else:
-                rows = np.array([row for start, stop in parts for row in range(start, stop)], dtype=np.int64)
+                rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in parts])
             groups.append(DispatchGroup(topic, queue_id, rows))
         return groups
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,8 +31,6 @@ HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = 20
 HEADER: Final = struct.Struct(">qqqqii")
-_SLOT: Final = struct.Struct(">i")
-_FIELDS: Final = struct.Struct(">iqii")
 ENTRY_DTYPE: Final = np.dtype(
     [("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
@@ -116,32 +114,6 @@ class IndexFile:
         assert self.is_empty
         end_ms, end_offset = predecessor.end_timestamp_ms, predecessor.end_physical_offset
         self._write_header(IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 1))
-
-    def insert_few(self, keys: Sequence[tuple[int, int, int]]) -> None:
-        """Do what `insert` does, key by key: `keys` are (hash, physical offset, store time), and there is room for all.
-
-        (RocketMQ: IndexFile.putKey.)
-        """
-        assert len(keys) <= self.room
-        mapped = self._map
-        begin_ms, end_ms, begin_offset, end_offset, slots_used, number = self.header
-        entries_at = HEADER_BYTES + SLOT_BYTES * self.slots
-        for key_hash, physical_offset, stored_ms in keys:
-            slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots)
-            previous = _SLOT.unpack_from(mapped, slot_at)[0]
-            if not 0 < previous <= number:
-                previous = 0
-                slots_used += 1
-            seconds = 0 if begin_ms <= 0 else min(max((stored_ms - begin_ms) // 1000, 0), _SECONDS_MAX)
-            _FIELDS.pack_into(
-                mapped, entries_at + ENTRY_BYTES * number, key_hash, physical_offset, seconds, previous
-            )
-            _SLOT.pack_into(mapped, slot_at, number)
-            if number <= 1:
-                begin_ms, begin_offset = stored_ms, physical_offset
-            end_ms, end_offset = stored_ms, physical_offset
-            number += 1
-        self._write_header(IndexHeader(begin_ms, end_ms, begin_offset, end_offset, slots_used, number))
 
     def insert(self, hashes: IntArray, physical_offsets: IntArray, timestamps_ms: IntArray) -> None:
         """Insert keys in order; there must be room for all (`room`).
