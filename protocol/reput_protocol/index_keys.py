@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from reput_protocol.dispatch_rows import DispatchRows, Row
 from reput_protocol.hashing import index_hash, java_hash
-from reput_protocol.properties import find_property_in
+from reput_protocol.properties import find_property_in, split_keys
 from reput_protocol.properties_table import PropertiesTables
 from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_ROLLBACK
 
@@ -37,9 +37,7 @@ class KeyHashes(NamedTuple):
 def index_keys(topic: str, unique_key: str | None, keys: str | None) -> list[str]:
     """Return what one record is indexed under, given its topic and the values of `UNIQ_KEY` and `KEYS`."""
     texts = [f"{topic}#{unique_key}"] if unique_key else []
-    if keys:
-        texts += [f"{topic}#{key}" for key in keys.split(" ") if key]
-    return texts
+    return texts + [f"{topic}#{key}" for key in split_keys(keys)]
 
 
 def index_hashes(java_hashes: IntArray) -> IntArray:

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from reput_protocol.properties import KEYS, TAGS, UNIQ_KEY
+from reput_protocol.properties import KEYS, TAGS, UNIQ_KEY, split_keys
 
 
 def message_fields(
@@ -27,7 +27,7 @@ def message_fields(
         "message_id": properties.get(UNIQ_KEY) or offset_message_id,
         "offset_message_id": offset_message_id,
         "tag": properties.get(TAGS),
-        "keys": [key for key in properties.get(KEYS, "").split(" ") if key],
+        "keys": list(split_keys(properties.get(KEYS))),
         "store_timestamp_ms": store_timestamp_ms,
         "born_timestamp_ms": born_timestamp_ms,
         "properties": dict(properties),

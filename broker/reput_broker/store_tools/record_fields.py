@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from reput_protocol.message_fields import body_field, message_fields
-from reput_protocol.message_id import offset_message_id
-from reput_protocol.properties import decode_properties
 from reput_protocol.record import Record
 
 
@@ -32,8 +30,8 @@ def common_fields(record: Record) -> dict[str, Any]:
         topic=record.topic,
         queue_id=record.queue_id,
         queue_offset=record.queue_offset,
-        offset_message_id=offset_message_id(record.store_host, record.physical_offset),
+        offset_message_id=record.offset_message_id,
         store_timestamp_ms=record.store_timestamp_ms,
         born_timestamp_ms=record.born_timestamp_ms,
-        properties=decode_properties(record.properties),
+        properties=record.property_map(),
     )
