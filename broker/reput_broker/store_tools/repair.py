@@ -86,13 +86,15 @@ def apply_repair(
     after.run()
     lines: list[str] = []
     if plan.rebuild_queues:
-        lines += rebuild(after.layout, after.log_end, [QueuesRebuild], progress=progress)
+        lines += rebuild(after.layout, after.log.kept_end, [QueuesRebuild], progress=progress)
     if plan.cut is not None or plan.new_checkpoint:
         # Without new queues the next start drops the units of the last file's records, and makes them anew.
-        last = max((file.start for file in after.layout.log.files if file.start < after.log_end), default=0)
-        queues_offset = after.log_end if plan.rebuild_queues else last
+        last = max(
+            (file.start for file in after.layout.log.files if file.start < after.log.kept_end), default=0
+        )
+        queues_offset = after.log.kept_end if plan.rebuild_queues else last
         entries = sum(queue_ends(_layout_now(verification), queues_offset).values())
-        _write_checkpoint(root, FlushMark(after.log_end, queues_offset, entries & 0xFFFF_FFFF), after)
+        _write_checkpoint(root, FlushMark(after.log.kept_end, queues_offset, entries & 0xFFFF_FFFF), after)
     elif plan.touches_log_or_queues and verification.mark is not None:
         # The next start takes the mark for one that was left in the middle of work: it counts entries then.
         mark = verification.mark
@@ -101,9 +103,9 @@ def apply_repair(
             root, FlushMark(mark.flushed_offset, mark.queues_offset, entries & 0xFFFF_FFFF), None
         )
     if plan.clamp:
-        ends = queue_ends(_layout_now(verification), after.log_end)
+        ends = queue_ends(_layout_now(verification), after.log.kept_end)
         lines += _clamp_offsets(layout.config_dir, ends)
-    return RepairResult(side, after.log_end, lines)
+    return RepairResult(side, after.log.kept_end, lines)
 
 
 def _layout_now(verification: Verification) -> StoreLayout:
@@ -187,7 +189,7 @@ def _write_checkpoint(root: Path, mark: FlushMark, after: Verification | None) -
     checkpoint = StoreCheckpoint(root / "checkpoint")
     checkpoint.load()
     if after is not None:
-        newest = after.max_store_timestamp_ms
+        newest = after.log.max_store_timestamp_ms
         checkpoint.physic_msg_timestamp_ms = min(checkpoint.physic_msg_timestamp_ms, newest)
         checkpoint.logics_msg_timestamp_ms = min(checkpoint.logics_msg_timestamp_ms, newest)
         checkpoint.index_msg_timestamp_ms = min(checkpoint.index_msg_timestamp_ms, newest)

@@ -13,7 +13,8 @@ from reput_broker.store_tools.rebuild import refuse_other_queues
 from reput_broker.store_tools.repair_files import data_end
 from reput_broker.store_tools.start_rules import start_checks_from
 from reput_broker.store_tools.tables import table_in_force
-from reput_broker.store_tools.verify import LOST_PAGE, Verification
+from reput_broker.store_tools.verify import Verification
+from reput_broker.store_tools.verify_log import LOST_PAGE
 
 
 class Cut(NamedTuple):
@@ -115,7 +116,7 @@ def plan_repair(verification: Verification) -> RepairPlan:
     refuse_other_queues(verification.root)
     checked_from = start_checks_from(verification)
     queues_are_sound = not report.kinds["queue"] and not any(queue.stream.odd for queue in layout.queues)
-    for damage in verification.damages:
+    for damage in verification.log.damages:
         mend = None if damage.reason == LOST_PAGE else find_mend(damage)
         if mend is not None:
             plan.mends.append(mend)
@@ -126,7 +127,7 @@ def plan_repair(verification: Verification) -> RepairPlan:
             plan.cut = _cut_at(layout.log, place.file.path, place.position, place.offset, place.reason)
             plan.mends = [mend for mend in plan.mends if _offset_of(mend, layout.log) < place.offset]
             break
-    damaged = {damage.offset for damage in verification.damages}
+    damaged = {damage.offset for damage in verification.log.damages}
     for offset, number in sorted(verification.renumbered.items()):
         if offset not in damaged and (plan.cut is None or offset < plan.cut.offset):
             plan.mends.append(renumber(layout.log, offset, number))
@@ -135,11 +136,11 @@ def plan_repair(verification: Verification) -> RepairPlan:
         plan.cut is None
         and not plan.mends
         and mark is not None
-        and mark.flushed_offset > verification.end_offset
+        and mark.flushed_offset > verification.log.end_offset
     ):
-        path, position = layout.log.place(verification.end_offset)
+        path, position = layout.log.place(verification.log.end_offset)
         reason = f"the records end here, but had been flushed up to offset {mark.flushed_offset}"
-        plan.cut = Cut(path, position, verification.end_offset, reason, 0, 0, {})
+        plan.cut = Cut(path, position, verification.log.end_offset, reason, 0, 0, {})
     kept = {file.path for file in layout.log.files}
     plan.aside += [
         (odd.path, odd.reason) for odd in layout.log.odd if odd.path not in kept and odd.path.exists()

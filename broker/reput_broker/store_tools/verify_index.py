@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.index_file import ENTRY_BYTES
-from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, RawIndex
+from reput_broker.store_tools.index_raw import RawIndex
+from reput_broker.store_tools.index_sequence import IndexSequence
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import Damage, LogBatch
 from reput_broker.store_tools.report import Report
@@ -48,79 +48,30 @@ class IndexCheck:
             deleted: whose records need not be filed.
             damages: the damaged bytes of the log, as they are found; entries of records there are not reported again.
             report: where faults go.
-            whole_until_ms: after a disorderly stop, the store time up to which files were brought to the disk: later
-                ones are made anew by the next start (RocketMQ: IndexService.load), and are not looked at.
+            whole_until_ms: see `IndexSequence`.
         """
         self._layout = layout
         self._deleted = deleted
         self._report = report
         self._damages = damages
-        self._files = [raw for raw in map(self._open, layout.index_files()) if raw is not None]
-        if whole_until_ms is not None:
-            self._leave_out(whole_until_ms)
-        self._set_geometry(layout.geometry.index_slots)
-        self._starts: list[int] = []
-        total = 0
-        for raw in self._files:
-            self._starts.append(total)
-            total += raw.used - 1
-        self._total = total
+        self._entries = IndexSequence(layout, whole_until_ms, report)
+        files = self._entries.files
+        self._total = self._entries.total
         self._cursor = 0
         self._compared_until = -1
-        self._begin_offset = self._files[0].header.begin_physical_offset if total else -1
-        self._begin_times = [raw.header.begin_timestamp_ms for raw in self._files]
+        self._begin_offset = files[0].header.begin_physical_offset if self._total else -1
+        self._begin_times = [raw.header.begin_timestamp_ms for raw in files]
         self._last_keys: set[tuple[int, int]] = set()
         self._behind = 0
         self._behind_from = -1
-        report.figures["index_entries"] += total
-        for raw in self._files:
+        report.figures["index_entries"] += self._total
+        for raw in files:
             verify_index_file(raw, report)
 
     @property
     def is_there(self) -> bool:
         """Whether there is an entry to compare with."""
         return self._total > 0
-
-    def _open(self, path: Any) -> RawIndex | None:
-        if path.stat().st_size < INDEX_BYTES_MIN:
-            self._report.fault("index", path, path.stat().st_size, "the file is too short for an index")
-            return None
-        return RawIndex(path)
-
-    def _leave_out(self, whole_until_ms: int) -> None:
-        kept: list[RawIndex] = []
-        for raw in self._files:
-            if raw.header.end_timestamp_ms <= whole_until_ms and len(kept) == self._files.index(raw):
-                kept.append(raw)
-                continue
-            self._report.note(f"{raw.path} was in use when the broker ended: the next start makes it anew")
-            raw.close()
-        self._files = kept
-
-    def _set_geometry(self, slots: int) -> None:
-        guesses = [slots or raw.guess_slots() for raw in self._files]
-        known = [guess for guess in guesses if guess]
-        usable: list[RawIndex] = []
-        for raw in self._files:
-            if not known:
-                if raw.header.next_entry > 1 or raw.header.next_entry < 0:
-                    self._report.fault(
-                        "index",
-                        raw.path,
-                        0,
-                        "no number of slots fits the header and the entries; name it with --index-slots",
-                    )
-                raw.close()
-                continue
-            raw.set_slots(max(set(known), key=known.count))
-            if (raw.size - raw.entries_at) % ENTRY_BYTES or raw.entry_max < 2:
-                self._report.fault(
-                    "index", raw.path, raw.size, f"{raw.size} bytes do not hold {raw.slot_count} slots"
-                )
-                raw.close()
-                continue
-            usable.append(raw)
-        self._files = usable
 
     # -- against the log -----------------------------------------------------------------------------------
 
@@ -140,7 +91,7 @@ class IndexCheck:
         if not count:
             return
         times = batch.columns.store_timestamp_ms[rows]
-        entries = self._read(self._cursor, count)
+        entries = self._entries.read(self._cursor, count)
         if (
             len(entries) == count
             and (entries["physical_offset"] == offsets).all()
@@ -156,7 +107,7 @@ class IndexCheck:
     def _pass_over(self, offset: int) -> None:
         """Leave out the entries of a stretch of the log that could not be read, or has expired."""
         while offset > self._compared_until and self._cursor < self._total:
-            behind = self._read(self._cursor, _SLACK)["physical_offset"].astype(np.int64) < offset
+            behind = self._entries.read(self._cursor, _SLACK)["physical_offset"].astype(np.int64) < offset
             count = int(np.argmin(behind)) if not behind.all() else len(behind)
             self._cursor += count
             if count < len(behind) or not count:
@@ -171,7 +122,7 @@ class IndexCheck:
         times: IntArray,
         stop_offset: int,
     ) -> None:
-        window = self._read(self._cursor, 2 * len(rows) + _SLACK)
+        window = self._entries.read(self._cursor, 2 * len(rows) + _SLACK)
         named = window["physical_offset"].astype(np.int64)
         inside = (named >= offsets[0]) & (named < stop_offset)
         length = int(np.flatnonzero(inside)[-1]) + 1 if inside.any() else 0
@@ -211,9 +162,8 @@ class IndexCheck:
         """Compare the times of entries that are right otherwise, and the header's with them."""
         done = 0
         while done < len(entries):
-            file_index = self._file_of(number + done)
-            raw = self._files[file_index]
-            local = number + done - self._starts[file_index]
+            file_index, local = self._entries.place(number + done)
+            raw = self._entries.files[file_index]
             count = min(len(entries) - done, raw.used - 1 - local)
             part, part_times = entries["seconds"][done : done + count], times[done : done + count]
             begin = self._begin_times[file_index]
@@ -244,26 +194,8 @@ class IndexCheck:
             done += count
 
     def _first_seconds(self, file_index: int, time: int) -> int:
-        before = self._files[file_index - 1].header.end_timestamp_ms if file_index else 0
+        before = self._entries.files[file_index - 1].header.end_timestamp_ms if file_index else 0
         return max(0, min(int((time - before) / 1000), _SECONDS_MAX)) if before > 0 else 0
-
-    def _read(self, number: int, count: int) -> NDArray[Any]:
-        """Return up to `count` entries from number `number` of all files on."""
-        parts: list[NDArray[Any]] = []
-        while count > 0 and number < self._total:
-            file_index = self._file_of(number)
-            raw = self._files[file_index]
-            local = number - self._starts[file_index]
-            take = min(count, raw.used - 1 - local)
-            parts.append(raw.entries(local + 1, local + 1 + take))
-            number += take
-            count -= take
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else self._files[0].entries(0, 0)
-
-    def _file_of(self, number: int) -> int:
-        return int(np.searchsorted(self._starts, number, side="right")) - 1
 
     # -- findings ------------------------------------------------------------------------------------------
 
@@ -271,14 +203,13 @@ class IndexCheck:
         offset = int(entry["physical_offset"])
         if any(damage.offset <= offset < damage.end_offset for damage in self._damages):
             return
-        file_index = self._file_of(number)
-        raw = self._files[file_index]
-        local = number - self._starts[file_index] + 1
+        file_index, before = self._entries.place(number)
+        raw = self._entries.files[file_index]
         self._fault(
             raw,
-            raw.entry_place(local),
-            f"entry {local} gives hash {int(entry['hash'])} and log offset {offset}, but no record there has such a "
-            "key",
+            raw.entry_place(before + 1),
+            f"entry {before + 1} gives hash {int(entry['hash'])} and log offset {offset}, but no record there has "
+            "such a key",
         )
 
     def _missing_key(self, batch: LogBatch, row: int, key_hash: int, offset: int) -> None:
@@ -301,7 +232,7 @@ class IndexCheck:
                     f"{self._total - number} index entries name records that are not in the log"
                 )
                 break
-            entry = self._read(number, 1)[0]
+            entry = self._entries.read(number, 1)[0]
             if (int(entry["physical_offset"]), int(entry["hash"])) not in self._last_keys:
                 self._wrong_entry(number, entry)
         if self._behind:
@@ -311,8 +242,7 @@ class IndexCheck:
                 self._report.fault("index", path, position, words)
             else:
                 self._report.note(f"{words}: the next start files them")
-        for raw in self._files:
-            raw.close()
+        self._entries.close()
 
 
 def _topic_of(batch: LogBatch, row: int) -> str:

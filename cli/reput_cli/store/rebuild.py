@@ -34,8 +34,8 @@ def rebuild(directory: StoreDirectory, settings: Settings, **chosen: Any) -> int
         except ForeignFile as error:
             raise CommandFailed(f"{directory.root} cannot be rebuilt", reason=str(error)) from error
         verification = examined(directory, settings, "checking the log")
-        if verification.holes:
-            first = verification.holes[0]
+        if verification.log.holes:
+            first = verification.log.holes[0]
             raise CommandFailed(
                 f"the log is damaged: {first.file.path} at byte {first.position}",
                 reason=first.reason,
@@ -49,15 +49,15 @@ def rebuild(directory: StoreDirectory, settings: Settings, **chosen: Any) -> int
                 remedy=f"reput store repair {directory.root}",
                 code=ExitCode.DAMAGE,
             )
-        if verification.damages:
+        if verification.log.damages:
             printer.note(
-                f"{len(verification.damages)} records have a wrong checksum; what is known of them is kept: "
+                f"{len(verification.log.damages)} records have a wrong checksum; what is known of them is kept: "
                 f"reput store verify {directory.root}"
             )
         with progress(settings, "rebuilding") as report_progress:
             words = make_anew(
                 verification.layout,
-                verification.log_end,
+                verification.log.kept_end,
                 [REBUILDERS[name] for name in wanted],
                 progress=report_progress,
             )

@@ -27,7 +27,7 @@ def verify(directory: StoreDirectory, settings: Settings, limit: int) -> int:
     figures = {
         **report.figures,
         "log_start": verification.layout.log.min_offset,
-        "log_end": verification.end_offset,
+        "log_end": verification.log.end_offset,
     }
     if printer.is_json:
         faults = [
