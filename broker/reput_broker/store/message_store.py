@@ -46,9 +46,11 @@ from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.index_file import index_file_size
 from reput_broker.store.index_query import QueryResult, query_message
 from reput_broker.store.index_service import IndexService
-from reput_broker.store.opening import StoreParts, open_parts, queues_digest
+from reput_broker.store.judging import StoreParts
+from reput_broker.store.opening import open_parts
 from reput_broker.store.options import QUEUE_UNIT_BYTES, StoreOptions
 from reput_broker.store.put_checks import encode_records, illegal_record
+from reput_broker.store.queues_digest import queues_digest
 from reput_broker.store.reput import STEP_BYTES_MAX, Reput
 from reput_broker.store.results import (
     ROCKETMQ_LIMITS,
