@@ -174,7 +174,7 @@ class DispatchRows:
             if len(parts) == 1:
                 rows: slice | IntArray = slice(*parts[0])
             else:
-                rows = np.array([row for start, stop in parts for row in range(start, stop)], dtype=np.int64)
+                rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in parts])
             groups.append(DispatchGroup(topic, queue_id, rows))
         return groups
 
@@ -350,8 +350,12 @@ def _runs(data: bytes, position: IntArray, size: IntArray, queue_id: NDArray[Any
     if not count:
         return []
     first = data[position[0] : position[0] + size[0]]
-    if (queue_id == queue_id[0]).all() and (size == size[0]).all() and all_equal(data, position, first):
-        return [DispatchRun(_text(first), int(queue_id[0]), 0, count)]
+    if (size == size[0]).all() and all_equal(data, position, first):
+        topic = _text(first)
+        starts = [0, *(np.flatnonzero(queue_id[1:] != queue_id[:-1]) + 1).tolist()]
+        queues = queue_id[starts].tolist()
+        stops = [*starts[1:], count]
+        return [DispatchRun(topic, *run) for run in zip(queues, starts, stops, strict=True)]
     runs: list[DispatchRun] = []
     run_topic = first
     run_queue = int(queue_id[0])

@@ -63,4 +63,4 @@ def _read_from(made: Made) -> int:
     store, error = try_open(made)
     assert store is not None, error
     abandon(store)
-    return store._warm_from
+    return store._reader.warm_from
