@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reput_broker.store.opening import digest_of_ends
+from reput_broker.store.queues_digest import digest_of_ends
 from reput_broker.store_tools.queue_ends import queue_ends
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.store_tools.verify import Verification
