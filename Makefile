@@ -21,7 +21,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo bench crash faults conformance image-check lock clean
+.PHONY: help setup run test check format demo bench bench-store crash faults conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -61,6 +61,10 @@ demo: $(READY) ## every line of Python's standard library through a broker and b
 
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-store: $(READY) ## measure the store alone: dispatch, opening, recovery, key queries, verify
+	$(BIN)/python benchmarks/store.py $(ARGS)
+	$(BIN)/python benchmarks/verify.py
 
 crash: $(READY) ## kill the broker ROUNDS times (200) and look for what it lost; SEED repeats a run
 	$(BIN)/python tests/crash/run.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

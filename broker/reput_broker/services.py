@@ -23,6 +23,9 @@ from reput_protocol.errors import ReputError
 log = structlog.get_logger(__name__)
 
 _REPUT_INTERVAL_S = 0.001
+_AT_ONCE_BYTES = 16 * 1024
+_BUSY_BYTES = 64 * 1024
+_WORTH_A_STEP_BYTES = 512 * 1024
 _CATCH_UP_STEPS = 4
 _STUCK_INTERVAL_S = 0.1
 _RETRY_INTERVAL_S = 1.0
@@ -32,7 +35,9 @@ _INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred M
 
 
 class ReputMessageService:
-    """Dispatch the log into the queues: at once after a put, every millisecond while anything is behind.
+    """Dispatch the log into the queues: at once after a put, every millisecond while much is put.
+
+    A step costs as much as some hundred messages in it, so under load a millisecond's worth is dispatched together.
 
     (RocketMQ: ReputMessageService.) `after_step` runs after each step that found something; long polling answers there.
     """
@@ -50,10 +55,10 @@ class ReputMessageService:
     def put_by(self, putter: object) -> None:
         """Dispatch what `putter` has put and been answered for.
 
-        At once if it is alone: waking a task costs more than a small step. What several put at a time is left to
-        `run`, which dispatches it together.
+        At once if it is alone and put little: waking a task costs more than a small step. What several put at a time,
+        or one in bulk, is left to `run`, which dispatches it together.
         """
-        if putter is self._last_putter:
+        if putter is self._last_putter and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
             self.catch_up(steps=1)
         else:
             self._last_putter = putter
@@ -76,6 +81,7 @@ class ReputMessageService:
             if store.dispatch_idle:
                 await self._woken.wait()
             self._woken = trio.Event()
+            before = store.dispatched_offset
             try:
                 dispatched = store.reput_step()
             except ReputError as error:
@@ -86,7 +92,11 @@ class ReputMessageService:
                 continue
             if dispatched:
                 self._after_step()
-                await trio.lowlevel.checkpoint()
+                is_busy = store.dispatched_offset - before >= _BUSY_BYTES
+                if is_busy and store.dispatch_behind_bytes < _WORTH_A_STEP_BYTES:
+                    await trio.sleep(_REPUT_INTERVAL_S)
+                else:
+                    await trio.lowlevel.checkpoint()
             elif not store.dispatch_idle:
                 await trio.sleep(_REPUT_INTERVAL_S if store.is_writable else _STUCK_INTERVAL_S)
 

@@ -34,11 +34,13 @@ class QueryProcessor:
         header = QueryMessageHeader.from_ext(request.ext)
         if not header.key:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
+        is_settled = False
         with suppress(DiskFull):  # dispatch comes across it, too, and says so
             self._store.settle_index()
-        request.client.spawn(self._find, request, header)
+            is_settled = True
+        request.client.spawn(self._find, request, header, is_settled)
 
-    async def _find(self, request: Request, header: QueryMessageHeader) -> None:
+    async def _find(self, request: Request, header: QueryMessageHeader, is_settled: bool) -> None:
         def find() -> QueryResult:
             return self._store.query_message(
                 header.topic, header.key, header.max_num, header.begin_timestamp, header.end_timestamp
@@ -46,6 +48,7 @@ class QueryProcessor:
 
         try:
             found = await trio.to_thread.run_sync(find, limiter=self._limiter)
+            found = found._replace(is_complete=found.is_complete and is_settled)
             response = self._answer(request, header, found)
         except Exception as error:
             response = Refusal(ErrorCode.INTERNAL, f"the look-up failed: {error}; ask again").response()

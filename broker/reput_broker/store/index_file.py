@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,10 +30,8 @@ from reput_broker.store.file_io import create_file, sync_data
 HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = 20
-_HEADER: Final = struct.Struct(">qqqqii")
-_SLOT: Final = struct.Struct(">i")
-_FIELDS: Final = struct.Struct(">iqii")
-_ENTRY: Final = np.dtype(
+HEADER: Final = struct.Struct(">qqqqii")
+ENTRY_DTYPE: Final = np.dtype(
     [("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
 _SECONDS_MAX: Final = 0x7FFF_FFFF
@@ -77,10 +75,10 @@ class IndexFile:
             raise
         self._slots: NDArray[Any] = np.frombuffer(self._map, ">i4", slots, HEADER_BYTES)
         self._entries: NDArray[Any] = np.frombuffer(
-            self._map, _ENTRY, entries, HEADER_BYTES + SLOT_BYTES * slots
+            self._map, ENTRY_DTYPE, entries, HEADER_BYTES + SLOT_BYTES * slots
         )
         self._is_open = True
-        header = IndexHeader(*_HEADER.unpack_from(self._map))
+        header = IndexHeader(*HEADER.unpack_from(self._map))
         self.header = header._replace(next_entry=max(1, header.next_entry))
 
     def __repr__(self) -> str:
@@ -116,32 +114,6 @@ class IndexFile:
         assert self.is_empty
         end_ms, end_offset = predecessor.end_timestamp_ms, predecessor.end_physical_offset
         self._write_header(IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 1))
-
-    def insert_few(self, keys: Sequence[tuple[int, int, int]]) -> None:
-        """Do what `insert` does, key by key: `keys` are (hash, physical offset, store time), and there is room for all.
-
-        (RocketMQ: IndexFile.putKey.)
-        """
-        assert len(keys) <= self.room
-        mapped = self._map
-        begin_ms, end_ms, begin_offset, end_offset, slots_used, number = self.header
-        entries_at = HEADER_BYTES + SLOT_BYTES * self.slots
-        for key_hash, physical_offset, stored_ms in keys:
-            slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots)
-            previous = _SLOT.unpack_from(mapped, slot_at)[0]
-            if not 0 < previous <= number:
-                previous = 0
-                slots_used += 1
-            seconds = 0 if begin_ms <= 0 else min(max((stored_ms - begin_ms) // 1000, 0), _SECONDS_MAX)
-            _FIELDS.pack_into(
-                mapped, entries_at + ENTRY_BYTES * number, key_hash, physical_offset, seconds, previous
-            )
-            _SLOT.pack_into(mapped, slot_at, number)
-            if number <= 1:
-                begin_ms, begin_offset = stored_ms, physical_offset
-            end_ms, end_offset = stored_ms, physical_offset
-            number += 1
-        self._write_header(IndexHeader(begin_ms, end_ms, begin_offset, end_offset, slots_used, number))
 
     def insert(self, hashes: IntArray, physical_offsets: IntArray, timestamps_ms: IntArray) -> None:
         """Insert keys in order; there must be room for all (`room`).
@@ -186,9 +158,8 @@ class IndexFile:
         chained = np.empty(len(order), dtype=np.int64)
         chained[1:] = numbers[order[:-1]]
         known = self._slots[in_order[starts]].astype(np.int64)
-        known[(known <= 0) | (known > numbers[order[starts]])] = (
-            0  # a slot that leads nowhere counts as empty
-        )
+        leads_nowhere = (known <= 0) | (known > numbers[order[starts]])
+        known[leads_nowhere] = 0
         chained[starts] = known
         previous = np.empty(len(order), dtype=np.int64)
         previous[order] = chained
@@ -209,10 +180,8 @@ class IndexFile:
         Entries hold hashes and whole seconds: what comes out may have another key, or lie up to a second outside of
         `[begin_ms, end_ms]`. Nothing that belongs is left out.
         """
-        slots, entries = (
-            self._slots,
-            self._entries,
-        )  # held, so that the mapping stays though the file be closed
+        # Held, so that the mapping stays though the file be closed.
+        slots, entries = self._slots, self._entries
         if not (len(slots) and len(entries)):
             return
         began_ms = self.header.begin_timestamp_ms
@@ -249,7 +218,7 @@ class IndexFile:
             raise FlushFailed(self.path, error) from error
 
     def _write_header(self, header: IndexHeader) -> None:
-        _HEADER.pack_into(self._map, 0, *header)
+        HEADER.pack_into(self._map, 0, *header)
         self.header = header
 
     def close(self) -> None:
@@ -257,7 +226,7 @@ class IndexFile:
         if self._is_open:
             self._is_open = False
             self._slots = np.empty(0, dtype=np.int32)
-            self._entries = np.empty(0, dtype=_ENTRY)
+            self._entries = np.empty(0, dtype=ENTRY_DTYPE)
             with suppress(BufferError):  # a reader is in it: the mapping goes with the reader
                 self._map.close()
             os.close(self._fd)

@@ -13,22 +13,12 @@ from datetime import datetime
 from pathlib import Path
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import is_all_zero, make_directories, sync_directory
+from reput_broker.store.index_backlog import KeyBacklog
 from reput_broker.store.index_file import IndexFile, IndexHeader, index_file_size
-from reput_protocol.index_keys import hash_keys
-from reput_protocol.record_batch import scan_dispatch
 
-IntArray = NDArray[np.int64]
-
-_FEW_KEYS = 32
-_SMALL_BATCH_ROWS = 32
-_PUT_OFF_ROWS = 256
-_PUT_OFF_BYTES = 1 << 20
 _NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
 
 
@@ -58,10 +48,7 @@ class IndexService:
         self._prepared: IndexFile | None = None
         self._unfinished: list[Path] = []
         self._unflushed: list[IndexFile] = []
-        self._put_off: list[DispatchBatch] = []
-        self._put_off_rows = self._put_off_bytes = 0
-        # Of the batch that starts there, so many keys have been inserted: the disk was full in the middle.
-        self._inserted = (-1, 0)
+        self._backlog = KeyBacklog()
 
     @property
     def files(self) -> tuple[IndexFile, ...]:
@@ -137,7 +124,7 @@ class IndexService:
         self._delete(self._files[kept:])
         del self._files[kept:]
         # The last record of a full file may have more keys than fitted: it is dispatched again.
-        self.position = self.resume_from = self._end_offset
+        self._go_on_from(self._end_offset)
 
     def keep_all(self, position: int | None, full_until_ms: int) -> None:
         """After an orderly stop: go on with all files from `position`; None: after their last record."""
@@ -146,17 +133,21 @@ class IndexService:
         self._files = [file for file in self._files if not file.is_empty]
         self._delete(empty)
         if position is not None:
-            self.position = self.resume_from = position
+            self._go_on_from(position)
         elif self._files:
-            self.resume_from = self._end_offset
-            self.position = self.resume_from + 1
+            self._go_on_from(self._end_offset, after_record=True)
 
     def drop_all(self) -> None:
         """Delete every file: the index is to be made anew."""
         self._remove_unfinished()
         self._delete(self._files)
         self._files.clear()
-        self.position = self.resume_from = 0
+        self._go_on_from(0)
+
+    def _go_on_from(self, record_offset: int, *, after_record: bool = False) -> None:
+        self.resume_from = record_offset
+        self.position = record_offset + after_record
+        self._backlog.start_at(self.position)
 
     def flush(self) -> None:
         """Bring every file to the disk. Blocks.
@@ -194,7 +185,7 @@ class IndexService:
             file.close()
         self._files.clear()
         self._unflushed.clear()
-        self._put_off = []
+        self._backlog.start_at(self.position)
 
     def _remove_unfinished(self) -> None:
         for path in self._unfinished:
@@ -215,84 +206,42 @@ class IndexService:
     def dispatch(self, batch: DispatchBatch) -> None:
         """Take a batch that follows what was taken before; while the index is behind, do nothing.
 
-        Small batches are put off until there are enough of them: indexing a message alone costs ten times its share of
-        many. Whoever looks something up calls `settle` first. A crash costs nothing by that: what is not in a full
-        file is indexed again anyway.
+        Keys are inserted once enough of them have gathered. Whoever looks something up calls `settle` first.
 
         Raises:
             DiskFull: a new file is needed and there is no room; the same batch may be offered again.
         """
-        if self.is_behind:
-            return
-        small = len(batch.rows) < _SMALL_BATCH_ROWS
-        if not small or self._put_off_rows >= _PUT_OFF_ROWS or self._put_off_bytes >= _PUT_OFF_BYTES:
-            self.settle()
-        if small:
-            self._put_off.append(batch)
-            self._put_off_rows += len(batch.rows)
-            self._put_off_bytes += len(batch.data)
-        else:
+        if not self.is_behind:
             self.apply(batch)
 
-    def settle(self) -> None:
-        """Index what has been put off. In the thread that dispatches.
-
-        Raises:
-            DiskFull: as `dispatch`; what has been put off stays.
-        """
-        batches = self._put_off
-        if not batches:
-            return
-        if len(batches) == 1:
-            self.apply(batches[0])
-        else:
-            data = b"".join([batch.data[: batch.rows.consumed] for batch in batches])
-            rows = scan_dispatch(data)
-            self.apply(DispatchBatch(batches[0].start_offset, batches[-1].end_offset, data, rows, []))
-        self._put_off = []
-        self._put_off_rows = self._put_off_bytes = 0
-
     def apply(self, batch: DispatchBatch) -> None:
-        """Index the records of a batch from `position` on.
+        """Do what `dispatch` does, for whoever brings an index that is behind up to date.
 
         Raises:
             DiskFull: as `dispatch`.
         """
-        if batch.end_offset <= self.position:
-            return
-        found = hash_keys(batch.data, batch.rows)
-        few = batch.rows.few
-        last = self._files[-1] if self._files else None
-        if few is not None and last is not None and 0 < len(found.hashes) <= min(last.room, _FEW_KEYS):
-            start, done = self._inserted
-            skipped = done if start == batch.start_offset else 0
-            keys = [
-                (key_hash, few[row][1], few[row][5])
-                for key_hash, row in zip(found.hashes[skipped:], found.rows[skipped:], strict=True)
-                if few[row][1] >= self.position
-            ]
-            last.insert_few(keys)
-            self._inserted = (-1, 0)
-        elif len(found.hashes):
-            self._insert(batch, np.asarray(found.hashes, np.int64), np.asarray(found.rows, np.int64))
-        self.position = batch.end_offset
+        if self._backlog.is_due:
+            self.settle()
+        self._backlog.add(batch)
 
-    def _insert(self, batch: DispatchBatch, hashes: IntArray, rows: IntArray) -> None:
-        offsets = batch.rows.physical_offset[rows]
-        timestamps = batch.rows.store_timestamp_ms[rows]
-        if self.position > batch.start_offset:
-            new = offsets >= self.position
-            hashes, offsets, timestamps = hashes[new], offsets[new], timestamps[new]
-        start, done = self._inserted
-        if start != batch.start_offset:
-            done = 0
-        while done < len(hashes):
-            self._inserted = (batch.start_offset, done)
-            file = self._current()
-            part = slice(done, done + min(file.room, len(hashes) - done))
-            file.insert(hashes[part], offsets[part], timestamps[part])
-            done = part.stop
-        self._inserted = (-1, 0)
+    def settle(self) -> None:
+        """Insert every key that was taken. In the thread that dispatches.
+
+        Raises:
+            DiskFull: as `dispatch`; keys that found no room wait.
+        """
+        backlog = self._backlog
+        keys = backlog.gathered()
+        done = 0
+        try:
+            while done < len(keys):
+                file = self._current()
+                stop = done + min(file.room, len(keys) - done)
+                file.insert(*keys.part(done, stop))
+                done = stop
+        finally:
+            backlog.drop(done)
+        self.position = backlog.end_offset
 
     def _current(self) -> IndexFile:
         """Return the file that takes the next key, made if need be."""

@@ -39,6 +39,7 @@ class MappedFileQueue:
         self._commit_lock = threading.Lock()
         self._list_lock = threading.Lock()
         self._prepared: deque[MappedFile] = deque()
+        self._unfinished: list[Path] = []
         self._closed = False
 
     # -- where files lie -----------------------------------------------------------------------------------
@@ -64,16 +65,21 @@ class MappedFileQueue:
     def load(self, *, after_crash: bool = False) -> None:
         """Map every file of the directory; each counts as completely written until recovery knows better.
 
+        Nothing is changed: what a killed owner left of a file that it was creating is for `drop_unfinished` to remove,
+        before anything is appended.
+
         Args:
-            after_crash: whether the last owner may have been killed while it created a file; that is removed then.
+            after_crash: whether the last owner may have been killed while it created a file.
 
         Raises:
             ForeignFile: a file that this store with this file size did not write.
             StoreDamaged: a file in the middle is missing.
         """
+        self._unfinished = []
         files: list[MappedFile] = []
+        found = list_files_of(self.directories, self.file_size, self._unfinished, after_crash=after_crash)
         try:
-            for start, path in list_files_of(self.directories, self.file_size, after_crash=after_crash):
+            for start, path in found:
                 files.append(self._map(path, start))
         except BaseException:
             for file in files:
@@ -81,6 +87,13 @@ class MappedFileQueue:
             raise
         self._files = tuple(files)
         self.flushed_where = self.committed_where = self.max_offset
+
+    def drop_unfinished(self) -> None:
+        """Remove what `load` found of a file that was never finished."""
+        unfinished, self._unfinished = self._unfinished, []
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+            sync_directory(path.parent)
 
     @property
     def files(self) -> tuple[MappedFile, ...]:

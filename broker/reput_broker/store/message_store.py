@@ -31,11 +31,13 @@ from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
 from reput_broker.store.errors import StoreError
 from reput_broker.store.index_service import IndexService
+from reput_broker.store.judging import StoreParts
 from reput_broker.store.message_reader import MessageReader
 from reput_broker.store.message_writer import MessageWriter
-from reput_broker.store.opening import StoreParts, open_parts, queues_digest
+from reput_broker.store.opening import open_parts
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue_offsets import QueueOffsets
+from reput_broker.store.queues_digest import queues_digest
 from reput_broker.store.reput import Reput
 from reput_broker.store.reput_steps import ReputSteps
 from reput_broker.store.results import RecoveryReport

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reput_broker.store.opening import digest_of_ends
+from reput_broker.store.queues_digest import digest_of_ends
 from reput_broker.store_tools.queue_ends import queue_ends
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.store_tools.verify import Verification
@@ -19,9 +19,8 @@ def start_checks_from(verification: Verification) -> int:
     if mark is not None and not verification.stopped:
         entries = sum(queue_ends(verification.layout, mark.queues_offset).values())
         if entries & 0xFFFF_FFFF != mark.queues_digest:
-            return (
-                files[0].start if files else 0
-            )  # queues that lack entries are made anew from all of the log
+            # Queues that lack entries are made anew from all of the log.
+            return files[0].start if files else 0
         return _file_by(verification, min(mark.flushed_offset, mark.queues_offset), None)
     if mark is None and not verification.stopped:
         return _file_by(verification, None, checkpoint_min_time(verification.root))

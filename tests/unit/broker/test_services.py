@@ -14,10 +14,12 @@ from reput_broker.store.errors import DiskFull, FlushFailed, StoreReadOnly
 
 
 class FakeStore:
-    """A log with so many records to dispatch, so many a step."""
+    """A log with so many records to dispatch, so many a step, of one KiB each."""
 
     def __init__(self) -> None:
         self.behind = 0
+        self.step_max = 10
+        self.dispatched = 0
         self.steps = 0
         self.failures: list[Exception] = []
         self.is_writable = True
@@ -42,9 +44,18 @@ class FakeStore:
         self.steps += 1
         if self.failures:
             raise self.failures.pop(0)
-        dispatched = min(self.behind, 10)
+        dispatched = min(self.behind, self.step_max)
         self.behind -= dispatched
+        self.dispatched += dispatched
         return dispatched
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        return 1024 * self.behind
+
+    @property
+    def dispatched_offset(self) -> int:
+        return 1024 * self.dispatched
 
     def should_prepare_next_file(self) -> bool:
         return self.half_full
@@ -90,11 +101,51 @@ async def test_what_is_left_is_dispatched_by_the_task() -> None:
         reput.put_by("a")
         await trio.testing.wait_all_tasks_blocked()
         assert steps == [25, 15, 5, 0]
-        store.behind = 25
+        store.behind = 15
         reput.put_by("a")
-        assert store.behind == 15, "one step at once"
+        assert store.behind == 5, "one step at once"
         await trio.testing.wait_all_tasks_blocked()
         assert store.behind == 0, "and the rest soon"
+        store.behind = 25
+        reput.put_by("a")
+        assert store.behind == 25, "so much is not worth keeping its putter waiting"
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.behind == 0
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_under_load_a_millisecond_of_it_is_dispatched_together(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = FakeStore()
+    store.step_max = 1024
+    reput, _ = service(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reput.run)
+        for _ in range(300):
+            store.behind += 64
+            reput.put_by("a")
+            await trio.sleep(0.0001)
+        await trio.sleep(0.002)
+        assert (store.behind, store.dispatched) == (0, 300 * 64)
+        assert 29 <= store.steps <= 80, "30 ms"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_who_is_far_behind_does_not_rest(autojump_clock: trio.testing.MockClock) -> None:
+    store = FakeStore()
+    store.step_max = 1024
+    reput, _ = service(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reput.run)
+        store.behind = 100 * 1024
+        reput.put_by("a")
+        began = trio.current_time()
+        while store.behind:
+            await trio.lowlevel.checkpoint()
+        assert trio.current_time() == began
         nursery.cancel_scope.cancel()
 
 
