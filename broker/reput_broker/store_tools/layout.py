@@ -187,7 +187,9 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
         if kept and file.start == kept[-1].start:
             twin = kept[-1].path.parent
             stream.odd.append(
-                OddFile(file.path, 0, f"{twin} has a file of that name too, and only one can be part of the log")
+                OddFile(
+                    file.path, 0, f"{twin} has a file of that name too, and only one can be part of the log"
+                )
             )
             continue
         if file.start % size or (kept and file.start < kept[-1].start + size):
