@@ -24,14 +24,13 @@ from reput_broker.store.errors import DiskFull
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.options import StoreOptions
+from reput_broker.store.warm_up import unlock, warm_up
 
 CREATE_RETRY_MS = 1000
 """How long a full disk is left alone before somebody tries again to make a file."""
 HURRY_FACTOR = 4
 HURRY_MS_MIN = 500
 """A second half filled in less than this is a hurry however quickly files were made so far."""
-WARM_UP_SYNC_PAGES = 4096
-"""Under SYNC_FLUSH warm-up syncs after so many pages (RocketMQ: flushLeastPagesWhenWarmMapedFile)."""
 NEVER = 1 << 63
 
 
@@ -145,7 +144,7 @@ class AllocateMappedFile:
     # -- warm-up ---------------------------------------------------------------------------------------------
 
     def _warm_up(self, file: MappedFile) -> None:
-        refusal = file.warm_up(WARM_UP_SYNC_PAGES if self._options.flush_sync else 0)
+        refusal = warm_up(file, sync=self._options.flush_sync)
         if refusal is None:
             self._locked.append(file)
         elif self._may_lock:
@@ -161,4 +160,4 @@ class AllocateMappedFile:
     def unlock_full(self) -> None:
         """Let the system drop the pages of files that are full (RocketMQ: unlockMappedFile)."""
         while self.has_full_to_unlock:
-            self._locked.popleft().unlock()
+            unlock(self._locked.popleft())

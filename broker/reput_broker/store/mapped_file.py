@@ -23,16 +23,15 @@ import mmap
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from reput_protocol.buffers import Buffer
 
 from .errors import FileFull, FlushFailed, ForeignFile, StoreClosed
-from .file_io import PAGE_BYTES, create_file, end_of_data, sync_data, zero_range
-from .memory_pages import lock_pages, populate_pages, unlock_pages
+from .file_io import create_file, end_of_data, sync_data, zero_range
 from .transient_store_pool import WriteBuffer
 
-_WARM_UP_PAGES = 4096
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
 
 
@@ -48,8 +47,8 @@ class MappedFile:
 
     __slots__ = (
         "_available", "_buffer", "_data_end", "_fd", "_flush_error", "_forced", "_lock", "_map", "_references",
-        "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position", "flushed_position", "is_locked",
-        "is_writable", "path", "size", "wrote_position",
+        "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position", "flushed_position", "is_writable",
+        "path", "size", "wrote_position",
     )  # fmt: skip
 
     def __init__(
@@ -94,8 +93,6 @@ class MappedFile:
         self._forced = False
         self._shutdown_ms = 0
         self._flush_error: FlushFailed | None = None
-        self.is_locked = False
-        """Whether its pages are kept in memory."""
 
     def __repr__(self) -> str:
         return (
@@ -335,48 +332,6 @@ class MappedFile:
             return b""
         return os.pread(self._fd, size, position)
 
-    # -- memory --
-
-    def warm_up(self, sync_pages: int = 0) -> OSError | None:
-        """Fetch every page ahead of its first write and keep it in memory (RocketMQ: warmMappedFile).
-
-        Appends may go on meanwhile. Blocks: a file of 1 GiB takes a second, and longer if it is synced.
-
-        Args:
-            sync_pages: sync after every so many pages, as the pages that were made ready have to be written some time;
-                0 leaves that to the system.
-
-        Returns:
-            Why the pages could not be kept in memory, None if they are.
-        """
-        if not self.hold():
-            return None
-        mapped = self._map
-        assert mapped is not None, "it is held"
-        try:
-            step = (sync_pages or _WARM_UP_PAGES) * PAGE_BYTES
-            for start in range(0, self.size, step):
-                populate_pages(mapped, start, min(step, self.size - start))
-                if sync_pages:
-                    sync_data(self._fd)
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(self._fd, 0, self.size, os.POSIX_FADV_WILLNEED)
-            refusal = lock_pages(mapped)
-            self.is_locked = refusal is None
-            return refusal
-        finally:
-            self.release()
-
-    def unlock(self) -> None:
-        """Let the system drop its pages again (RocketMQ: munlock)."""
-        if self.is_locked and self.hold():
-            assert self._map is not None, "it is held"
-            try:
-                unlock_pages(self._map)
-            finally:
-                self.release()
-        self.is_locked = False
-
     # -- lifetime ------------------------------------------------------------------------------------------
 
     def hold(self) -> bool:
@@ -394,6 +349,18 @@ class MappedFile:
             if self._references > 0:
                 return
         self._clean_up()
+
+    @contextlib.contextmanager
+    def mapping(self) -> Iterator[tuple[int, mmap.mmap] | None]:
+        """Lend descriptor and mapping for the block, for advice to the system; None once the file is shut down."""
+        if not self.hold():
+            yield None
+            return
+        try:
+            assert self._map is not None, "it is held"
+            yield self._fd, self._map
+        finally:
+            self.release()
 
     def shutdown(self, interval_ms: int = 0, *, now_ms: int | None = None) -> None:
         """Let no new holder in and close the mapping once the last one has left.

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store import allocate_mapped_file, mapped_file
+from reput_broker.store import mapped_file
+from reput_broker.store import warm_up as warming
 from reput_broker.store.allocate_mapped_file import HURRY_FACTOR
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.mapped_file import MappedFile
@@ -271,18 +272,18 @@ def warm(tmp_path: Path, **changes: object) -> StoreOptions:
 def test_warm_up_makes_every_page_ready_and_syncs_in_between(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, flush_sync: bool
 ) -> None:
-    monkeypatch.setattr(allocate_mapped_file, "WARM_UP_SYNC_PAGES", 2)
+    monkeypatch.setattr(warming, "STEP_PAGES", 2)
     ready: list[tuple[int, int]] = []
     synced: list[int] = []
-    monkeypatch.setattr(mapped_file, "populate_pages", lambda _, start, size: ready.append((start, size)))
+    monkeypatch.setattr(warming, "populate_pages", lambda _, start, size: ready.append((start, size)))
     store = opened(warm(tmp_path, commit_log_file_size=5 * 4096, flush_sync=flush_sync), clock)
     put(store, bytes(900), bytes(900), bytes(900))
     for _ in range(4):
         put(store, bytes(900), bytes(900))
     with monkeypatch.context() as patch:
-        patch.setattr(mapped_file, "sync_data", synced.append)
+        patch.setattr(warming, "sync_data", synced.append)
         store.prepare_next_file()
-    assert ready == ([(0, 8192), (8192, 8192), (16384, 4096)] if flush_sync else [(0, 20480)])
+    assert ready == [(0, 8192), (8192, 8192), (16384, 4096)]
     assert len(synced) == (3 if flush_sync else 0)
     assert store.close()
 
@@ -292,12 +293,12 @@ def test_a_warm_file_may_be_written_while_it_is_warmed(tmp_path: Path) -> None:
     file = MappedFile(tmp_path / "file", 64 * 4096, 0, create=True)
     data = bytes(range(1, 251)) * 400
     file.append(data)
-    file.warm_up()
+    warming.warm_up(file, sync=True)
     assert file.read_at(0, len(data)) == data
-    file.unlock()
-    assert not file.is_locked
+    warming.unlock(file)
     file.close()
-    assert file.warm_up() is None, "a closed file is left alone"
+    assert warming.warm_up(file, sync=True) is None, "a closed file is left alone"
+    warming.unlock(file)
 
 
 def test_pages_are_touched_one_by_one_where_the_system_cannot_do_it(
@@ -307,7 +308,7 @@ def test_pages_are_touched_one_by_one_where_the_system_cannot_do_it(
     file = MappedFile(tmp_path / "file", 200 * 4096 + 1000, 0, create=True)
     data = os.urandom(150 * 4096)
     file.append(data)
-    file.warm_up()
+    warming.warm_up(file, sync=False)
     assert file.read_at(0, len(data)) == data
     assert not any((tmp_path / "file").read_bytes()[len(data) :])
     file.close()
@@ -316,7 +317,7 @@ def test_pages_are_touched_one_by_one_where_the_system_cannot_do_it(
 def test_pages_that_cannot_be_locked_are_said_once(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapped_file, "lock_pages", lambda _: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+    monkeypatch.setattr(warming, "lock_pages", lambda _: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
     events: list[str] = []
     store = opened(warm(tmp_path, on_event=lambda event, _: events.append(event)), clock)
     put_some(store, clock, 3 * PUTS_A_FILE, 10_000)
@@ -330,8 +331,8 @@ def test_locked_files_are_let_go_of_when_they_are_full(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlocked: list[int] = []
-    monkeypatch.setattr(mapped_file, "lock_pages", lambda _: None)
-    monkeypatch.setattr(mapped_file, "unlock_pages", lambda mapped: unlocked.append(len(mapped)))
+    monkeypatch.setattr(warming, "lock_pages", lambda _: None)
+    monkeypatch.setattr(warming, "unlock_pages", lambda mapped: unlocked.append(len(mapped)))
     store = opened(warm(tmp_path), clock)
     calls: list[bool] = []
     store.when_file_wanted(lambda: calls.append(store.has_files_to_unlock))
