@@ -6,8 +6,10 @@ import random
 import shutil
 from dataclasses import replace
 
-from faults.made import FILE_BYTES, Made, check_ends_at, check_refused, make, sample
+from crash.checker import Violation
+from faults.made import FILE_BYTES, Made, Place, check_ends_at, check_refused, make, read_from, sample
 from faults.outcome import Outcome, scratch
+from faults.readers import check_readers
 from reput_protocol.record import decode_record, encode_record
 
 
@@ -21,6 +23,7 @@ def log_cuts(seed: int, images: int) -> Outcome:
             for state in ("unflushed", "killed", "orderly")
             for crc in (False, True)
         }
+        begins = {key: read_from(base, directory / "tried") for key, base in bases.items()}
         cases = [
             (key, how, position)
             for key, base in bases.items()
@@ -39,6 +42,8 @@ def log_cuts(seed: int, images: int) -> Outcome:
                 found = check_ends_at(made, base.places[-1].end)
             elif key[0] == "unflushed":
                 found = check_ends_at(made, damaged.start)
+            elif damaged.start < begins[key]:
+                found = _check_noticed(base, made)
             else:
                 found = check_refused(made, path, damaged.start % FILE_BYTES)
             outcome.add(f"seed {seed}, {key}, {how} from byte {position}", found)
@@ -46,6 +51,13 @@ def log_cuts(seed: int, images: int) -> Outcome:
             if outcome.enough:
                 break
     return outcome
+
+
+def _check_noticed(base: Made, made: Made) -> list[Violation]:
+    """Check what a reader makes of a cut in a file that a start does not read."""
+    changed: list[Place] = [place for place in base.places if base.record(place) != made.record(place)]
+    noticed, found = check_readers(made, changed)
+    return found if noticed else [*found, Violation("noticed", "a record was cut and the reader saw nothing")]
 
 
 def garbage_after_the_end(seed: int, images: int) -> Outcome:

@@ -122,6 +122,15 @@ def try_open(made: Made) -> tuple[MessageStore | None, Exception | None]:
     return store, None
 
 
+def read_from(made: Made, scratch: Path) -> int:
+    """Where the file begins that a start reads first; `scratch` is where it may be tried."""
+    store = MessageStore(made.copy(scratch).options, clock_ms=FakeClock())
+    report = store.open()
+    abandon(store)
+    shutil.rmtree(scratch)
+    return report.checked_from
+
+
 def check_ends_at(made: Made, end: int) -> list[Violation]:
     """Check that the store opens, holds exactly what lies before `end`, goes on there, and so again."""
     store, error = try_open(made)

@@ -30,19 +30,25 @@ from reput_broker.store import (
     log_walk,
     mapped_file,
     mapped_file_queue,
-    message_store,
     opening,
     recovery,
+    reput_steps,
+    store_flush,
 )
 from reput_broker.store.abort_marker import AbortMarker
+from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import DiskFull, FlushFailed
+from reput_broker.store.identity_check import IdentityCheck
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.message_writer import MessageWriter
 from reput_broker.store.results import PutResult
+from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.status import PutStatus
+from reput_broker.store.store_flush import StoreFlush
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -115,26 +121,26 @@ def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
     """recovery checks neither checksums nor lost sectors"""
     real = log_walk.walk_file
 
-    def walk(file: Any, *, check_crc: bool, flushed_offset: int) -> Any:
-        return real(file, check_crc=False, flushed_offset=1 << 62)
+    def walk(file: Any, sink: Any, *, check_crc: bool, flushed_offset: int) -> Any:
+        return real(file, sink, check_crc=False, flushed_offset=1 << 62)
 
     patch.setattr(recovery, "walk_file", walk)
 
 
 def flushed_mark_ahead(patch: pytest.MonkeyPatch) -> None:
     """the flushed mark says how far was written, not how far was synced"""
-    real = MessageStore.write_checkpoint
+    real = StoreFlush.write_checkpoint
 
-    def write(self: MessageStore) -> None:
+    def write(self: StoreFlush) -> None:
         self._checkpoint.move_mark(flushed_offset=self._log.max_offset)
         real(self)
 
-    patch.setattr(MessageStore, "write_checkpoint", write)
+    patch.setattr(StoreFlush, "write_checkpoint", write)
 
 
 def unflushed_served(patch: pytest.MonkeyPatch) -> None:
     """under SYNC_FLUSH consumers see what is written"""
-    patch.setattr(MessageStore, "_readable_end", lambda self: self._log.max_offset)
+    patch.setattr(CommitLog, "readable_end", lambda self: self.max_offset)
 
 
 def damage_cut_off(patch: pytest.MonkeyPatch) -> None:
@@ -144,7 +150,7 @@ def damage_cut_off(patch: pytest.MonkeyPatch) -> None:
 
 def identity_not_checked(patch: pytest.MonkeyPatch) -> None:
     """a start does not ask whether records are the messages of their queues"""
-    patch.setattr(opening, "queues_agree", lambda *_, **__: True)
+    patch.setattr(IdentityCheck, "saw", _nothing)
 
 
 def sync_failure_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -163,9 +169,9 @@ def sync_failure_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def full_disk_swallowed(patch: pytest.MonkeyPatch) -> None:
     """a put on a full disk is acknowledged all the same"""
-    real = MessageStore.put_block
+    real = MessageWriter.put_block
 
-    def put_block(self: MessageStore, block: bytearray, **options: Any) -> PutResult:
+    def put_block(self: MessageWriter, block: bytearray, **options: Any) -> PutResult:
         result = real(self, block, **options)
         if result.status is PutStatus.DISK_FULL:
             return PutResult(
@@ -178,24 +184,25 @@ def full_disk_swallowed(patch: pytest.MonkeyPatch) -> None:
             )
         return result
 
-    patch.setattr(MessageStore, "put_block", put_block)
+    patch.setattr(MessageWriter, "put_block", put_block)
 
 
 def full_disk_final(patch: pytest.MonkeyPatch) -> None:
     """a store whose disk was full once stays so"""
-    patch.setattr(MessageStore, "_note_space", _nothing)
-    real = MessageStore._note_disk_full
+    patch.setattr(RunningFlags, "note_space", _nothing)
+    real = RunningFlags.note_disk_full
 
-    def note(self: MessageStore, error: DiskFull) -> None:
+    def note(self: RunningFlags, error: DiskFull) -> None:
         real(self, error)
-        self._refusal = PutStatus.DISK_FULL
+        self.refusal = PutStatus.DISK_FULL
 
-    patch.setattr(MessageStore, "_note_disk_full", note)
+    patch.setattr(RunningFlags, "note_disk_full", note)
 
 
 def descriptors_final(patch: pytest.MonkeyPatch) -> None:
     """a store that could not open a file once stays read-only"""
-    patch.setattr(message_store, "is_out_of_descriptors", lambda *_: False)
+    for module in (reput_steps, store_flush):
+        patch.setattr(module, "is_out_of_descriptors", lambda *_: False)
 
 
 def deletion_not_synced(patch: pytest.MonkeyPatch) -> None:

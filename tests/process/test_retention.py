@@ -254,7 +254,7 @@ async def test_files_are_deleted_by_hand_at_any_hour(tmp_path: Path) -> None:
     config = config_of(data_dir, clean_delay="1h")
     async with Broker(config, surroundings=machine.surroundings()) as broker:
         await send(broker, 60)
-        await until(lambda: broker.store._deletable_end() == broker.store.max_physical_offset)
+        await until(lambda: broker.store._cleaners.deletable_end() == broker.store.max_physical_offset)
         machine.age(data_dir)
         machine.now_ms += 2 * RESERVED_MS
         machine.now_ms = max(machine.now_ms, (time.time_ns() // 1_000_000) + 2 * RESERVED_MS)

@@ -60,6 +60,7 @@ class CommitLog:
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
         """The queue offset that the next message of a queue gets (RocketMQ: topicQueueTable)."""
         self._file_size = options.commit_log_file_size
+        self._flush_sync = options.flush_sync
         self._store_host = options.host.packed()
         self._clock_ms = clock_ms
         self.last_store_timestamp_ms = 0
@@ -91,6 +92,10 @@ class CommitLog:
     def flushed_offset(self) -> int:
         """Everything below is on disk."""
         return self.files.flushed_where
+
+    def readable_end(self) -> int:
+        """Up to where records may be seen. Under SYNC_FLUSH nobody sees what a power cut could take back."""
+        return self.flushed_offset if self._flush_sync else self.max_offset
 
     def is_able_to_flush(self, least_pages: int) -> bool:
         """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""

@@ -22,13 +22,18 @@ def file_name(base_offset: int) -> str:
 
 
 def list_stream_files(
-    directory: Path, file_size: int, *, after_crash: bool = False, strays: list[Path] | None = None
+    directory: Path,
+    file_size: int,
+    unfinished: list[Path],
+    *,
+    after_crash: bool = False,
+    strays: list[Path] | None = None,
 ) -> list[int]:
-    """Return the start offsets of a stream's files, ascending and without a gap.
+    """Return the start offsets of a stream's files, ascending and without a gap. Changes nothing.
 
-    Sub-directories are skipped. A last file of length 0 is removed. So is, after a crash, one that is shorter than it
-    must be and holds nothing but zeros: a process leaves it that was killed while it created the file, and no byte was
-    ever written to it.
+    Sub-directories are skipped. A last file of length 0 does not count. Nor does, after a crash, one that is shorter
+    than it must be and holds nothing but zeros: a process leaves it that was killed while it created the file, and no
+    byte was ever written to it. Such a file is added to `unfinished` for the caller to remove.
 
     A stream that can be made anew need not be refused for what a power cut does to names and lengths that were not
     synced: where a file is missing or has length 0, the list ends, and the files from there on are added to `strays`
@@ -46,9 +51,9 @@ def list_stream_files(
         path = directory / name
         start = _parse_start(path, file_size)
         if size != file_size:
-            unfinished = size == 0 or (after_crash and size < file_size and _holds_only_zeros(path, size))
-            if index == len(entries) - 1 and unfinished:
-                path.unlink()
+            unwritten = size == 0 or (after_crash and size < file_size and _holds_only_zeros(path, size))
+            if index == len(entries) - 1 and unwritten:
+                unfinished.append(path)
                 break
             if strays is not None and size == 0:
                 strays.append(path)

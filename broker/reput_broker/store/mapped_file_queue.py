@@ -34,6 +34,7 @@ class MappedFileQueue:
         self._create_lock = threading.Lock()
         self._list_lock = threading.Lock()
         self._prepared: MappedFile | None = None
+        self._unfinished: list[Path] = []
         self._closed = False
 
     # -- the list ------------------------------------------------------------------------------------------
@@ -41,18 +42,23 @@ class MappedFileQueue:
     def load(self, *, after_crash: bool = False) -> None:
         """Map every file of the directory; each counts as completely written until recovery knows better.
 
+        Nothing is changed: what a killed owner left of a file that it was creating is for `drop_unfinished` to remove,
+        before anything is appended.
+
         Args:
-            after_crash: whether the last owner may have been killed while it created a file; that is removed then.
+            after_crash: whether the last owner may have been killed while it created a file.
 
         Raises:
             ForeignFile: a file that this store with this file size did not write.
             StoreDamaged: a file in the middle is missing.
         """
+        self._unfinished = []
         if not self.directory.is_dir():
             return
         files: list[MappedFile] = []
+        starts = list_stream_files(self.directory, self.file_size, self._unfinished, after_crash=after_crash)
         try:
-            for start in list_stream_files(self.directory, self.file_size, after_crash=after_crash):
+            for start in starts:
                 path = self.directory / file_name(start)
                 files.append(MappedFile(path, self.file_size, start, create=False))
         except BaseException:
@@ -61,6 +67,14 @@ class MappedFileQueue:
             raise
         self._files = tuple(files)
         self.flushed_where = self.committed_where = self.max_offset
+
+    def drop_unfinished(self) -> None:
+        """Remove what `load` found of a file that was never finished."""
+        unfinished, self._unfinished = self._unfinished, []
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+        if unfinished:
+            sync_directory(self.directory)
 
     @property
     def files(self) -> tuple[MappedFile, ...]:

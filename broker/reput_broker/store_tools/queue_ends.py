@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reput_broker.store.opening import digest_of_ends
+from reput_broker.store.queues_digest import digest_of_ends
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 

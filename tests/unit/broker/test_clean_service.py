@@ -34,8 +34,7 @@ class Broker:
         self.counters = Counters()
         self.figures = DiskFigures()
         self.said: list[str | None] = []
-        self.store: MessageStore = opened(small_options(tmp_path / "store"))
-        self.store._log._clock_ms = self.store._clock_ms = lambda: self.machine.now_ms
+        self.store: MessageStore = opened(small_options(tmp_path / "store"), lambda: self.machine.now_ms)
         fill(self.store, 6)
         self.machine.age(self.store.options.data_dir)
         self.service = CleanFilesService(

@@ -53,7 +53,7 @@ async def test_a_store_that_stops_taking_messages_shows_in_health(tmp_path: Path
     config = BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1MiB", "index": False})
     async with Broker(config) as broker:
         assert broker.health.state is BrokerState.RUNNING
-        await trio.to_thread.run_sync(broker.store._become_read_only, "what was dispatched is damaged")
+        await trio.to_thread.run_sync(broker.store.stop_writing, "what was dispatched is damaged")
         with trio.fail_after(30):
             while broker.health.state is BrokerState.RUNNING:
                 await trio.sleep(0.001)

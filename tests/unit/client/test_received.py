@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.pull_result import PulledMessages
-from reput_client.received import ReceivedMessage, message_positions
+from reput_client.received import ReceivedMessage
+from reput_client.record_positions import record_positions
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filters import TagFilter
 from reput_protocol.properties import find_property
@@ -179,7 +180,7 @@ def test_records_that_do_not_add_up_are_refused() -> None:
         ((92).to_bytes(4, "big") + good[4:92], "fit|add up"),
     ):
         with pytest.raises(RecordMalformed, match=reason):
-            message_positions(bad)
+            record_positions(bad)
 
 
 @given(st.binary(max_size=300), st.integers(0, 2), st.data())

@@ -251,7 +251,7 @@ def test_a_long_index_is_completed_beside_everything_else(
     store.close()
     for path in options.index_dir.iterdir():
         path.unlink()
-    monkeypatch.setattr("reput_broker.store.message_store.INDEX_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("reput_broker.store.store_index.INDEX_AT_ONCE_BYTES", 0)
     store = opened(options)
     assert events == ["index_behind"]
     assert store.index_behind_bytes > 0
@@ -281,7 +281,7 @@ def test_a_stop_in_the_middle_of_completing_goes_on_there(
     complete = index_bytes(options)
     for path in options.index_dir.iterdir():
         path.unlink()
-    monkeypatch.setattr("reput_broker.store.message_store.INDEX_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("reput_broker.store.store_index.INDEX_AT_ONCE_BYTES", 0)
     rounds = 0
     store = opened(options)
     while store.index_behind_bytes:

@@ -12,7 +12,7 @@ import pytest
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import DiskFull, StoreReadOnly
-from reput_broker.store.message_store import DISPATCH_RETRY_MS
+from reput_broker.store.reput_steps import DISPATCH_RETRY_MS
 from reput_broker.store.status import PutStatus
 from reput_protocol.hashing import tags_code
 from reput_protocol.record import Record

@@ -1,0 +1,191 @@
+"""Put messages into the log: check, append, count, and make the next files ahead of need (RocketMQ: putMessage).
+
+The hot half of the store. Nothing here waits for the disk unless a file must be made; who must not wait asks
+`needs_new_file` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.index_service import IndexService
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.put_checks import encode_records, illegal_record
+from reput_broker.store.results import PutResult, RunResult
+from reput_broker.store.running_flags import RunningFlags
+from reput_broker.store.stats import StoreStats
+from reput_broker.store.status import PutStatus
+from reput_protocol.buffers import Buffer
+from reput_protocol.commands import PutMessageHeader
+from reput_protocol.errors import InvalidMessage, RecordMalformed
+from reput_protocol.record import Record
+from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits, check_put_block
+
+
+class MessageWriter:
+    """Appends to one log, for its one owner.
+
+    Args:
+        options: limits, this store's address, and whether records end with a checksum.
+        log: appended to.
+        index: its next file is made ahead of need too.
+        flags: say whether puts are taken, and are told when there is no space.
+        stats: counted in.
+    """
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        log: CommitLog,
+        index: IndexService | None,
+        flags: RunningFlags,
+        stats: StoreStats,
+    ) -> None:
+        self._options = options
+        self._log = log
+        self._index = index
+        self._flags = flags
+        self._stats = stats
+        self._limits = BlockLimits(
+            body_bytes_max=options.message_bytes_max,
+            block_bytes_max=max(BLOCK_BYTES_MAX, options.message_bytes_max),
+        )
+
+    def put_block(
+        self, block: bytearray, *, topic: str, queue_id: int, count: int, born_host: bytes
+    ) -> PutResult:
+        """Store a block of `count` encoded records of one queue as a whole.
+
+        Never waits for the disk, unless a file must be made (`needs_new_file`).
+
+        Args:
+            block: the records back to back, as a producer encodes them; the broker's fields are filled in in place.
+            topic: the topic that every record must name.
+            queue_id: the queue that every record must name.
+            count: how many records the block must hold.
+            born_host: the peer as 4 address bytes and a 4-byte port.
+
+        Raises:
+            RecordMalformed: the block breaks a rule; it names the first bad record. Nothing was stored.
+            InvalidMessage: no record can hold this topic.
+        """
+        flags = self._flags
+        if flags.refuses_now:
+            return flags.refused_now()
+        check = check_put_block(block, topic=topic, queue_id=queue_id, count=count, limits=self._limits)
+        size = len(block)
+        if not self._log.fits(size):
+            return flags.refused(PutStatus.MESSAGE_ILLEGAL)
+        try:
+            result = self._log.append_block(block, check, topic, queue_id, count, born_host)
+        except DiskFull as error:
+            flags.note_disk_full(error)
+            return flags.refused(PutStatus.DISK_FULL)
+        if flags.no_space_reason is not None:
+            flags.note_space(log_waits=self._log.waits_for_space)
+        stats = self._stats
+        stats.put_blocks += 1
+        stats.put_messages += count
+        stats.put_bytes += size
+        return result
+
+    def put_run(
+        self, headers: Sequence[PutMessageHeader], blocks: Sequence[Buffer], born_host: bytes
+    ) -> RunResult | None:
+        """Store several blocks together if there is nothing to say against any of them and they fit into the file.
+
+        Otherwise None, and nothing was stored: offer them one by one to `put_block`, which judges each.
+
+        Args:
+            headers: topic, queue and number of records of each block.
+            blocks: as for `put_block`, but not changed.
+            born_host: the peer that sent them all, as for `put_block`.
+        """
+        flags = self._flags
+        if flags.refuses_now or flags.no_space_reason is not None:
+            return None
+        size = sum(map(len, blocks))
+        if not self._log.has_room(size):
+            return None
+        limits = self._limits
+        try:
+            checks = [
+                check_put_block(
+                    block, topic=header.topic, queue_id=header.queue_id, count=header.count, limits=limits
+                )
+                for header, block in zip(headers, blocks, strict=True)
+            ]
+        except (RecordMalformed, InvalidMessage):
+            return None
+        result = self._log.append_run(headers, blocks, checks, born_host)
+        stats = self._stats
+        stats.put_blocks += len(blocks)
+        stats.put_messages += sum([header.count for header in headers])
+        stats.put_bytes += size
+        return result
+
+    def put_record(self, record: Record) -> PutResult:
+        """Store one message whose record the broker composed; its offsets and store timestamp are set here."""
+        return self.put_records((record,))
+
+    def put_records(self, records: Sequence[Record]) -> PutResult:
+        """Store messages of one topic and queue contiguously, in one file, all or none (RocketMQ: putMessages).
+
+        Prepared and rolled back transaction records get queue offset 0 and no queue entry.
+        """
+        flags = self._flags
+        if flags.refuses_now:
+            return flags.refused_now()
+        options = self._options
+        illegal = illegal_record(records, options.message_bytes_max, with_crc=options.record_crc)
+        if illegal is not None:
+            return flags.refused(illegal)
+        encoded = encode_records(records, options.host, with_crc=options.record_crc)
+        if not self._log.fits(sum(map(len, encoded))):
+            return flags.refused(PutStatus.MESSAGE_ILLEGAL)
+        try:
+            result = self._log.append_records(encoded, records)
+        except DiskFull as error:
+            flags.note_disk_full(error)
+            return flags.refused(PutStatus.DISK_FULL)
+        if flags.no_space_reason is not None:
+            flags.note_space(log_waits=self._log.waits_for_space)
+        stats = self._stats
+        stats.put_blocks += 1
+        stats.put_messages += len(records)
+        stats.put_bytes += result.end_offset - result.physical_offset
+        return result
+
+    def needs_new_file(self, size: int) -> bool:
+        """Whether a put of `size` bytes would have to make a log file, which blocks.
+
+        Then call `prepare_next_file` in a thread first. False if the put would be refused all the same.
+        """
+        return self._log.needs_new_file(size) and not self._flags.refuses_now
+
+    def should_prepare_next_file(self) -> bool:
+        """Whether the log file, or index file, in use is at least half full, the next not made, and puts are taken."""
+        if not self._flags.is_open or self._flags.refuses_now:
+            return False
+        index = self._index
+        return self._log.should_prepare_next_file() or (
+            index is not None and index.should_prepare_next_file()
+        )
+
+    def prepare_next_file(self) -> None:
+        """Make the next files of log and index ahead of need. Blocks; may run in a worker thread.
+
+        Raises:
+            DiskFull: there is no room; puts go on while the file in use has room.
+        """
+        try:
+            made = self._log.prepare_next_file()
+        except DiskFull as error:
+            self._flags.note_disk_full(error)
+            raise
+        if made:
+            self._stats.files_prepared += 1
+        if self._index is not None and self._index.should_prepare_next_file():
+            self._index.prepare_next_file()

@@ -1,0 +1,143 @@
+"""Whether the store may be read and takes puts, and if not, why (RocketMQ: RunningFlags).
+
+Three things stand against a put, each with its own way back. Read-only: a sync failed or something is damaged; only a
+restart helps. No space: a write found no room; the flag goes as soon as one succeeds, and meanwhile small puts that
+still have room go on, unless it is dispatch that has none: then nothing that is put could be consumed. The disk is too
+full: whoever watches it says so, and says when it is over.
+"""
+
+from __future__ import annotations
+
+from reput_broker.store.errors import DiskFull, StoreClosed, StoreError, StoreReadOnly
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.results import PutResult
+from reput_broker.store.stats import StoreStats
+from reput_broker.store.status import PutStatus
+
+
+class RunningFlags:
+    """The condition of one store, over all its openings.
+
+    The owner of the store changes it; worker threads may call `become_read_only`, `final` and `note_disk_full` too.
+    """
+
+    __slots__ = (
+        "_disk_refusal",
+        "_options",
+        "_stats",
+        "dispatch_wants_space",
+        "is_open",
+        "no_space_reason",
+        "read_only_reason",
+        "refusal",
+    )
+
+    def __init__(self, options: StoreOptions, stats: StoreStats) -> None:
+        self._options = options
+        self._stats = stats
+        self.is_open = False
+        """Whether messages can be read."""
+        self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
+        """What every put is answered with until the store is opened; READ_ONLY from the reason for it on."""
+        self.read_only_reason: str | None = None
+        """Why puts are refused as READ_ONLY until the store is opened again; it outlives `close`."""
+        self.no_space_reason: str | None = None
+        """What could not be written for want of space when that was last tried."""
+        self.dispatch_wants_space = False
+        """Whether it was dispatch that found no room; then all puts are refused."""
+        self._disk_refusal: str | None = None
+
+    def note_open(self) -> None:
+        """The store has been opened: what was the matter before is over."""
+        self.read_only_reason = self.no_space_reason = self._disk_refusal = None
+        self.dispatch_wants_space = False
+        self.refusal = None
+        self.is_open = True
+
+    def note_closed(self) -> None:
+        """The store is being closed: nothing is put or read any more."""
+        self.refusal = PutStatus.SERVICE_NOT_AVAILABLE
+        self.is_open = False
+
+    # -- what may be done ------------------------------------------------------------------------------------
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether puts of any size are accepted, as far as the last attempts to write could tell."""
+        return self.refusal is None and self._disk_refusal is None and self.no_space_reason is None
+
+    @property
+    def disk_full_reason(self) -> str | None:
+        """What could not be written for want of space, or why nothing may be; None while there is space."""
+        return self._disk_refusal or self.no_space_reason
+
+    @property
+    def refuses_now(self) -> bool:
+        """Whether a put is refused whatever it is."""
+        return self.refusal is not None or self.dispatch_wants_space or self._disk_refusal is not None
+
+    def refused_now(self) -> PutResult:
+        """The answer to a put while `refuses_now`."""
+        return self.refused(self.refusal or PutStatus.DISK_FULL)
+
+    def refused(self, status: PutStatus) -> PutResult:
+        """The answer to a put that is refused with a status; counted."""
+        self._stats.put_refused += 1
+        return PutResult(status)
+
+    def closed(self) -> StoreClosed:
+        """The error to raise for what needs an open store."""
+        return StoreClosed(f"the store in {self._options.data_dir} is not open")
+
+    def check_writable(self) -> None:
+        """Refuse to change anything in a store that is closed or read-only.
+
+        Raises:
+            StoreClosed, StoreReadOnly: it is.
+        """
+        if not self.is_open:
+            raise self.closed()
+        if self.read_only_reason is not None:
+            raise StoreReadOnly(self.read_only_reason)
+
+    # -- what changes it -------------------------------------------------------------------------------------
+
+    def become_read_only(self, reason: str) -> None:
+        """Take no more puts until the store is opened again; the first reason stands (event `store_read_only`)."""
+        if self.read_only_reason is None:
+            self.read_only_reason = reason
+            self._options.on_event("store_read_only", {"reason": reason})
+        if self.refusal is not PutStatus.SERVICE_NOT_AVAILABLE:
+            self.refusal = PutStatus.READ_ONLY
+
+    def final(self, error: StoreError | OSError) -> StoreReadOnly:
+        """Become read-only for an error that nothing but a restart helps against; return what to raise for it."""
+        self.become_read_only(str(error))
+        return StoreReadOnly(str(error))
+
+    def refuse_for_disk(self, reason: str | None) -> None:
+        """Refuse puts as DISK_FULL from now on because the disk is too full, or, with None, no longer.
+
+        (RocketMQ: RunningFlags, disk full.) Reading and dispatching go on. Events `store_disk_above_limit` and
+        `store_disk_below_limit`.
+        """
+        before, self._disk_refusal = self._disk_refusal, reason
+        if reason is not None and before is None:
+            self._options.on_event("store_disk_above_limit", {"reason": reason})
+        elif reason is None and before is not None:
+            self._options.on_event("store_disk_below_limit", {})
+
+    def note_disk_full(self, error: DiskFull) -> None:
+        """Something could not be written for want of space (event `store_disk_full`, once until there is space)."""
+        self._stats.disk_full += 1
+        if self.no_space_reason is None:
+            self._options.on_event(
+                "store_disk_full", {"path": str(error.path), "needed_bytes": error.needed_bytes}
+            )
+        self.no_space_reason = str(error)
+
+    def note_space(self, *, log_waits: bool) -> None:
+        """Something could be written; the store has space again unless the log or dispatch still waits for it."""
+        if self.no_space_reason is not None and not (self.dispatch_wants_space or log_waits):
+            self.no_space_reason = None
+            self._options.on_event("store_has_space_again", {})

@@ -1,0 +1,121 @@
+"""Bring log, queues and checkpoint to the disk (RocketMQ: FlushCommitLogService, FlushConsumeQueueService).
+
+A failed sync is final: what the system says afterwards cannot be believed, so the store takes no more puts until it has
+been opened again and has recovered.
+"""
+
+from __future__ import annotations
+
+import time
+
+from reput_broker.store.checkpoint import StoreCheckpoint
+from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.consume_queue_table import ConsumeQueueTable
+from reput_broker.store.errors import StoreError, StoreReadOnly
+from reput_broker.store.file_io import is_out_of_descriptors
+from reput_broker.store.reput_steps import ReputSteps
+from reput_broker.store.running_flags import RunningFlags
+from reput_broker.store.stats import StoreStats
+
+
+class StoreFlush:
+    """The flushes of one store; each may run in a worker thread, in one at a time.
+
+    Args:
+        log, queues, checkpoint: brought to the disk.
+        reput: knows what the queues hold.
+        flags: told when a sync fails.
+        stats: counted in.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        checkpoint: StoreCheckpoint,
+        reput: ReputSteps,
+        flags: RunningFlags,
+        stats: StoreStats,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._checkpoint = checkpoint
+        self._reput = reput
+        self._flags = flags
+        self._stats = stats
+
+    def flush_commit_log(self) -> int:
+        """Sync the log and return the offset up to which it is durable. Blocks; one thread at a time.
+
+        Raises:
+            StoreReadOnly: the sync failed, now or earlier. What had been flushed is safe; what had not may be lost,
+                and the store takes no more puts.
+        """
+        reason = self._flags.read_only_reason
+        if reason is not None and self._stats.flush_failures:
+            raise StoreReadOnly(reason)
+        log = self._log
+        before = log.flushed_offset
+        stored_ms = log.last_store_timestamp_ms
+        if log.max_offset == before:
+            return before
+        started = time.perf_counter_ns()
+        stats = self._stats
+        try:
+            flushed = log.files.flush()
+            if stored_ms:
+                self._checkpoint.physic_msg_timestamp_ms = stored_ms
+            self._checkpoint.move_mark(flushed_offset=flushed)
+            self._checkpoint.write()
+        except (StoreError, OSError) as error:
+            # Even a full disk: the checkpoint exists and is only overwritten, so the disk is broken.
+            stats.flush_failures += 1
+            raise self._flags.final(error) from error
+        stats.flushes += 1
+        stats.flushed_bytes += flushed - before
+        stats.flush_duration_us += (time.perf_counter_ns() - started) // 1000
+        return flushed
+
+    def flush_consume_queues(self, least_pages: int = 0) -> bool:
+        """Sync what was dispatched before the call. Blocks; one thread at a time.
+
+        Args:
+            least_pages: leave out queues with fewer unsynced pages than this, unless a file of theirs is full. While
+                any is left out, recovery has to read the log from where it was.
+
+        Returns:
+            Whether none was left out.
+
+        Raises:
+            StoreReadOnly: the sync failed. The queues can be rebuilt, but this process must not go on.
+            OSError: no file could be opened for want of descriptors; nothing has changed.
+        """
+        position, stored_ms, entries = self._reput.dispatched
+        try:
+            is_complete = self._queues.flush(least_pages)
+        except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise  # nothing has failed: the next call does it
+            raise self._flags.final(error) from error
+        self._stats.consume_queue_flushes += 1
+        if not is_complete:
+            return False
+        checkpoint = self._checkpoint
+        checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, stored_ms)
+        checkpoint.move_mark(queues_offset=position, entries=entries)
+        return True
+
+    def write_checkpoint(self) -> None:
+        """Bring the checkpoint to the disk. Blocks; one thread at a time.
+
+        Raises:
+            StoreReadOnly: the sync failed.
+            OSError: no descriptor was to be had; nothing has changed.
+        """
+        try:
+            self._checkpoint.flush()
+        except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise  # nothing has failed: the next call does it
+            raise self._flags.final(error) from error
+        self._stats.checkpoints += 1
