@@ -1,4 +1,4 @@
-"""How much of the disk the store takes and how much is left, looked up in the background.
+"""How much of the disk the store takes and how much is left, and how old it is, looked up in the background.
 
 A scrape must not touch files, so these numbers are refreshed by a task of their own and carry the time at
 which they were looked up.
@@ -39,6 +39,8 @@ class DiskFigures:
     free_bytes: int = 0
     used_ratio: float = 0.0
     looked_up_at_s: float = 0.0
+    oldest_store_timestamp_ms: int = -1
+    """Store time of the oldest message; -1 if there is none."""
     level: DiskLevel = DiskLevel.OK
     """What retention does about the disk's use; it looks by itself."""
 
@@ -48,11 +50,14 @@ class DiskFigures:
         self.free_bytes = other.free_bytes
         self.used_ratio = other.used_ratio
         self.looked_up_at_s = other.looked_up_at_s
+        self.oldest_store_timestamp_ms = other.oldest_store_timestamp_ms
 
 
-def look_up_disk(data_dir: Path, clock: Callable[[], float] = time.time) -> DiskFigures:
+def look_up_disk(
+    data_dir: Path, oldest_store_timestamp: Callable[[], int], clock: Callable[[], float] = time.time
+) -> DiskFigures:
     """Return what the store takes and what is left. Blocks. Raises OSError if the directory is gone."""
-    figures = DiskFigures(looked_up_at_s=clock())
+    figures = DiskFigures(looked_up_at_s=clock(), oldest_store_timestamp_ms=oldest_store_timestamp())
     file_system = os.statvfs(data_dir)
     figures.free_bytes = file_system.f_bavail * file_system.f_frsize
     used_blocks = file_system.f_blocks - file_system.f_bfree
@@ -65,11 +70,14 @@ def look_up_disk(data_dir: Path, clock: Callable[[], float] = time.time) -> Disk
     return figures
 
 
-async def refresh_disk_figures(figures: DiskFigures, config: BrokerConfig) -> None:
-    """Keep `figures` up to date until cancelled."""
+async def refresh_disk_figures(
+    figures: DiskFigures, config: BrokerConfig, oldest_store_timestamp: Callable[[], int]
+) -> None:
+    """Keep `figures` up to date until cancelled. `oldest_store_timestamp` is asked in a worker thread."""
     while True:
         try:
-            figures.take(await trio.to_thread.run_sync(look_up_disk, config.data_dir))
+            look = await trio.to_thread.run_sync(look_up_disk, config.data_dir, oldest_store_timestamp)
+            figures.take(look)
         except OSError as error:
             log.warning("disk_figures_unavailable", path=str(config.data_dir), reason=error.strerror)
         await trio.sleep(config.metrics.refresh_interval)
