@@ -15,7 +15,7 @@ from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.record_positions import host_growth
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of
-from reput_protocol.properties import CRC_PROPERTY_BYTES, decode_properties, find_property_in
+from reput_protocol.properties import CRC_PROPERTY_BYTES, decode_properties, find_property_in, split_keys
 from reput_protocol.record import scan_record
 from reput_protocol.record_layout import (
     BORN_HOST_AT,
@@ -139,8 +139,7 @@ class ReceivedMessage:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys, in the producer's order."""
-        value = self._property(b"KEYS")
-        return () if value is None else tuple(value.decode("utf-8", "replace").split())
+        return split_keys(self.get_property("KEYS"))
 
     @property
     def properties(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker_process import BrokerProcess
-from raw_client import RawClient
+from raw_client import RawClient, in_letters
 from reput_broker import Broker, BrokerConfig
 from reput_broker.health import BrokerState
 from reput_broker.store.mapped_file import MappedFile
@@ -161,10 +161,7 @@ def put_native(address: str) -> tuple[int, str]:
 
 
 def send_like_rocketmq(address: str, header_type: int, code: int) -> tuple[int, str]:
-    ext: dict[str, Value] = {
-        "a": "PG", "b": "t", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
-        "j": "0", "k": "false", "m": str(code == RequestCode.SEND_BATCH_MESSAGE).lower(), "n": "broker-a",
-    }  # fmt: skip
+    ext = in_letters("t", m=str(code == RequestCode.SEND_BATCH_MESSAGE).lower())
     with RawClient(address, header_type) as client:
         header, _ = client.request(code, ext, b"x")
     return header.code, header.remark or ""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker_process import BrokerProcess
-from raw_client import RawClient
+from raw_client import RawClient, in_letters
 from reput_protocol.bodies import TopicConfig, TopicList, TopicRoute, TopicStats
 from reput_protocol.client_batch import BatchItem, encode_batch
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -120,10 +120,7 @@ def test_rocketmq_sends_are_stored_with_what_the_broker_adds(
         "producerGroup": "PG", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
         "sysFlag": "0", "bornTimestamp": "1700000000000", "flag": "7", "properties": "TAGS\x01TagA\x02KEYS\x01k1\x02",
     }  # fmt: skip
-    letters: dict[str, Value] = {
-        "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
-        "j": "0", "k": "false", "m": "false", "n": "broker-a",
-    }  # fmt: skip
+    letters = in_letters(topic)
     batch = encode_batch([BatchItem(1, b"one", b"KEYS\x01a\x02"), BatchItem(2, b"two", b"")])
     with RawClient(broker.address, kind) as client:
         first, _ = client.request(RequestCode.SEND_MESSAGE, long_names, b"ten")
@@ -155,20 +152,9 @@ def test_rocketmq_sends_are_stored_with_what_the_broker_adds(
 def test_a_batch_that_is_too_large_is_refused_and_harms_nobody(
     broker: BrokerProcess, topic: str, count: int, size: int
 ) -> None:
-    ext: dict[str, Value] = {
-        "a": "g",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": "0",
-        "f": "0",
-        "g": "1",
-        "h": "0",
-    }
-    ext |= {"i": "", "j": "0", "k": "false", "m": "true"}
     with RawClient(broker.address, HeaderType.JSON) as client:
         body = encode_batch([BatchItem(0, bytes(size), b"")] * count)
-        header, _ = client.request(RequestCode.SEND_BATCH_MESSAGE, ext, body)
+        header, _ = client.request(RequestCode.SEND_BATCH_MESSAGE, in_letters(topic, m="true"), body)
         assert header.code == ResponseCode.MESSAGE_ILLEGAL
         assert "send several smaller ones" in str(header.remark)
         header, _ = client.request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
@@ -179,18 +165,8 @@ def test_a_batch_that_is_too_large_is_refused_and_harms_nobody(
 def test_what_is_not_served_is_refused_and_not_stored_as_something_else(
     broker: BrokerProcess, topic: str, what: str
 ) -> None:
-    letters: dict[str, Value] = {
-        "a": "PG",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": "0",
-        "f": "0",
-        "g": "1",
-        "h": "0",
-    }
     with RawClient(broker.address, HeaderType.JSON) as client:
-        header, _ = client.request(RequestCode.SEND_MESSAGE_V2, {**letters, "i": what}, b"x")
+        header, _ = client.request(RequestCode.SEND_MESSAGE_V2, in_letters(topic, i=what), b"x")
         assert header.code == ResponseCode.MESSAGE_ILLEGAL
         header, _ = client.request(PULL, as_text(pull_ext(topic)))
         assert header.code == ResponseCode.PULL_NOT_FOUND

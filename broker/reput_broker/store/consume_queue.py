@@ -103,7 +103,7 @@ class ConsumeQueue:
         """
         self._files.load(after_crash=after_crash)
         if self._ext is not None:
-            self._ext.load()
+            self._ext.load(after_crash=after_crash)
         self.min_logic_offset = self._files.first_start
 
     # -- offsets -------------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ class ConsumeQueue:
 
     def settle(self) -> None:
         """Cut off what follows the end that `recover` found, and files that do not count."""
-        strays = self._files.drop_strays()
+        strays = self._files.drop_strays() + (0 if self._ext is None else self._ext.drop_strays())
         if strays:
             facts = {"topic": self.topic, "queue_id": self.queue_id, "files": strays}
             self._on_event("consume_queue_files_dropped", facts)
@@ -484,13 +484,21 @@ class ConsumeQueue:
         self.settle_ext()
 
     def _ext_end_at(self, end: int, min_physical_offset: int) -> tuple[int, bool]:
-        """Where the extended entries end whose addresses lie before a position, and whether the last one is lost."""
+        """Where the extended entries end whose addresses lie before a position, and whether any of them is lost.
+
+        Their files have no gap, so it is enough to look at the first and the last that a message in the log needs.
+        """
         ext = self._ext
         if ext is None:
             return 0, False
         last = recovery.last_address(self._files, end)
-        found = None if last is None else ext.end_of(last.tags_code)
-        return found or 0, last is not None and found is None and last.physical_offset >= min_physical_offset
+        if last is None:
+            return 0, False
+        found = ext.end_of(last.tags_code)
+        if last.physical_offset < min_physical_offset:
+            return found or 0, False
+        first = recovery.first_address(self._files, end, min_physical_offset)
+        return found or 0, found is None or (first is not None and ext.end_of(first.tags_code) is None)
 
     def settle_ext(self) -> None:
         """Cut extended entries off behind the last that the queue knows of; nothing is done if that one is lost."""

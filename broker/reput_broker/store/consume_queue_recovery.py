@@ -80,6 +80,23 @@ def last_address(files: SparseFileQueue, end: int) -> ConsumeQueueUnit | None:
     return None
 
 
+def first_address(files: SparseFileQueue, end: int, min_physical_offset: int) -> ConsumeQueueUnit | None:
+    """Return the first unit before a position that holds the address of an extended entry and whose record is there."""
+    position = files.first_start
+    count = 1
+    while position < end:
+        in_file = files.file_size - position % files.file_size
+        data = files.read(position, min(count * UNIT_BYTES, in_file, end - position))
+        units = np.frombuffer(data, UNIT_DTYPE)
+        wanted = (units["tags_code"] <= MAX_ADDRESS) & (units["physical_offset"] >= min_physical_offset)
+        if wanted.any():
+            at = int(wanted.argmax()) * UNIT_BYTES
+            return unpack_unit(data[at : at + UNIT_BYTES])
+        position += len(data)
+        count = _CHUNK_UNITS
+    return None
+
+
 def _valid_until(files: SparseFileQueue, position: int, stop: int, physical_limit: int | None) -> _Valid:
     """Walk over valid units below a physical offset; return where they end and the last of them."""
     last: ConsumeQueueUnit | None = None

@@ -31,8 +31,8 @@ from reput_broker.store.index_times import SECONDS_MAX, IndexTimes, time_bounds
 HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = 20
-_HEADER: Final = struct.Struct(">qqqqii")
-_ENTRY: Final = np.dtype(
+HEADER: Final = struct.Struct(">qqqqii")
+ENTRY_DTYPE: Final = np.dtype(
     [("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
 _OLDER_MAX: Final = 1024
@@ -77,10 +77,10 @@ class IndexFile:
             raise
         self._slots: NDArray[Any] = np.frombuffer(self._map, ">i4", slots, HEADER_BYTES)
         self._entries: NDArray[Any] = np.frombuffer(
-            self._map, _ENTRY, entries, HEADER_BYTES + SLOT_BYTES * slots
+            self._map, ENTRY_DTYPE, entries, HEADER_BYTES + SLOT_BYTES * slots
         )
         self._is_open = True
-        header = IndexHeader(*_HEADER.unpack_from(self._map))
+        header = IndexHeader(*HEADER.unpack_from(self._map))
         self.header = header._replace(next_entry=max(1, header.next_entry))
         self._times = IndexTimes(min(self.header.next_entry, entries))
 
@@ -163,9 +163,8 @@ class IndexFile:
         chained = np.empty(len(order), dtype=np.int64)
         chained[1:] = numbers[order[:-1]]
         known = self._slots[in_order[starts]].astype(np.int64)
-        known[(known <= 0) | (known > numbers[order[starts]])] = (
-            0  # a slot that leads nowhere counts as empty
-        )
+        leads_nowhere = (known <= 0) | (known > numbers[order[starts]])
+        known[leads_nowhere] = 0
         chained[starts] = known
         previous = np.empty(len(order), dtype=np.int64)
         previous[order] = chained
@@ -186,10 +185,8 @@ class IndexFile:
         Entries hold hashes and whole seconds: what comes out may have another key, or lie outside of
         `[begin_ms, end_ms]`. Nothing that belongs is left out.
         """
-        slots, entries = (
-            self._slots,
-            self._entries,
-        )  # held, so that the mapping stays though the file be closed
+        # Held, so that the mapping stays though the file be closed.
+        slots, entries = self._slots, self._entries
         if not (len(slots) and len(entries)):
             return
         number = int(slots[key_hash % self.slots])
@@ -227,7 +224,7 @@ class IndexFile:
             raise FlushFailed(self.path, error) from error
 
     def _write_header(self, header: IndexHeader) -> None:
-        _HEADER.pack_into(self._map, 0, *header)
+        HEADER.pack_into(self._map, 0, *header)
         self.header = header
 
     def close(self) -> None:
@@ -235,7 +232,7 @@ class IndexFile:
         if self._is_open:
             self._is_open = False
             self._slots = np.empty(0, dtype=np.int32)
-            self._entries = np.empty(0, dtype=_ENTRY)
+            self._entries = np.empty(0, dtype=ENTRY_DTYPE)
             with suppress(BufferError):  # a reader is in it: the mapping goes with the reader
                 self._map.close()
             os.close(self._fd)

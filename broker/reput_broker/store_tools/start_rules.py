@@ -22,10 +22,11 @@ def start_checks_from(verification: Verification) -> int:
         return _file_by(verification, mark.flushed_offset, None)
     if mark is not None and not verification.stopped:
         entries = sum(queue_ends(verification.layout, mark.queues_offset).values())
-        if entries & 0xFFFF_FFFF == mark.queues_digest:
-            return _file_by(verification, min(mark.flushed_offset, mark.queues_offset), None)
-        # Queues that lack entries are made anew from all of the log.
-    elif mark is None and not verification.stopped:
+        if entries & 0xFFFF_FFFF != mark.queues_digest:
+            # Queues that lack entries are made anew from all of the log.
+            return files[0].start if files else 0
+        return _file_by(verification, min(mark.flushed_offset, mark.queues_offset), None)
+    if mark is None and not verification.stopped:
         return _file_by(verification, None, checkpoint_min_time(verification.root))
     return files[0].start if files else 0
 

@@ -18,6 +18,7 @@ from reput_cli.options import SIZE, Settings
 
 if TYPE_CHECKING:
     from reput_broker.store_tools.layout import Geometry, StoreLayout
+    from reput_broker.store_tools.verify import Verification
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -118,14 +119,33 @@ def layout_of(directory: StoreDirectory) -> StoreLayout:
     """List the files of a directory."""
     from reput_broker.store_tools.layout import StoreLayout
 
-    return StoreLayout(directory.root, directory.commit_log_dirs, geometry_of(directory))
+    return StoreLayout(directory.root, directory.commit_log_dirs, _geometry_of(directory))
 
 
-def geometry_of(directory: StoreDirectory) -> Geometry:
+def _geometry_of(directory: StoreDirectory) -> Geometry:
     """Return the sizes that the user gave."""
     from reput_broker.store_tools.layout import Geometry
 
     return Geometry(directory.commit_log_file_size, directory.consume_queue_entries, directory.index_slots)
+
+
+def examined(
+    directory: StoreDirectory, settings: Settings, what: str = "verifying", *, faults_kept: int | None = None
+) -> Verification:
+    """Check everything in a directory, which is locked already, and return what was found; `what` the bar says."""
+    from reput_broker.store_tools.report import FAULTS_KEPT
+    from reput_broker.store_tools.verify import Verification
+
+    with progress(settings, what) as report_progress:
+        verification = Verification(
+            directory.root,
+            commit_log_dirs=directory.commit_log_dirs,
+            geometry=_geometry_of(directory),
+            faults_kept=FAULTS_KEPT if faults_kept is None else faults_kept,
+            progress=report_progress,
+        )
+        verification.run()
+    return verification
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
-from reput_cli.store.directory import StoreDirectory, directory_options, geometry_of, locked, progress
+from reput_cli.store.directory import StoreDirectory, directory_options, examined, locked, progress
 
 
 @click.command()
@@ -25,7 +25,6 @@ def rebuild(directory: StoreDirectory, settings: Settings, **chosen: Any) -> int
     from reput_broker.store.errors import ForeignFile
     from reput_broker.store_tools.rebuild import REBUILDERS, refuse_other_queues
     from reput_broker.store_tools.rebuild import rebuild as make_anew
-    from reput_broker.store_tools.verify import Verification
 
     wanted = [name for name in REBUILDERS if chosen.get(name)] or list(REBUILDERS)
     printer = Printer(settings)
@@ -34,16 +33,9 @@ def rebuild(directory: StoreDirectory, settings: Settings, **chosen: Any) -> int
             refuse_other_queues(directory.root)
         except ForeignFile as error:
             raise CommandFailed(f"{directory.root} cannot be rebuilt", reason=str(error)) from error
-        with progress(settings, "checking the log") as report_progress:
-            verification = Verification(
-                directory.root,
-                commit_log_dirs=directory.commit_log_dirs,
-                geometry=geometry_of(directory),
-                progress=report_progress,
-            )
-            verification.run()
-        if verification.holes:
-            first = verification.holes[0]
+        verification = examined(directory, settings, "checking the log")
+        if verification.log.holes:
+            first = verification.log.holes[0]
             raise CommandFailed(
                 f"the log is damaged: {first.file.path} at byte {first.position}",
                 reason=first.reason,
@@ -57,15 +49,15 @@ def rebuild(directory: StoreDirectory, settings: Settings, **chosen: Any) -> int
                 remedy=f"reput store repair {directory.root}",
                 code=ExitCode.DAMAGE,
             )
-        if verification.damages:
+        if verification.log.damages:
             printer.note(
-                f"{len(verification.damages)} records have a wrong checksum; what is known of them is kept: "
+                f"{len(verification.log.damages)} records have a wrong checksum; what is known of them is kept: "
                 f"reput store verify {directory.root}"
             )
         with progress(settings, "rebuilding") as report_progress:
             words = make_anew(
                 verification.layout,
-                verification.log_end,
+                verification.log.kept_end,
                 [REBUILDERS[name] for name in wanted],
                 progress=report_progress,
             )

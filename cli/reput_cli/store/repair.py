@@ -10,10 +10,10 @@ from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer, write_line
-from reput_cli.store.directory import StoreDirectory, directory_options, geometry_of, locked, progress
+from reput_cli.store.directory import StoreDirectory, directory_options, examined, locked, progress
 
 if TYPE_CHECKING:
-    from reput_broker.store_tools.repair import RepairPlan
+    from reput_broker.store_tools.repair_plan import RepairPlan
     from reput_broker.store_tools.verify import Verification
 
 
@@ -30,7 +30,7 @@ def repair(directory: StoreDirectory, settings: Settings, yes: bool) -> int:
     """
     printer = Printer(settings)
     with locked(directory, to_write=yes):
-        verification = _verify(directory, settings)
+        verification = examined(directory, settings)
         plan = _plan(verification, directory)
         if plan.is_empty:
             printer.note(f"{directory.root}: nothing to repair")
@@ -67,23 +67,9 @@ def repair(directory: StoreDirectory, settings: Settings, yes: bool) -> int:
     return ExitCode.DONE
 
 
-def _verify(directory: StoreDirectory, settings: Settings) -> Verification:
-    from reput_broker.store_tools.verify import Verification
-
-    with progress(settings, "verifying") as report_progress:
-        verification = Verification(
-            directory.root,
-            commit_log_dirs=directory.commit_log_dirs,
-            geometry=geometry_of(directory),
-            progress=report_progress,
-        )
-        verification.run()
-    return verification
-
-
 def _plan(verification: Verification, directory: StoreDirectory) -> RepairPlan:
     from reput_broker.store.errors import ForeignFile
-    from reput_broker.store_tools.repair import plan_repair
+    from reput_broker.store_tools.repair_plan import plan_repair
 
     try:
         return plan_repair(verification)

@@ -7,7 +7,7 @@ import click
 from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings
 from reput_cli.output import Printer, write_line
-from reput_cli.store.directory import StoreDirectory, directory_options, geometry_of, locked, progress
+from reput_cli.store.directory import StoreDirectory, directory_options, examined, locked
 
 
 @click.command()
@@ -20,22 +20,14 @@ def verify(directory: StoreDirectory, settings: Settings, limit: int) -> int:
 
     Changes nothing. Names each fault by file and byte; exit code 0 if there is none, 7 if there is damage.
     """
-    from reput_broker.store_tools.verify import Verification
-
-    with locked(directory), progress(settings, "verifying") as report_progress:
-        verification = Verification(
-            directory.root,
-            commit_log_dirs=directory.commit_log_dirs,
-            geometry=geometry_of(directory),
-            faults_kept=limit,
-            progress=report_progress,
-        )
-        report = verification.run()
+    with locked(directory):
+        verification = examined(directory, settings, faults_kept=limit)
+    report = verification.report
     printer = Printer(settings)
     figures = {
         **report.figures,
         "log_start": verification.layout.log.min_offset,
-        "log_end": verification.end_offset,
+        "log_end": verification.log.end_offset,
     }
     if printer.is_json:
         faults = [

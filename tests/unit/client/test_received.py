@@ -73,6 +73,14 @@ def test_every_field_of_every_layout(hosts: dict[str, Host], topic: str, with_cr
     assert len(message.offset_message_id) == (56 if "store_host" in hosts else 32)
 
 
+def test_only_spaces_separate_keys() -> None:
+    assert received(record(properties="KEYS\x01 a\tb c\u3000d  e\x02".encode())).keys == (
+        "a\tb",
+        "c\u3000d",
+        "e",
+    )
+
+
 def test_a_message_without_properties() -> None:
     message = received(record(properties=b"", body=b""))
     assert message.tag is None

@@ -17,8 +17,8 @@ from stores import bodies, dispatch_all, opened, put, small_options, tree
 
 def made_anew(root: Path, **geometry: int) -> list[str]:
     found = examine(root, geometry=Geometry(**geometry))
-    assert not found.damages
-    return rebuild(found.layout, found.log_end, [QueuesRebuild])
+    assert not found.log.damages
+    return rebuild(found.layout, found.log.kept_end, [QueuesRebuild])
 
 
 def queue_files(root: Path) -> dict[str, bytes]:

@@ -11,7 +11,8 @@ import pytest
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store_tools.repair import RepairPlan, RepairResult, apply_repair, plan_repair
+from reput_broker.store_tools.repair import RepairResult, apply_repair
+from reput_broker.store_tools.repair_plan import RepairPlan, plan_repair
 from store_samples import QUEUES, copied, examine, fill, hashes, named, records_of
 from stores import FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
 
@@ -215,7 +216,7 @@ def test_killed_in_the_middle_the_same_repair_can_be_made_again(
     without_mark(store)
     from reput_broker.store_tools import repair
 
-    for step in ("_write_checkpoint", "rebuild", "_cut_log"):
+    for step in ("_write_checkpoint", "rebuild", "cut_log"):
         root = copied(store, store.with_name(step))
         with monkeypatch.context() as patch:
 
