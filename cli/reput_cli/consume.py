@@ -80,9 +80,7 @@ def command(
 def _renderer(settings: Settings, text: str | None) -> Callable[[ReceivedMessage], str]:
     if text is not None:
         return message_lines.compile_format(text)
-    form = settings.output or ("table" if sys.stdout.isatty() else "json")
-    forms = {"table": message_lines.block, "plain": message_lines.plain}
-    return forms.get(form, message_lines.json_line)
+    return message_lines.renderer(settings)
 
 
 @dataclass(frozen=True, slots=True)

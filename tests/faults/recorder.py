@@ -197,7 +197,8 @@ class Recorder:
             if inside:
                 directory, _, name = before.rpartition("/")
                 assert after.rpartition("/")[0] == directory, "renames stay in their directory"
-                self._by_path[after] = self._by_path.pop(before)
+                for path in [path for path in self._by_path if f"{path}/".startswith(f"{before}/")]:
+                    self._by_path[after + path.removeprefix(before)] = self._by_path.pop(path)
                 self._note(Rename(self._by_path[directory], name, after.rpartition("/")[2]))
 
         return rename

@@ -99,6 +99,7 @@ class Geometry:
     commit_log_file_size: int = 0
     consume_queue_entries: int = 0
     index_slots: int = 0
+    index_entries: int = 0
 
 
 class StoreLayout:
