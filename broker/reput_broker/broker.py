@@ -84,7 +84,9 @@ class Broker:
         self._surroundings = surroundings or Surroundings()
         self.counters = Counters()
         self.health = Health()
-        self.sources = MetricsSources(config, self.counters, self.health)
+        self.sources = MetricsSources(
+            config, self.counters, self.health, clock_ms=self._surroundings.clock_ms
+        )
         self._embedded = embedded
         self._has_configured_log = False
         self._running: AbstractAsyncContextManager[None] | None = None
@@ -417,7 +419,7 @@ class Broker:
         await measure_loop_delay(self.counters.loop_delay_seconds)
 
     async def _refresh_disk(self) -> None:
-        await refresh_disk_figures(self.sources.disk, self.config)
+        await refresh_disk_figures(self.sources.disk, self.config, self._store.oldest_store_timestamp)
 
     def _say_ready(self, report: RecoveryReport) -> None:
         self.health.state = BrokerState.RUNNING if self._store.is_writable else BrokerState.READONLY

@@ -1,4 +1,4 @@
-"""How much of the disk the store takes and how much is left, looked up in the background.
+"""How much of the disk the store takes and how much is left, and how old it is, looked up in the background.
 
 A scrape must not touch files, so these numbers are refreshed by a task of their own and carry the time at
 which they were looked up.
@@ -42,6 +42,8 @@ class DiskFigures:
     """The same two of the least used disk on which log files are made; None where that is the data directory's."""
     log_used_ratio: float = 0.0
     looked_up_at_s: float = 0.0
+    oldest_store_timestamp_ms: int = -1
+    """Store time of the oldest message; -1 if there is none."""
     level: DiskLevel = DiskLevel.OK
     """What retention does about the disk's use; it looks by itself."""
 
@@ -53,10 +55,12 @@ class DiskFigures:
         self.log_free_bytes = other.log_free_bytes
         self.log_used_ratio = other.log_used_ratio
         self.looked_up_at_s = other.looked_up_at_s
+        self.oldest_store_timestamp_ms = other.oldest_store_timestamp_ms
 
 
 def look_up_disk(
     data_dir: Path,
+    oldest_store_timestamp: Callable[[], int],
     log_dirs: Sequence[Path] = (),
     read_only_log_dirs: Sequence[Path] = (),
     clock: Callable[[], float] = time.time,
@@ -65,11 +69,12 @@ def look_up_disk(
 
     Args:
         data_dir: the store directory.
+        oldest_store_timestamp: the store time of the oldest message, in milliseconds; -1 without one.
         log_dirs: where files of the log are made, unless that is `commitlog` below it.
         read_only_log_dirs: where more of them lie.
         clock: gives the time of the look, in seconds.
     """
-    figures = DiskFigures(looked_up_at_s=clock())
+    figures = DiskFigures(looked_up_at_s=clock(), oldest_store_timestamp_ms=oldest_store_timestamp())
     figures.free_bytes, figures.used_ratio = _free_and_used(data_dir)
     disks = [_free_and_used(path) for path in log_dirs if path not in read_only_log_dirs and path.is_dir()]
     if disks:
@@ -86,13 +91,19 @@ def look_up_disk(
     return figures
 
 
-async def refresh_disk_figures(figures: DiskFigures, config: BrokerConfig) -> None:
-    """Keep `figures` up to date until cancelled."""
+async def refresh_disk_figures(
+    figures: DiskFigures, config: BrokerConfig, oldest_store_timestamp: Callable[[], int]
+) -> None:
+    """Keep `figures` up to date until cancelled. `oldest_store_timestamp` is asked in a worker thread."""
     store = config.store
-    directories = (config.data_dir, store.commit_log_dirs, store.read_only_commit_log_dirs)
+    directories = (store.commit_log_dirs, store.read_only_commit_log_dirs)
     while True:
         try:
-            figures.take(await trio.to_thread.run_sync(look_up_disk, *directories))
+            figures.take(
+                await trio.to_thread.run_sync(
+                    look_up_disk, config.data_dir, oldest_store_timestamp, *directories
+                )
+            )
         except OSError as error:
             log.warning("disk_figures_unavailable", path=str(config.data_dir), reason=error.strerror)
         await trio.sleep(config.metrics.refresh_interval)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import islice
@@ -49,6 +49,10 @@ Labels = tuple[str, ...]
 Value = int | float | Histogram
 
 
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class StoreFigures(Protocol):
     """What the page shows of the store; `MessageStore` has it all, without touching a file."""
 
@@ -76,6 +80,8 @@ class MetricsSources:
     config: BrokerConfig
     counters: Counters
     health: Health
+    clock_ms: Callable[[], int] = _clock_ms
+    """The clock that store times are of."""
     disk: DiskFigures = field(default_factory=DiskFigures)
     topics: TopicConfigManager | None = None
     offsets: ConsumerOffsetManager | None = None
@@ -282,6 +288,9 @@ class MetricsCollector(Collector):
             yield _one("reput_commit_behind_bytes", store.commit_behind_bytes)
             yield _one("reput_log_file_waits_total", store.file_waits)
             yield _one("reput_dispatch_behind_bytes", store.dispatch_behind_bytes)
+        oldest_ms = disk.oldest_store_timestamp_ms
+        age_ms = max(0, sources.clock_ms() - oldest_ms) if oldest_ms >= 0 else 0
+        yield _one("reput_oldest_message_seconds", age_ms / 1000)
         yield from _pieces("reput_flush_duration_seconds", _by_one(counters.flush_seconds))
         yield _one("reput_flush_batch_messages", counters.flush_batch_messages)
         yield from _pieces("reput_flush_errors_total", _by_one(counters.flush_errors))

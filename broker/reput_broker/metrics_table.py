@@ -90,6 +90,7 @@ _TABLE = (
     _gauge("reput_storage_refresh_time_seconds", "Unix time at which sizes and free space were looked up."),
     _gauge("reput_storage_start_offset_bytes", "Log offset of the oldest record."),
     _gauge("reput_storage_end_offset_bytes", "Log offset that the next record gets."),
+    _gauge("reput_oldest_message_seconds", "Age of the oldest message in the log, 0 without one."),
     _gauge("reput_flush_behind_bytes", "Bytes written to the log and not synced yet."),
     _gauge("reput_commit_behind_bytes", "Bytes of the log in the buffers of the pool and nowhere else."),
     _counter(

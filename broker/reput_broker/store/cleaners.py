@@ -80,6 +80,7 @@ class StoreCleaners:
             self._queues,
             min_physical_offset=lambda: self._log.min_offset,
             kept_offset=lambda: self._log.files.min_offset,
+            durable_offset=self.deletable_end,
             queue_file_size=options.consume_queue_file_size,
             followers=followers,
         )

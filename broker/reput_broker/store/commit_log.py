@@ -428,8 +428,8 @@ class CommitLog:
             return None
         return record
 
-    def store_timestamp_at(self, physical_offset: int) -> int:
-        """The store time of the record that starts there, -1 if the place is not in the log."""
+    def store_timestamp_at(self, physical_offset: int, *, cold: bool = False) -> int:
+        """The store time of the record that starts there, -1 if the place is not in the log; `cold` as `message_at`."""
         if physical_offset + _HEAD_BYTES > self.max_offset:
             return -1
         try:
@@ -437,7 +437,7 @@ class CommitLog:
         except FileMissing:
             return -1
         try:
-            head = _read_held(file, physical_offset - file.base_offset, _HEAD_BYTES, cold=False)
+            head = _read_held(file, physical_offset - file.base_offset, _HEAD_BYTES, cold)
         finally:
             file.release()
         if len(head) < _HEAD_BYTES:

@@ -158,6 +158,7 @@ class MessageStore:
         self.read_extents = reader.read_extents
         self.hold_extents = reader.hold_extents
         self.message_at = reader.message_at
+        self.oldest_store_timestamp = reader.oldest_store_timestamp
         self.min_offset_in_queue = offsets.min_offset_in_queue
         self.max_offset_in_queue = offsets.max_offset_in_queue
         self.offset_by_timestamp = offsets.offset_by_timestamp

@@ -162,6 +162,18 @@ def test_lag_is_what_the_group_has_not_committed(sources: MetricsSources) -> Non
     assert value(page, "reput_dispatch_behind_bytes") == 6
 
 
+def test_the_age_of_the_oldest_message_grows_between_two_looks(sources: MetricsSources) -> None:
+    assert value(page_of(sources), "reput_oldest_message_seconds") == 0, "nobody has looked, or there is none"
+    now_ms = 1_000_000
+    sources.clock_ms = lambda: now_ms
+    sources.disk.oldest_store_timestamp_ms = 400_000
+    assert value(page_of(sources), "reput_oldest_message_seconds") == 600
+    now_ms += 500
+    assert value(page_of(sources), "reput_oldest_message_seconds") == 600.5
+    now_ms = 0
+    assert value(page_of(sources), "reput_oldest_message_seconds") == 0, "the clock was set back"
+
+
 def test_queues_are_left_out_first_and_counted(sources: MetricsSources) -> None:
     sources.config = BrokerConfig(metrics={"max_series": 100})
     sources.store = FakeStore(queues=1000)
