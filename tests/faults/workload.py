@@ -289,6 +289,10 @@ def abandon(store: MessageStore) -> None:
     files = store._log.files
     for file in (*files.files, *files._prepared):
         file.close()
+    if store._index is not None:
+        prepared = store._index._prepared
+        for index_file in (*store._index.files, *((prepared,) if prepared is not None else ())):
+            index_file.close()
     store._queues.close()
     store._checkpoint.close()
     store._lock.release()
