@@ -56,6 +56,7 @@ from reput_broker.store.results import PutResult
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.status import PutStatus
 from reput_broker.store.store_flush import StoreFlush
+from reput_broker.store.transient_store_pool import WriteBuffer
 from reput_client import pull_result
 from reput_client.record_positions import record_positions
 
@@ -113,6 +114,16 @@ def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
 def head_written_first(patch: pytest.MonkeyPatch) -> None:
     """a block's first eight bytes are written first, not last"""
     patch.setattr(MappedFile, "write_published", MappedFile.append)
+
+
+def commit_head_first(patch: pytest.MonkeyPatch) -> None:
+    """a commit writes the first eight bytes of what it brings first, not last"""
+
+    def copy_to(self: WriteBuffer, fd: int, start: int, end: int, path: Path) -> None:
+        file_io.write_all(fd, self.view[start : start + 8], start, path)
+        file_io.write_all(fd, self.view[start + 8 : end], start + 8, path)
+
+    patch.setattr(WriteBuffer, "copy_to", copy_to)
 
 
 def rebuilt_from_too_late(patch: pytest.MonkeyPatch) -> None:
@@ -330,6 +341,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(abort_removed_too_soon, power_cuts),
     Bug(directory_not_synced, power_cuts),
     Bug(head_written_first, power_cuts),
+    Bug(commit_head_first, power_cuts),
     Bug(rebuilt_from_too_late, power_cuts),
     Bug(torn_tail_accepted, power_cuts),
     Bug(flushed_mark_ahead, power_cuts),

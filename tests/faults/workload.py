@@ -103,6 +103,8 @@ class Workload:
             "commit_log_file_size": rng.choice((4096, 4096, 20_480)),
             "consume_queue_entries": rng.choice((7, 40)),
             "flush_sync": rng.random() < 0.75,
+            "transient_store_pool": rng.random() < 0.2,
+            "transient_store_pool_size": rng.choice((1, 3)),
             **changes,
         }
         self.options: StoreOptions = small_options(root, **options)
@@ -173,6 +175,7 @@ class Workload:
             block, topic=queue[0], queue_id=queue[1], count=len(bodies), born_host=BORN_HOST
         )
         if result.status is PutStatus.PUT_OK:
+            self.commit_log()
             self._appends += 1
             self.took(queue, bodies, result.physical_offset, ends)
 
@@ -187,10 +190,16 @@ class Workload:
         result = self.store.put_run(headers, blocks, BORN_HOST)
         if result is None:
             return
+        self.commit_log()
         self._appends += 1
         for (queue, bodies), block, place in zip(kept, blocks, result.physical_offsets, strict=True):
             check = check_put_block(block, topic=queue[0], queue_id=queue[1], count=len(bodies))
             self.took(queue, bodies, place, [*check.positions[1:], len(block)])
+
+    def commit_log(self) -> None:
+        """What is acknowledged has been committed, if it went into a buffer; otherwise there is nothing to do."""
+        if self.options.transient_store_pool:
+            self.store.commit_log()
 
     def took(self, queue: Queue, bodies: list[bytes], place: int, ends: list[int]) -> None:
         starts = [0, *ends[:-1]]
@@ -278,7 +287,7 @@ def open_tables(data_dir: Path, clock: FakeClock) -> tuple[ConsumerOffsetManager
 def abandon(store: MessageStore) -> None:
     """Let go of a store's files as a killed process does: nothing is finished, and nothing cleaned up."""
     files = store._log.files
-    for file in (*files.files, *((files._prepared,) if files._prepared is not None else ())):
+    for file in (*files.files, *files._prepared):
         file.close()
     if store._index is not None:
         prepared = store._index._prepared

@@ -66,7 +66,7 @@ class StoreCleaners:
         log_cleaner = CleanCommitLog(
             self._log.files,
             rules,
-            DiskWatch(disk_usage, [options.commit_log_dir], options.consume_queue_dir),
+            DiskWatch(disk_usage, options.writable_log_dirs, options.consume_queue_dir),
             deletable_end=self.deletable_end,
             clock_ms=self._clock_ms,
             monotonic_ms=monotonic_ms,

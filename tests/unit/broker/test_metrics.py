@@ -24,6 +24,8 @@ class FakeStore:
     """Four queues of one topic, messages 10 to 99 in each."""
 
     flush_behind_bytes = 5
+    commit_behind_bytes = 3
+    file_waits = 2
     dispatch_behind_bytes = 6
     min_physical_offset = 1000
     max_physical_offset = 9000
