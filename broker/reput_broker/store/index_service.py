@@ -250,9 +250,8 @@ class IndexService:
         last = self._files[-1] if self._files else None
         if last is not None and not last.is_full:
             return last
-        with (
-            self._make_lock
-        ):  # the file that a worker is just making is the next one: another would get a later name
+        # The file that a worker is just making is the next one: another would get a later name.
+        with self._make_lock:
             file, self._prepared = self._prepared, None
             if file is None:
                 file = self._make()
