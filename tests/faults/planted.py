@@ -210,7 +210,7 @@ def full_disk_swallowed(patch: pytest.MonkeyPatch) -> None:
 
 def full_disk_final(patch: pytest.MonkeyPatch) -> None:
     """a store whose disk was full once stays so"""
-    patch.setattr(RunningFlags, "note_space", _nothing)
+    patch.setattr(RunningFlags, "note_written", _nothing)
     real = RunningFlags.note_disk_full
 
     def note(self: RunningFlags, error: DiskFull) -> None:

@@ -29,7 +29,13 @@ from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
-from reput_broker.store.errors import StoreError
+from reput_broker.store.errors import (
+    NOT_PERMITTED,
+    DiskFull,
+    FileNotMade,
+    StoreError,
+    StoreNotWritable,
+)
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import StoreParts
 from reput_broker.store.message_reader import MessageReader
@@ -190,6 +196,7 @@ class MessageStore:
             StoreLocked: another broker, in this process or another, has the directory.
             ForeignFile: something in it is not ours to understand and would be damaged.
             StoreDamaged: records that had been flushed do not pass their checks.
+            StoreNotWritable: the system does not let the directory be written.
             DiskFull, FlushFailed: recovery could not be brought to its end; the next start does it again.
 
         After the first three nothing in the directory has been changed; after any, the lock is free again.
@@ -197,28 +204,37 @@ class MessageStore:
         assert not self._flags.is_open
         started = time.perf_counter()
         self._make_parts()
-        self._lock.acquire()
         try:
-            self._log.open_pool()
-            report = open_parts(
-                StoreParts(
-                    self.options,
-                    self._log,
-                    self._queues,
-                    self._checkpoint,
-                    self._deleted,
-                    self._abort,
-                    self._index,
-                )
-            )
-        except BaseException:
-            self._release()
-            raise
+            self._lock.acquire()
+            try:
+                report = self._open_parts()
+            except BaseException:
+                self._release()
+                raise
+        except OSError as error:
+            if error.errno not in NOT_PERMITTED:
+                raise
+            raise StoreNotWritable(error.filename or self.options.data_dir, error.errno) from error
         self._reput.begin(report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries())
         self._reader.warm_from = report.checked_from
         self._flags.note_open()
+        self._writer.look_at_file()
         self._key_index.complete(report.end_offset)
         return report._replace(duration_s=time.perf_counter() - started)
+
+    def _open_parts(self) -> RecoveryReport:
+        self._log.open_pool()
+        return open_parts(
+            StoreParts(
+                self.options,
+                self._log,
+                self._queues,
+                self._checkpoint,
+                self._deleted,
+                self._abort,
+                self._index,
+            )
+        )
 
     def close(self) -> bool:
         """Flush, dispatch and sync everything and release the directory. Blocks. Safe to call twice.
@@ -285,6 +301,11 @@ class MessageStore:
         Clears by itself.
         """
         return self._flags.disk_full_reason
+
+    @property
+    def file_refusal(self) -> DiskFull | FileNotMade | None:
+        """Why no file of the log could be made when that was last tried; None if one could, or while one lies ready."""
+        return self._log.file_refusal
 
     @property
     def min_physical_offset(self) -> int:

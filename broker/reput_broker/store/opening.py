@@ -27,9 +27,12 @@ the oldest file.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue_builder import RecoveringQueueBuilder
+from reput_broker.store.errors import DiskFull
 from reput_broker.store.foreign_files import refuse_foreign_files, refuse_unlisted_log
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import Judgement, StoreParts, judge, refuse_lost_log, topics_to_delete
@@ -148,6 +151,8 @@ def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd,
         index.keep_all(mark.index_offset, full_until_ms)
     else:
         index.drop_all()
+    with suppress(DiskFull):  # dispatch comes across it when it has a key to insert
+        index.set_last_aside()
 
 
 def _cut(log: CommitLog, end: LogEnd) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.store.consume_queue_unit import UNIT_BYTES
+from reput_broker.store.file_names import holds_only_zeros
 
 _NAME_DIGITS = 20
 
@@ -160,6 +161,19 @@ class StoreLayout:
         )
 
 
+def _without_leftovers(files: list[StreamFile]) -> list[StreamFile]:
+    """Leave out what is left of files that could not be made, beside those made instead, as a start does."""
+    kept: list[StreamFile] = []
+    for file in files:
+        if kept and kept[-1].start == file.start:
+            if holds_only_zeros(file.path, file.size):
+                continue
+            if holds_only_zeros(kept[-1].path, kept[-1].size):
+                kept.pop()
+        kept.append(file)
+    return kept
+
+
 def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
     """List the files of a stream; with a `file_size` of 0 find it out.
 
@@ -179,6 +193,7 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
                 continue
             stream.files.append(StreamFile(path, int(name), entry.stat().st_size))
     stream.files.sort(key=lambda file: (file.start, file.path))
+    stream.files = _without_leftovers(stream.files)
     if stream.files and stream.files[-1].size == 0:
         stream.files.pop()
     stream.file_size = file_size or _guess_size(stream.files)
