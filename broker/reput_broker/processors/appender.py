@@ -138,7 +138,7 @@ class Appender:
         if error.is_out_of_descriptors:
             rejected["busy"] += 1
             return Refusal(ErrorCode.BUSY, f"{error}; send again in a moment")
-        return Refusal(ErrorCode.READ_ONLY, f"{error}; send again then")
+        return Refusal(ErrorCode.READ_ONLY, f"{error}; send again once that is done")
 
     def _refusal(self, status: PutStatus) -> Refusal:
         store, rejected = self._store, self._counters.rejected

@@ -51,7 +51,9 @@ class FileMaker:
                 make_directories(directory)
                 file = MappedFile(path, self._file_size, base_offset, create=True)
             except FileExistsError as error:
-                failed = failed or self._note_failed(directory, FileNotMade(path, error))
+                refusal = FileNotMade(path, error)
+                self._note_failed(directory, refusal)
+                failed = failed or refusal
             except (DiskFull, FlushFailed, OSError) as error:
                 self._note_leftover(path)
                 if isinstance(error, DiskFull) or is_no_space(error):
@@ -60,7 +62,8 @@ class FileMaker:
                 refusal = FileNotMade(path, error)
                 if refusal.is_out_of_descriptors:
                     raise refusal from error
-                failed = failed or self._note_failed(directory, refusal)
+                self._note_failed(directory, refusal)
+                failed = failed or refusal
             else:
                 self._note_works(directory)
                 return file
@@ -93,11 +96,10 @@ class FileMaker:
             sync_directory(directory)
             self._leftovers.discard(path)
 
-    def _note_failed(self, directory: Path, refusal: FileNotMade) -> FileNotMade:
+    def _note_failed(self, directory: Path, refusal: FileNotMade) -> None:
         if directory not in self._failed:
             self._failed.add(directory)
             self._on_event("commit_log_dir_failed", {"path": str(directory), "reason": str(refusal)})
-        return refusal
 
     def _note_works(self, directory: Path) -> None:
         if directory in self._failed:

@@ -43,6 +43,7 @@ class MappedFileQueue:
         self._list_lock = threading.Lock()
         self._prepared: deque[MappedFile] = deque()
         self._unfinished: list[Path] = []
+        self._removed_in: Path | None = None
         self._closed = False
 
     # -- where files lie -----------------------------------------------------------------------------------
@@ -355,15 +356,23 @@ class MappedFileQueue:
 
         Raises:
             FlushFailed: the file is gone, but the removal of its name is not certain.
-            OSError: its name could not be removed; it stays listed and may be tried again.
+            OSError: its name could not be removed, and it stays listed; or it is gone, and no descriptor was to be had
+                to make that durable, which the next call does first.
         """
+        self._sync_removal()
         files = self._files
         if len(files) < 2 or not files[0].destroy(interval_ms, now_ms=now_ms):
             return False
         with self._list_lock:
             self._files = self._files[1:]
-        sync_directory(files[0].path.parent)
+        self._removed_in = files[0].path.parent
+        self._sync_removal()
         return True
+
+    def _sync_removal(self) -> None:
+        if self._removed_in is not None:
+            sync_directory(self._removed_in)
+            self._removed_in = None
 
     def delete_last(self) -> bool:
         """Delete the newest file; False without files. The stream then ends with the file before it."""

@@ -36,6 +36,7 @@ from reput_broker.store.errors import DiskFull
 from reput_broker.store.foreign_files import refuse_foreign_files, refuse_unlisted_log
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import Judgement, StoreParts, judge, refuse_lost_log, topics_to_delete
+from reput_broker.store.permissions import refuse_unwritable
 from reput_broker.store.recovery import LogEnd
 from reput_broker.store.reput import Reput
 from reput_broker.store.results import RecoveryReport
@@ -46,10 +47,11 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     """Load and recover a directory that is locked already.
 
     Raises:
-        ForeignFile, StoreDamaged: nothing has been changed.
+        ForeignFile, StoreDamaged, StoreNotWritable: nothing has been changed.
         DiskFull, FlushFailed: recovery could not be finished; the next start does it again.
     """
     options, log, queues, checkpoint, deleted, abort, index = parts
+    refuse_unwritable(options)
     refuse_foreign_files(options.data_dir, keeps_ext=options.consume_queue_ext)
     refuse_unlisted_log(options)
     has_abort = abort.exists

@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.errors import DiskFull, ForeignFile, LogDirectoryLocked, StoreDamaged
+from reput_broker.store.errors import (
+    DiskFull,
+    ForeignFile,
+    LogDirectoryLocked,
+    StoreDamaged,
+    StoreNotWritable,
+)
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.multi_path_mapped_file_queue import MultiPathMappedFileQueue
 from reput_broker.store.options import StoreOptions
@@ -278,7 +284,7 @@ def test_a_directory_that_is_not_said_to_be_read_only_must_be_writable(
 ) -> None:
     some, _ = mounted_read_only(tmp_path, 5, 1)
     read_only_disk.add("disk1")
-    with pytest.raises(OSError, match="Read-only file system"):
+    with pytest.raises(StoreNotWritable, match=r"disk1.*Read-only file system; mount .* for writing"):
         opened(replace(some, read_only_commit_log_dirs=()))
 
 
