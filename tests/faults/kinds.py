@@ -15,6 +15,7 @@ from faults.log_flips import flips
 from faults.lost_files import lost_files
 from faults.outcome import Kind
 from faults.power_cut import kills_during_recovery, power_cuts
+from faults.sparse_files import sparse_files
 
 
 class Tried(NamedTuple):
@@ -37,6 +38,7 @@ KINDS: dict[str, Tried] = {
     "garbage after the end, stale bytes ahead of it": Tried(garbage_after_the_end, 300, 0.2),
     "any other file deleted or garbled": Tried(lost_files, 400, 0.3),
     "a disk of 64 MiB filled under load": Tried(full_disks, 1, in_rounds=True),
+    "sparse last files, then a full disk": Tried(sparse_files, 3, in_rounds=True),
     "a sync that fails once": Tried(failed_syncs, 150, 0.2),
     "a wall clock that jumps": Tried(clock_jumps, 150, 0.2),
     "no file descriptors left": Tried(out_of_descriptors, 10, 5.0, in_rounds=True),

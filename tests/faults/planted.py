@@ -7,6 +7,7 @@ product.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,10 +26,12 @@ from faults.log_flips import flips
 from faults.lost_files import lost_files
 from faults.outcome import Kind
 from faults.power_cut import kills_during_recovery, power_cuts
+from faults.sparse_files import sparse_files
 from reput_broker import config_file
 from reput_broker.offset_journal import OffsetJournal
 from reput_broker.store import (
     file_io,
+    index_file,
     judging,
     log_walk,
     mapped_file,
@@ -326,6 +329,22 @@ def damage_hides_what_follows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pull_result, "survey", give_up)
 
 
+def new_files_sparse(patch: pytest.MonkeyPatch) -> None:
+    """files of log and index are made ahead with their length, and the disk sets nothing aside for them"""
+    patch.setattr(file_io, "allocate", os.ftruncate)
+
+
+def found_files_sparse(patch: pytest.MonkeyPatch) -> None:
+    """a start goes on in a last file that has holes without having it set aside"""
+    for module in (mapped_file, index_file):
+        patch.setattr(module, "set_aside", _nothing)
+
+
+def descriptors_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
+    """a file that cannot be made for want of descriptors counts as one that could not be synced"""
+    patch.setattr(file_io, "is_out_of_descriptors", lambda _: False)
+
+
 class Bug(NamedTuple):
     """A bug and the checker that must catch it."""
 
@@ -367,6 +386,9 @@ BUGS: tuple[Bug, ...] = (
     Bug(queue_forgets_its_end, cuts_while_files_expire, 10_000),
     Bug(misplaced_record_handed_out, flips),
     Bug(damage_hides_what_follows, flips),
+    Bug(new_files_sparse, sparse_files, 1),
+    Bug(found_files_sparse, sparse_files, 1),
+    Bug(descriptors_taken_for_damage, out_of_descriptors, 20),
 )
 
 
