@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,23 @@ def mounted(path: Path, size: int = 16 << 20) -> Iterator[Mount]:
         yield Mount(path)
     finally:
         unmount(path)
+
+
+@contextmanager
+def closed(directory: Path) -> Iterator[None]:
+    """Let nobody, root included, make a file in a directory; where that is not possible, the test is skipped."""
+    if os.geteuid() != 0:
+        close, reopen = ["chmod", "a-w"], ["chmod", "u+w"]
+    else:
+        close, reopen = ["chattr", "+i"], ["chattr", "-i"]
+        if shutil.which("chattr") is None:
+            pytest.skip("no chattr, and root may write anywhere")
+    if subprocess.run([*close, str(directory)], capture_output=True, check=False).returncode:
+        pytest.skip(f"the file system of {directory} does not know chattr +i")
+    try:
+        yield
+    finally:
+        subprocess.run([*reopen, str(directory)], check=True)
 
 
 @contextmanager
