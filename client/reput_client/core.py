@@ -15,7 +15,7 @@ from typing import Final
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
-from reput_protocol.commands import PutMessageResult
+from reput_protocol.commands_send import PutMessageResult
 from reput_protocol.errors import ReputError
 from reput_protocol.frames import FRAME_BYTES_MAX, FrameReader
 from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, Value, decode_header, encode_header

@@ -13,7 +13,7 @@ from reput_client.receipts import SendReceipt
 from reput_client.session import Session
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
-from reput_protocol.commands import PutMessageHeader, PutMessageResult
+from reput_protocol.commands_send import PutMessageHeader, PutMessageResult
 from reput_protocol.errors import error_from_response
 from reput_protocol.header import HeaderType
 from reput_protocol.message import MessageQueue

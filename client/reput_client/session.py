@@ -21,10 +21,10 @@ from reput_client.errors import (
 from reput_client.pump import Pump
 from reput_client.routing import Route, RouteTable
 from reput_client.runtime import Runtime
-from reput_protocol.bodies import TopicRoute
+from reput_protocol.bodies_route import TopicRoute
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands import RouteHeader
+from reput_protocol.commands_topic import RouteHeader
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound, error_from_response
 from reput_protocol.header import HeaderType, Value
 from reput_protocol.message import MessageQueue
