@@ -32,6 +32,7 @@ from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.open_files import raise_limit, shares_of
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
+from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.put_run import PutRunProcessor
@@ -302,6 +303,7 @@ class Broker:
             counters,
             readers_see_unflushed=not sync,
         )
+        filter_check = FilterCheck(config.filters)
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
         processors = (
             SendProcessor(
@@ -312,7 +314,8 @@ class Broker:
                 cluster=config.cluster,
                 default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
             ),
-            PullProcessor(store, access, self._offsets, self._hold, config.limits, counters),
+            PullProcessor(store, access, self._offsets, self._hold, config.limits, counters, filter_check),
+            filter_check,
             OffsetProcessor(store, access, self._offsets, self._offset_saves.committed),
             QueueProcessor(store, access),
             QueryProcessor(store),

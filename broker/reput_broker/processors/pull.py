@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import trio
 
@@ -10,9 +11,11 @@ from reput_broker.config import LimitsConfig
 from reput_broker.counters import PULL_WAIT_CODE, Counters
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing
+from reput_broker.store.filtered_get import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, TransferLimits
@@ -20,9 +23,10 @@ from reput_broker.store.status import GetStatus
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
-from reput_protocol.filters import TagFilter
+from reput_protocol.filters import MessageFilter
 from reput_protocol.header import Value
 from reput_protocol.names import check_group
+from reput_protocol.sql import SqlFilter
 
 _MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
 _NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
@@ -52,6 +56,7 @@ class PullProcessor:
         hold: PullRequestHoldService,
         limits: LimitsConfig,
         counters: Counters,
+        filter_check: FilterCheck,
     ) -> None:
         self._store = store
         self._access = access
@@ -59,6 +64,7 @@ class PullProcessor:
         self._hold = hold
         self._limits = limits
         self._counters = counters
+        self._filter_check = filter_check
         self._cold_reads = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
 
     def handlers(self) -> dict[int, Handler]:
@@ -75,37 +81,36 @@ class PullProcessor:
                 ErrorCode.INVALID_ARGUMENT,
                 f"queue offset {header.queue_offset} is negative; the first message has offset 0 or more",
             )
-        tag_filter = self._filter_of(header)
+        message_filter = self._filter_of(header)
         request.client.note_role("consumer")
         if header.sys_flag & _COMMIT and header.commit_offset >= 0:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        return self._answer(request, header, tag_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
+        return self._answer(request, header, message_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
 
-    def _filter_of(self, header: PullMessageHeader) -> TagFilter | None:
-        if header.expression_type not in (None, "", "TAG"):
-            raise Refusal(
-                ErrorCode.FILTER_SYNTAX,
-                f"filters of type {header.expression_type!r} are not served; use a tag expression",
-            )
-        if header.subscription is None or not header.sys_flag & PullSysFlag.SUBSCRIPTION:
+    def _filter_of(self, header: PullMessageHeader) -> MessageFilter | None:
+        if not header.sys_flag & PullSysFlag.SUBSCRIPTION:
             return None
-        tag_filter = TagFilter.parse(header.subscription)
-        return None if tag_filter.matches_all else tag_filter
+        return self._filter_check.filter_of(header.expression_type, header.subscription)
 
     def _answer(
-        self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None, *, may_suspend: bool
+        self,
+        request: Request,
+        header: PullMessageHeader,
+        message_filter: MessageFilter | None,
+        *,
+        may_suspend: bool,
     ) -> Response | None:
         while True:
-            result = self._get(request, header, tag_filter)
-            code = _CODES.get(result.status)
-            if code is None:  # an empty queue
-                code = _NOT_FOUND if header.queue_offset == 0 else _MOVED
-            if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
-                self._park(request, header, tag_filter)
+            found = self._get(request, header, message_filter)
+            if isinstance(found, FilteredGet):
+                request.client.spawn(self._look_cold, request, header, found)
                 return None
-            ext = PullMessageResult(result.next_begin_offset, result.min_offset, result.max_offset).to_ext(
-                request.header_type
-            )
+            result = found
+            code = _code_of(result, header)
+            if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
+                self._park(request, header, message_filter)
+                return None
+            ext = _ext_of(result, request)
             if code != 0:
                 return Response(code, ext, remark=result.status.name)
             try:
@@ -126,8 +131,9 @@ class PullProcessor:
             return None
 
     def _get(
-        self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None
-    ) -> GetMessageResult:
+        self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
+    ) -> GetMessageResult | FilteredGet:
+        """Look for messages; a get that is yet to be run has to look at messages that are not in memory."""
         limits = self._limits
         count = min(max(1, header.max_msg_nums), limits.pull_messages)
         size = limits.pull_bytes
@@ -136,11 +142,20 @@ class PullProcessor:
         transfer = ROCKETMQ_LIMITS
         if request.is_native:
             transfer = TransferLimits(size, count, size, count, ROCKETMQ_LIMITS.scan_bytes)
-        return self._store.get_message(
-            header.topic, header.queue_id, header.queue_offset, count, size, tag_filter, limits=transfer
-        )
+        place = header.topic, header.queue_id, header.queue_offset
+        if not isinstance(message_filter, SqlFilter):
+            return self._store.get_message(*place, count, size, message_filter, limits=transfer)
+        found = self._store.get_filtered(*place, count, size, message_filter, limits=transfer)
+        if isinstance(found, GetMessageResult) or found.cold:
+            return found
+        with found:
+            result = found.run()
+        self._store.count_get(result)
+        return result
 
-    def _park(self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None) -> None:
+    def _park(
+        self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
+    ) -> None:
         waiting = self._counters.request(request.header_type, PULL_WAIT_CODE)
         waiting.begin()
         parked_at = time.monotonic()
@@ -149,7 +164,7 @@ class PullProcessor:
             waiting.done(0, time.monotonic() - parked_at)
             try:
                 self._access.readable(header.topic, header.queue_id)
-                response = self._answer(request, header, tag_filter, may_suspend=False)
+                response = self._answer(request, header, message_filter, may_suspend=False)
             except Refusal as refusal:
                 response = refusal.response()
             if response is not None:
@@ -157,7 +172,9 @@ class PullProcessor:
 
         queue = (header.topic, header.queue_id)
         wait_s = header.suspend_timeout_millis / 1000
-        self._hold.hold(request, queue, header.queue_offset, tag_filter, wait_s, resume, waiting.abandoned)
+        self._hold.hold(
+            request, queue, header.queue_offset, message_filter, wait_s, resume, waiting.abandoned
+        )
 
     def _count(self, header: PullMessageHeader, result: GetMessageResult) -> None:
         self._counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)
@@ -165,17 +182,47 @@ class PullProcessor:
     async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
         """Read records that are not in memory in a worker thread: a page fault here would stop everybody."""
 
-        def read() -> bytes:
+        def read() -> Response:
             with held:
-                return held.read()
+                return Response(0, ext, held.read(), "FOUND")
 
+        request.reply(await self._in_worker(read, held))
+
+    async def _look_cold(self, request: Request, header: PullMessageHeader, get: FilteredGet) -> None:
+        """Do the same for a filter that has to look at such records."""
+
+        def look() -> Response:
+            with get:
+                result = get.run()
+                found.append(result)
+                body = get.read(result) if result.count else b""
+            return Response(_code_of(result, header), _ext_of(result, request), body, result.status.name)
+
+        found: list[GetMessageResult] = []
+        response = await self._in_worker(look, get)
+        for result in found:
+            self._store.count_get(result)
+            if result.count:
+                self._count(header, result)
+        request.reply(response)
+
+    async def _in_worker(self, read: Callable[[], Response], held: HeldExtents | FilteredGet) -> Response:
         try:
-            body = await trio.to_thread.run_sync(read, limiter=self._cold_reads)
-            response = Response(0, ext, body, "FOUND")
+            return await trio.to_thread.run_sync(read, limiter=self._cold_reads)
         except Exception as error:
-            response = Refusal(
-                ErrorCode.INTERNAL, f"reading old messages failed: {error}; pull again"
-            ).response()
+            return Refusal(ErrorCode.INTERNAL, f"reading old messages failed: {error}; pull again").response()
         finally:
             held.release()  # the client left before the read began
-        request.reply(response)
+
+
+def _code_of(result: GetMessageResult, header: PullMessageHeader) -> int:
+    code = _CODES.get(result.status)
+    if code is None:  # an empty queue
+        return _NOT_FOUND if header.queue_offset == 0 else _MOVED
+    return code
+
+
+def _ext_of(result: GetMessageResult, request: Request) -> dict[str, Value]:
+    return PullMessageResult(result.next_begin_offset, result.min_offset, result.max_offset).to_ext(
+        request.header_type
+    )

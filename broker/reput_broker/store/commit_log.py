@@ -59,7 +59,7 @@ class CommitLog:
         self.files = MappedFileQueue(options.data_dir / "commitlog", options.commit_log_file_size)
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
         """The queue offset that the next message of a queue gets (RocketMQ: topicQueueTable)."""
-        self._file_size = options.commit_log_file_size
+        self.file_size = options.commit_log_file_size
         self._flush_sync = options.flush_sync
         self._store_host = options.host.packed()
         self._clock_ms = clock_ms
@@ -99,11 +99,11 @@ class CommitLog:
 
     def is_able_to_flush(self, least_pages: int) -> bool:
         """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
-        return is_able_to_flush(self.flushed_offset, self.max_offset, self._file_size, least_pages)
+        return is_able_to_flush(self.flushed_offset, self.max_offset, self.file_size, least_pages)
 
     def next_file_offset(self, offset: int) -> int:
         """Where the file after the one that contains `offset` starts."""
-        return offset - offset % self._file_size + self._file_size
+        return offset - offset % self.file_size + self.file_size
 
     def adopt_last_file(self) -> None:
         """Go on appending to the last file; called once recovery has set where it ends."""
@@ -113,19 +113,19 @@ class CommitLog:
 
     def fits(self, size: int) -> bool:
         """Whether a block of `size` bytes fits into an empty file at all."""
-        return size + BLANK_BYTES <= self._file_size
+        return size + BLANK_BYTES <= self.file_size
 
     def needs_new_file(self, size: int) -> bool:
         """Whether appending `size` bytes would have to create a file, because the next one is not ready yet."""
         file = self._file
-        if file is not None and file.wrote_position + size + BLANK_BYTES <= self._file_size:
+        if file is not None and file.wrote_position + size + BLANK_BYTES <= self.file_size:
             return False
         return not self.files.has_prepared
 
     def should_prepare_next_file(self) -> bool:
         """Whether the file in use is at least half full and the next one does not exist yet."""
         file = self._file
-        return file is not None and 2 * file.wrote_position >= self._file_size and not self.files.has_prepared
+        return file is not None and 2 * file.wrote_position >= self.file_size and not self.files.has_prepared
 
     @property
     def waits_for_space(self) -> bool:
@@ -144,7 +144,7 @@ class CommitLog:
         """
         size = len(block)
         file = self._file
-        if file is None or file.wrote_position + size + BLANK_BYTES > self._file_size:
+        if file is None or file.wrote_position + size + BLANK_BYTES > self.file_size:
             file = self._roll()
         physical_offset = file.base_offset + file.wrote_position
         key = (topic, queue_id)
@@ -167,7 +167,7 @@ class CommitLog:
     def has_room(self, size: int) -> bool:
         """Whether `size` bytes fit into the file in use."""
         file = self._file
-        return file is not None and file.wrote_position + size + BLANK_BYTES <= self._file_size
+        return file is not None and file.wrote_position + size + BLANK_BYTES <= self.file_size
 
     def append_run(
         self,
@@ -227,7 +227,7 @@ class CommitLog:
         """
         block = bytearray().join(encoded)
         file = self._file
-        if file is None or file.wrote_position + len(block) + BLANK_BYTES > self._file_size:
+        if file is None or file.wrote_position + len(block) + BLANK_BYTES > self.file_size:
             file = self._roll()
         physical_offset = file.base_offset + file.wrote_position
         key = (records[0].topic, records[0].queue_id)
@@ -266,8 +266,8 @@ class CommitLog:
             self._make_file()
         file = self._file
         if file is not None and not file.is_full:
-            file.write_published(encode_blank(self._file_size - file.wrote_position))
-            file.wrote_position = self._file_size
+            file.write_published(encode_blank(self.file_size - file.wrote_position))
+            file.wrote_position = self.file_size
         fresh = self.files.last_file_for(create=True)
         assert fresh is not None, "it was made before"
         self._file = fresh

@@ -7,7 +7,8 @@ written after the last sync may survive or not, page by page, in any order.
 
 Ownership. One thread owns the store and calls everything, with these exceptions: `flush_commit_log`,
 `flush_consume_queues`, `write_checkpoint`, `prepare_next_file` and the steps of the cleaners may run in worker threads,
-each in one at a time; `read_extents` with `cold=True`, and reading and releasing held extents, in any number of them.
+each in one at a time; `read_extents` with `cold=True`, reading and releasing held extents, and running and releasing
+filtered gets, in any number of them.
 
 Each subject has a class in a file of its own. `MessageStore` makes these parts for one directory, opens and closes it,
 and shows their methods as its own.
@@ -146,6 +147,8 @@ class MessageStore:
         self.prepare_next_file = writer.prepare_next_file
         # Getting (message_reader.py, queue_offsets.py, store_index.py)
         self.get_message = reader.get_message
+        self.get_filtered = reader.get_filtered
+        self.count_get = reader.count
         self.read_extents = reader.read_extents
         self.hold_extents = reader.hold_extents
         self.message_at = reader.message_at

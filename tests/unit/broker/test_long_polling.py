@@ -11,10 +11,12 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from reput_broker.config import LongPollingConfig
 from reput_broker.long_polling import PullRequestHoldService
+from reput_broker.store.dispatch import ArrivedRecords
 from reput_protocol.filters import TagFilter
 from reput_protocol.hashing import tags_code
 
 QUEUE = ("orders", 0)
+NO_RECORDS = ArrivedRecords(b"", 0, [], [])
 
 
 class Peer:
@@ -47,7 +49,7 @@ class Holder:
         return client
 
     def arrive(self, end: int, *tags: str) -> None:
-        self.service.arriving(*QUEUE, end, [tags_code(tag) for tag in tags], 0)
+        self.service.arriving(*QUEUE, end, [tags_code(tag) for tag in tags], 0, NO_RECORDS)
         self.service.answer_ready()
 
     @property
@@ -99,7 +101,7 @@ async def test_a_gone_client_is_forgotten() -> None:
     assert holder.service.count == 1
     assert holder.abandoned == ["gone"]
     late = holder.hold("leaves later", 0)
-    holder.service.arriving(*QUEUE, 1, [tags_code("x")], 0)
+    holder.service.arriving(*QUEUE, 1, [tags_code("x")], 0, NO_RECORDS)
     late.is_closed = True
     holder.service.answer_ready()
     holder.hold("gone unnoticed", 1).is_closed = True
