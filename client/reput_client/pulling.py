@@ -6,10 +6,10 @@ from typing import Final
 
 from reput_client.core import Call
 from reput_client.pull_result import PulledMessages, PullResult, PullStatus
+from reput_client.wanted import Wanted
 from reput_protocol.codes import PullSysFlag, ResponseCode
 from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import error_from_response
-from reput_protocol.filters import TagFilter
 from reput_protocol.header import HeaderType, Value
 
 PULL_MESSAGES_MAX: Final = 1024
@@ -30,7 +30,7 @@ def pull_ext(
     topic: str,
     queue_id: int,
     queue_offset: int,
-    tag_filter: TagFilter,
+    wanted: Wanted,
     *,
     max_messages: int,
     max_bytes: int,
@@ -48,13 +48,13 @@ def pull_ext(
         max_msg_nums=max_messages,
         sys_flag=sys_flag,
         suspend_timeout_millis=round(wait_s * 1000),
-        subscription=tag_filter.expression,
-        expression_type="TAG",
+        subscription=wanted.expression,
+        expression_type=wanted.expression_type.value,
         max_msg_bytes=max_bytes,
     ).to_ext(HeaderType.MSGPACK)
 
 
-def pull_result(topic: str, call: Call, tag_filter: TagFilter, broker_name: str = "") -> PullResult:
+def pull_result(topic: str, call: Call, wanted: Wanted, broker_name: str = "") -> PullResult:
     """Return what an answered pull brought.
 
     Raises:
@@ -66,7 +66,7 @@ def pull_result(topic: str, call: Call, tag_filter: TagFilter, broker_name: str 
     if status is None:
         raise error_from_response(header.code, header.remark, header.ext)
     result = PullMessageResult.from_ext(header.ext)
-    messages = PulledMessages(topic, call.body, tag_filter, broker_name)
+    messages = PulledMessages(topic, call.body, wanted.tag_filter, broker_name)
     if status is PullStatus.FOUND and not messages:
         # Every message only shared its tag's hash with a wanted one.
         status = PullStatus.NO_MATCHED_MESSAGE

@@ -235,6 +235,10 @@ class StoreUnavailable(BrokerError):
     """
 
 
+class FilterRefused(BrokerError):
+    """The broker cannot parse a filter expression; its remark says where and why."""
+
+
 class OffsetOutOfRange(BrokerError):
     """The asked offset lies outside the queue; `ext` holds the bounds and the offset to go on with."""
 
@@ -266,6 +270,7 @@ _CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.DRAINING: StoreUnavailable,
     ErrorCode.NO_REPLICA: StoreUnavailable,
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.FILTER_SYNTAX: FilterRefused,
     ErrorCode.NOT_FOUND: NotFound,
 }
 
