@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import structlog
 import trio
 
 from reput_broker.config import LimitsConfig
 from reput_broker.counters import PULL_WAIT_CODE, Counters
+from reput_broker.delivery.offset_resets import PendingResets
+from reput_broker.delivery.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.offset_journal import JournalWriteFailed
+from reput_broker.processors.commits import OffsetCommits
 from reput_broker.processors.filter_check import FilterCheck
+from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing
@@ -20,13 +25,15 @@ from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, TransferLimits
 from reput_broker.store.status import GetStatus
+from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filters import MessageFilter
 from reput_protocol.header import Value
-from reput_protocol.names import check_group
 from reput_protocol.sql import SqlFilter
+
+log = structlog.get_logger(__name__)
 
 _MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
 _NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
@@ -42,17 +49,31 @@ _CODES = {
 }
 _SUSPEND = int(PullSysFlag.SUSPEND)
 _COMMIT = int(PullSysFlag.COMMIT_OFFSET)
+_SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
 _COLD_READS_AT_ONCE = 4
 
 
 class PullProcessor:
-    """Hands out messages."""
+    """Hands out messages.
+
+    Args:
+        store: where they are.
+        access, groups: the doors to topics and groups.
+        commits: for offsets that come with a pull.
+        resets: offsets that an administrator has set, which pulls are told.
+        progress: told what was handed out.
+        hold: keeps pulls that wait for messages.
+        filter_check: makes filters of expressions.
+    """
 
     def __init__(
         self,
         store: MessageStore,
         access: TopicAccess,
-        offsets: ConsumerOffsetManager,
+        groups: GroupAccess,
+        commits: OffsetCommits,
+        resets: PendingResets,
+        progress: GroupProgress,
         hold: PullRequestHoldService,
         limits: LimitsConfig,
         counters: Counters,
@@ -60,7 +81,10 @@ class PullProcessor:
     ) -> None:
         self._store = store
         self._access = access
-        self._offsets = offsets
+        self._groups = groups
+        self._commits = commits
+        self._resets = resets
+        self._progress = progress
         self._hold = hold
         self._limits = limits
         self._counters = counters
@@ -74,23 +98,43 @@ class PullProcessor:
     def pull(self, request: Request) -> Response | None:
         """Answer with messages, or with where to go on; or park the request until there are messages."""
         header = PullMessageHeader.from_ext(request.header.ext)
+        # In this order (RocketMQ: PullMessageProcessor): group, topic, filter.
+        group = self._groups.consuming(header.consumer_group)
         self._access.readable(header.topic, header.queue_id)
-        check_group(header.consumer_group)
+        self._groups.check_readable(header.consumer_group, header.topic)
+        message_filter = self._filter_of(header, group)
         if header.queue_offset < 0:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
                 f"queue offset {header.queue_offset} is negative; the first message has offset 0 or more",
             )
-        message_filter = self._filter_of(header)
         request.client.note_role("consumer")
-        if header.sys_flag & _COMMIT and header.commit_offset >= 0:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        if header.sys_flag & _COMMIT:
+            self._commit(header)
         return self._answer(request, header, message_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
 
-    def _filter_of(self, header: PullMessageHeader) -> MessageFilter | None:
-        if not header.sys_flag & PullSysFlag.SUBSCRIPTION:
-            return None
-        return self._filter_check.filter_of(header.expression_type, header.subscription)
+    def _filter_of(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> MessageFilter | None:
+        """Return the filter that the pull brings, or else the one that its group has subscribed with."""
+        if header.sys_flag & _SUBSCRIPTION:
+            return self._filter_check.filter_of(header.expression_type, header.subscription)
+        subscription = self._groups.subscription(group, header.topic, header.sub_version)
+        return self._filter_check.filter_of_subscription(
+            subscription.expression_type, subscription.sub_string
+        )
+
+    def _commit(self, header: PullMessageHeader) -> None:
+        try:
+            self._commits.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        except JournalWriteFailed as error:
+            # Its member commits again with a later pull; messages flow on meanwhile.
+            log.warning(
+                "offset_not_committed", group=header.consumer_group, detail=str(error), hint="free disk space"
+            )
+
+    def _reset_to(self, header: PullMessageHeader) -> int | None:
+        """Return the offset that the group has to go on at instead of where it pulls; it is told once."""
+        offset = self._resets.take(header.consumer_group, header.topic, header.queue_id)
+        return None if offset == header.queue_offset else offset
 
     def _answer(
         self,
@@ -100,12 +144,16 @@ class PullProcessor:
         *,
         may_suspend: bool,
     ) -> Response | None:
+        reset_to = self._reset_to(header)
+        if reset_to is not None:
+            return self._moved_by_reset(request, header, reset_to)
         while True:
             found = self._get(request, header, message_filter)
             if isinstance(found, FilteredGet):
                 request.client.spawn(self._look_cold, request, header, found)
                 return None
             result = found
+            self._note_progress(request, header, result)
             code = _code_of(result, header)
             if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
                 self._park(request, header, message_filter)
@@ -129,6 +177,21 @@ class PullProcessor:
                 return Response(0, ext, body, "FOUND")
             request.client.spawn(self._read_cold, request, held, ext)
             return None
+
+    def _note_progress(self, request: Request, header: PullMessageHeader, result: GetMessageResult) -> None:
+        self._progress.pulled(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            result.next_begin_offset,
+            request.client.peer,
+        )
+
+    def _moved_by_reset(self, request: Request, header: PullMessageHeader, offset: int) -> Response:
+        low = self._store.min_offset_in_queue(header.topic, header.queue_id)
+        high = self._store.max_offset_in_queue(header.topic, header.queue_id)
+        ext = PullMessageResult(offset, low, high).to_ext(request.header_type)
+        return Response(_MOVED, ext, remark="OFFSET_RESET")
 
     def _get(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
@@ -163,6 +226,7 @@ class PullProcessor:
         def resume() -> None:
             waiting.done(0, time.monotonic() - parked_at)
             try:
+                self._groups.check_going_on(header.consumer_group)
                 self._access.readable(header.topic, header.queue_id)
                 response = self._answer(request, header, message_filter, may_suspend=False)
             except Refusal as refusal:
@@ -202,6 +266,7 @@ class PullProcessor:
         response = await self._in_worker(look, get)
         for result in found:
             self._store.count_get(result)
+            self._note_progress(request, header, result)
             if result.count:
                 self._count(header, result)
         request.reply(response)
