@@ -159,7 +159,8 @@ class Dispatcher(Protocol):
         """
 
 
-class ArrivedRecords(NamedTuple):
+@dataclass(slots=True)
+class ArrivedRecords:
     """The records by which a queue has grown in one step, for whoever wants to look into them while they are here."""
 
     data: bytes

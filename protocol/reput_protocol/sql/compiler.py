@@ -103,10 +103,11 @@ class ExpressionCompiler:
             _refuse(f"nothing is between {low.value} and {high.value}; the lower one comes first", low)
         return self._between(parts, negated=False)
 
-    def not_between(self, parts: list[Node]) -> Node:
+    def not_between(self, parts: tuple[Node, Token, Node, Node]) -> Node:
         """`operand NOT BETWEEN low AND high`, whatever the order of the two."""
-        _check_ordered(*parts)
-        return self._between(parts, negated=True)
+        operand, _, low, high = parts
+        _check_ordered(operand, low, high)
+        return self._between([operand, low, high], negated=True)
 
     def _between(self, parts: list[Node], *, negated: bool) -> Node:
         operand, low, high = parts
@@ -116,14 +117,14 @@ class ExpressionCompiler:
 
     def searched(self, parts: tuple[Node, Token, Token]) -> Node:
         """`operand CONTAINS 'text'`, `STARTSWITH`, `ENDSWITH`."""
-        return self._searched(parts, negated=False)
+        return self._searched(*parts, negated=False)
 
-    def not_searched(self, parts: tuple[Node, Token, Token]) -> Node:
+    def not_searched(self, parts: tuple[Node, Token, Token, Token]) -> Node:
         """`operand NOT CONTAINS 'text'` and its kin."""
-        return self._searched(parts, negated=True)
+        operand, _, search, wanted = parts
+        return self._searched(operand, search, wanted, negated=True)
 
-    def _searched(self, parts: tuple[Node, Token, Token], *, negated: bool) -> Node:
-        operand, search, wanted = parts
+    def _searched(self, operand: Node, search: Token, wanted: Token, *, negated: bool) -> Node:
         evaluate = conditions.searched(operand, search.upper(), _content(wanted), negated=negated)
         return _operation(evaluate, [operand])
 
@@ -135,9 +136,10 @@ class ExpressionCompiler:
         """`property IN ('text', ...)`."""
         return self._among(*parts, negated=False)
 
-    def not_among(self, parts: tuple[Node, Texts]) -> Node:
+    def not_among(self, parts: tuple[Node, Token, Texts]) -> Node:
         """`property NOT IN ('text', ...)`."""
-        return self._among(*parts, negated=True)
+        operand, _, texts = parts
+        return self._among(operand, texts, negated=True)
 
     def _among(self, operand: Node, texts: Texts, *, negated: bool) -> Node:
         if operand.name is None:
@@ -159,10 +161,13 @@ class ExpressionCompiler:
             node.kind, node.is_known, node.value, node.evaluate = operand.kind, True, value, lambda _: value
         return node
 
-    def opposite(self, parts: list[Node]) -> Node:
+    def opposite(self, parts: tuple[Token, Node]) -> Node:
         """`NOT operand`."""
-        operand = _condition(parts[0])
-        return _operation(conditions.opposite(operand), [operand])
+        word, operand = parts
+        operand = _condition(operand)
+        node = _operation(conditions.opposite(operand), [operand])
+        node.start = word.start_pos or 0
+        return node
 
     def named(self, tokens: list[Token]) -> Node:
         """A property."""
@@ -265,7 +270,7 @@ def _check_ordered(*operands: Node) -> None:
 
 def _content(token: Token) -> bytes:
     try:
-        return token[1:-1].replace("''", "'").encode()
+        return token.encode()[1:-1].replace(b"''", b"'")
     except UnicodeEncodeError as error:
         position = (token.start_pos or 0) + error.start
         raise FilterSyntaxError("half of a character, which no property can hold", position) from None

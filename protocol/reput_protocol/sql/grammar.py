@@ -33,19 +33,19 @@ start: disjunction
 ?equality: equality _EQUAL comparison                  -> equal
          | equality _UNEQUAL comparison                -> unequal
          | equality _IS NULL                          -> is_null
-         | equality _IS _NOT NULL                     -> is_not_null
+         | equality _IS NOT NULL                     -> is_not_null
          | comparison
 ?comparison: comparison ORDER unary                    -> ordered
            | comparison SEARCH STRING                  -> searched
-           | comparison _NOT SEARCH STRING             -> not_searched
+           | comparison NOT SEARCH STRING             -> not_searched
            | comparison _BETWEEN unary _AND unary      -> between
-           | comparison _NOT _BETWEEN unary _AND unary -> not_between
+           | comparison NOT _BETWEEN unary _AND unary -> not_between
            | comparison _IN texts                      -> among
-           | comparison _NOT _IN texts                 -> not_among
+           | comparison NOT _IN texts                 -> not_among
            | unary
 ?unary: _PLUS unary                                    -> plus
       | MINUS unary                                    -> minus
-      | _NOT unary                                     -> opposite
+      | NOT unary                                     -> opposite
       | primary
 ?primary: NAME                                         -> named
         | STRING                                       -> text
@@ -69,7 +69,7 @@ MINUS: "-"
 _OPEN: "("
 _CLOSE: ")"
 _COMMA: ","
-%declare _NOT _AND _OR _BETWEEN _IN _IS NULL TRUE FALSE SEARCH
+%declare NOT _AND _OR _BETWEEN _IN _IS NULL TRUE FALSE SEARCH
 
 LINE_COMMENT.3: /--[^\n\r]*+/
 BLOCK_COMMENT.3: /\/\*[^*]*+\*(?:\*|[^*\/][^*]*+\*)*+\//
@@ -79,7 +79,7 @@ BLOCK_COMMENT.3: /\/\*[^*]*+\*(?:\*|[^*\/][^*]*+\*)*+\//
 """
 
 _KEYWORDS: Final = {
-    "NOT": "_NOT",
+    "NOT": "NOT",
     "AND": "_AND",
     "OR": "_OR",
     "BETWEEN": "_BETWEEN",
@@ -164,8 +164,8 @@ def _unexpected(error: UnexpectedToken, expression: str) -> FilterSyntaxError:
         wanted = "a property, a value or ( was expected"
     elif expected == {"STRING"}:
         wanted = "a text in 'single quotes' was expected"
-    elif "$END" in expected or "ORDER" in expected:
-        wanted = "an operator, AND, OR or the end was expected"
+    elif "_OR" in expected:
+        wanted = f"an operator, AND, OR or {'the end' if '$END' in expected else ')'} was expected"
     else:
         words = sorted(_WORDS.get(name, name.strip("_")) for name in expected)
         wanted = f"{' or '.join(words)} was expected"
