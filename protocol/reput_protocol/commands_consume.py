@@ -36,9 +36,9 @@ class ResetOffsetHeader(CommandHeader):
     `timestamp` is milliseconds since 1970, -1 for the end of each queue. With a `queue_id` (not -1) an `offset` counts
     instead. RocketMQ's client refuses a 220 without `isForce`, so that is always written.
 
-    Ours in 222: an `offset` without a queue counts in every queue, from its end if it is negative, and means the nearest
-    that there is; `shift` moves each committed offset by so many messages; with `dry_run` the answer says what would be
-    set, and nothing is.
+    Ours in 222: an `offset` without a queue counts in every queue, from its end if it is negative, and means the
+    nearest that there is; `shift` moves each committed offset by so many messages; with `dry_run` the answer says what
+    would be set, and nothing is.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -139,8 +139,8 @@ class ConsumeTimeSpanHeader(CommandHeader):
 class CloneGroupOffsetHeader(CommandHeader):
     """Header of 314: give one group the offsets of another, of one topic or of all.
 
-    Of an online source, topics that it does not subscribe to are left out, unless `offline` is set. Ours: with `dry_run`
-    nothing is set; the answer's body says what was or would be.
+    Of an online source, topics that it does not subscribe to are left out, unless `offline` is set. Ours: with
+    `dry_run` nothing is set; the answer's body says what was or would be.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET

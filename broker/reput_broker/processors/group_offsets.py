@@ -142,12 +142,16 @@ class GroupOffsetsProcessor:
     def reset(self, request: Request) -> Response:
         """Set a group's offsets in a topic to where the header says, and answer what they are now.
 
-        `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back.
+        `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back. Ours: a
+        body that names an offset for each queue counts instead of the header's fields.
         """
         header = ResetOffsetHeader.from_ext(request.ext)
         request.client.note_role("admin")
         group = self._groups.existing(header.group).group_name
         self._access.existing(header.topic)
+        if request.body:
+            targets = self._named(header.topic, ResetOffsetBody.from_json(request.body).offset_table)
+            return self._set(group, targets, header.timestamp, dry_run=header.dry_run is True)
         queues = self._queues_of(header.topic)
         if header.queue_id >= 0:
             self._access.check_queue(header.topic, header.queue_id)
@@ -156,6 +160,20 @@ class GroupOffsetsProcessor:
             queue: offset for queue in queues if (offset := self._target(header, group, queue)) is not None
         }
         return self._set(group, targets, header.timestamp, dry_run=header.dry_run is True)
+
+    def _named(self, topic: str, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return offsets that were named queue by queue, each the nearest that there is."""
+        targets = {}
+        for queue, offset in offsets.items():
+            if queue.topic != topic:
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT, f"{queue.topic!r} is not the topic of the header, {topic!r}"
+                )
+            self._access.check_queue(topic, queue.queue_id)
+            low = self._store.min_offset_in_queue(topic, queue.queue_id)
+            high = self._store.max_offset_in_queue(topic, queue.queue_id)
+            targets[MessageQueue(topic, self._broker_name, queue.queue_id)] = _within(offset, low, high)
+        return targets
 
     def _target(self, header: ResetOffsetHeader, group: str, queue: MessageQueue) -> int | None:
         """Return where a group has to go on in one queue; None if it has no offset there to start from."""

@@ -103,9 +103,12 @@ class GroupSettingsProcessor:
         return Response(0, ext, table.to_json())
 
     def one(self, request: Request) -> Response:
-        """Answer one group's settings; as in RocketMQ, asking for a group creates it where that is allowed."""
-        config = self._access.find_or_create(SubscriptionGroupHeader.from_ext(request.ext).group)
-        return Response(0, body=config.to_json())
+        """Answer one group's settings. RocketMQ creates a group that is asked for, where that is allowed; its tools
+        count on that, ours want to be told.
+        """
+        group = SubscriptionGroupHeader.from_ext(request.ext).group
+        find = self._access.existing if request.is_native else self._access.find_or_create
+        return Response(0, body=find(group).to_json())
 
     async def delete(self, request: Request) -> Response:
         """Delete a group, with its offsets if that is asked for; an unknown one is deleted already."""
