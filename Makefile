@@ -63,9 +63,10 @@ demo: $(READY) ## every line of Python's standard library through a broker and b
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-bench-store: $(READY) ## measure the store alone: dispatch, opening, recovery, key queries, verify
+bench-store: $(READY) ## measure the store alone: dispatch, opening, recovery, key queries, verify, filters
 	$(BIN)/python benchmarks/store.py $(ARGS)
 	$(BIN)/python benchmarks/verify.py
+	$(BIN)/python benchmarks/filters.py
 
 crash: $(READY) ## kill the broker ROUNDS times (200) and look for what it lost; SEED repeats a run
 	$(BIN)/python tests/crash/run.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

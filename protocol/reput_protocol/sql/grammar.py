@@ -32,20 +32,20 @@ start: disjunction
             | equality
 ?equality: equality _EQUAL comparison                  -> equal
          | equality _UNEQUAL comparison                -> unequal
-         | equality _IS NULL                          -> is_null
-         | equality _IS NOT NULL                     -> is_not_null
+         | equality _IS NULL                           -> is_null
+         | equality _IS NOT NULL                       -> is_not_null
          | comparison
 ?comparison: comparison ORDER unary                    -> ordered
            | comparison SEARCH STRING                  -> searched
-           | comparison NOT SEARCH STRING             -> not_searched
+           | comparison NOT SEARCH STRING              -> not_searched
            | comparison _BETWEEN unary _AND unary      -> between
-           | comparison NOT _BETWEEN unary _AND unary -> not_between
+           | comparison NOT _BETWEEN unary _AND unary  -> not_between
            | comparison _IN texts                      -> among
-           | comparison NOT _IN texts                 -> not_among
+           | comparison NOT _IN texts                  -> not_among
            | unary
 ?unary: _PLUS unary                                    -> plus
       | MINUS unary                                    -> minus
-      | NOT unary                                     -> opposite
+      | NOT unary                                      -> opposite
       | primary
 ?primary: NAME                                         -> named
         | STRING                                       -> text
@@ -53,7 +53,7 @@ start: disjunction
         | DECIMAL                                      -> decimal
         | TRUE                                         -> true
         | FALSE                                        -> false
-        | NULL                                        -> null
+        | NULL                                         -> null
         | _OPEN disjunction _CLOSE
 texts: _OPEN STRING (_COMMA STRING)* _CLOSE
 
