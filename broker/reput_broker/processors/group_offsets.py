@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import trio
+
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.offset_setting import OffsetSetting
 from reput_broker.delivery.progress import GroupProgress
@@ -29,6 +31,9 @@ from reput_protocol.commands_group import ConsumerTopicsHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_group
+
+_QUEUES_A_TURN = 64
+"""After so many queues others have their turn."""
 
 
 class GroupOffsetsProcessor:
@@ -98,6 +103,8 @@ class GroupOffsetsProcessor:
         table = {}
         for topic in topics:
             for queue in self._queues_of(topic):
+                if len(table) % _QUEUES_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
                 table[queue] = await self._progress_in(group, queue)
         return Response(0, body=ConsumeStats(table).to_json())
 
@@ -119,6 +126,8 @@ class GroupOffsetsProcessor:
         self._access.existing(header.topic)
         store, times, topic, spans = self._store, self._times, header.topic, []
         for queue in self._queues_of(topic):
+            if len(spans) % _QUEUES_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
             queue_id = queue.queue_id
             low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
             first_ms = await times.at(topic, queue_id, low)
@@ -139,7 +148,7 @@ class GroupOffsetsProcessor:
 
     # Setting
 
-    def reset(self, request: Request) -> Response:
+    async def reset(self, request: Request) -> Response:
         """Set a group's offsets in a topic to where the header says, and answer what they are now.
 
         `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back. Ours: a
@@ -156,9 +165,13 @@ class GroupOffsetsProcessor:
         if header.queue_id >= 0:
             self._access.check_queue(header.topic, header.queue_id)
             queues = [MessageQueue(header.topic, self._broker_name, header.queue_id)]
-        targets = {
-            queue: offset for queue in queues if (offset := self._target(header, group, queue)) is not None
-        }
+        targets = {}
+        for number, queue in enumerate(queues):
+            if number % _QUEUES_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            offset = self._target(header, group, queue)
+            if offset is not None:
+                targets[queue] = offset
         return self._set(group, targets, header.timestamp, dry_run=header.dry_run is True)
 
     def _named(self, topic: str, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
