@@ -2,9 +2,9 @@
 
     python benchmarks/idle_clients.py --clients 10000 --groups 1000
 
-Each client is one connection that sends a heartbeat for one group, and another one later, as RocketMQ's clients do every
-30 s. Private memory is RssAnon of the broker's process; the first thousand clients are not counted, for they pay for what
-all share.
+Each client is one connection that sends a heartbeat for one group, and another one later, as RocketMQ's clients do
+every 30 s. Private memory is RssAnon of the broker's process; the first thousand clients are not counted, for they pay
+for what all share.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ def measure(server: RunningBroker, count: int, groups: int) -> None:
     time.sleep(1.0)
     each = (private_kib() - at_warm[0]) / more
     print(
-        f"{count} clients in {groups} groups: {private_kib() / 1024:.1f} MiB private, {each:.1f} KiB each beyond the first "
-        f"{_WARM_CLIENTS}, {(descriptors() - at_warm[1]) / more:.2f} descriptors each; joined in {seconds:.1f} s"
+        f"{count} clients in {groups} groups: {private_kib() / 1024:.1f} MiB private, {each:.1f} KiB each beyond the "
+        f"first {_WARM_CLIENTS}, {(descriptors() - at_warm[1]) / more:.2f} descriptors each; "
+        f"joined in {seconds:.1f} s"
     )
     before, started_at = server.cpu_s(), time.perf_counter()
     for client in clients:

@@ -427,7 +427,7 @@ def test_a_question_to_a_member_is_passed_on_and_so_is_its_answer(
         "consumerGroup": group, "clientId": "a", "msgId": message_id, "brokerName": "broker-a",
         "topicSysFlag": "0", "groupSysFlag": "0",
     }  # fmt: skip
-    result = ConsumeDirectlyResult(consume_result=ConsumeResult.CR_LATER, remark="later", spent_time_mills=3)
+    result = ConsumeDirectlyResult(consume_result=ConsumeResult.CR_LATER, remark="later")
     member.reply(header, 0, result.to_json())
     answer, body = admin.answer_to(opaque)
     assert ConsumeDirectlyResult.from_json(body).consume_result is ConsumeResult.CR_LATER
@@ -441,17 +441,17 @@ def test_a_member_that_is_gone_silent_or_asks_for_itself(
     with pytest.raises(NotFound):
         admin.running_info(group, "nobody")
     with pytest.raises(NotFound):
-        admin.consume_directly(group, "a", "00" * 16)
+        admin.consume_directly(group, "a", "00" * 12 + "7FFFFFFF")
     with pytest.raises(BrokerError, match="offset message id"):
         admin.consume_directly(group, "a", "x")
     with pytest.raises(BrokerBusy, match="within 10 s"):
         admin.running_info(group, "a")
-    member.asked.clear()
+    late, _ = member.next_asked(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    member.reply(late, 0, b"too late")
     ext = ConsumerRunningInfoHeader(group, "a").to_ext(HeaderType.MSGPACK)
     opaque = member.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
     header, _ = member.next_asked(RequestCode.GET_CONSUMER_RUNNING_INFO)
-    late = next(asked for asked, _ in [(header, b"")])
-    member.reply(late, 0, b"{}")
+    member.reply(header, 0, b"{}")
     assert member.answer_to(opaque)[1] == b"{}"
     asks = connect("b", HeaderType.MSGPACK)
     opaque = asks.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)

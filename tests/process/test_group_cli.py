@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,7 +51,12 @@ class Cli:
     ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "reput_cli", "group", *arguments, "--server", self.server]
         done = subprocess.run(
-            [*command, "--timeout", "30s"], input=text, capture_output=True, text=True, timeout=120.0
+            [*command, "--timeout", "30s"],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=120.0,
+            env={**os.environ, "COLUMNS": "200"},
         )
         assert done.returncode == code, done
         return done
@@ -100,7 +106,7 @@ def test_list_describe_and_members(cli: Cli, topic: str, member: GroupClient) ->
     assert f"subscribes to {topic} with '*' (TAG)" in cli("members", topic).stderr
     table = cli("describe", topic, "-O", "table").stdout
     assert "LAST_COMMIT" in table
-    assert "Z" in table
+    assert " ago" in table
     assert "error: " in cli("describe", "no_such_group", code=5).stderr
 
 
