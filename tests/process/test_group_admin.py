@@ -38,6 +38,7 @@ from reput_protocol.commands_group import (
     ConsumerSubscriptionHeader,
     ConsumerTopicsHeader,
     DeleteSubscriptionGroupHeader,
+    GroupForbiddenHeader,
     ProducerConnectionHeader,
     SubscriptionGroupHeader,
     SubscriptionGroupTableHeader,
@@ -150,7 +151,7 @@ def test_asking_for_a_group_creates_it_for_rocketmq_s_tools_and_not_for_ours(
     assert admin.group_config(group) == SubscriptionGroupConfig(group)
 
 
-def test_a_group_that_is_disabled_or_deleted_does_not_go_on_waiting(
+def test_a_group_that_is_disabled_forbidden_or_deleted_does_not_go_on_waiting(
     broker: BrokerProcess, connect: Connect, admin: Admin, topic: str, group: str
 ) -> None:
     client = connect("a")
@@ -159,6 +160,10 @@ def test_a_group_that_is_disabled_or_deleted_does_not_go_on_waiting(
     admin.put_group(SubscriptionGroupConfig(group, consume_enable=False))
     assert client.answer_to(waiting)[0].code == ResponseCode.NO_PERMISSION
     admin.put_group(SubscriptionGroupConfig(group))
+    waiting = client.hold(topic, 0)
+    connect("admin").ask(GroupForbiddenHeader(group, topic, False))
+    assert client.answer_to(waiting)[0].code == ResponseCode.NO_PERMISSION
+    connect("admin").ask(GroupForbiddenHeader(group, topic, True))
     waiting = client.hold(topic, 0)
     admin.delete_group(group)
     assert client.answer_to(waiting)[0].code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -342,7 +347,8 @@ def test_where_a_reset_leads(
     assert plan(offset=-3) == [7, 0], "from the end"
     assert plan(shift=-2) == [4, None], "the group has no offset in the other queue"
     assert plan(shift=100) == [10, None]
-    assert plan(offset=7, queue_id=0) == [7, None]
+    assert plan(offset=7, queue_id=0) == plan(offset=-3, queue_id=0) == [7, None]
+    assert plan(offset=99, queue_id=0) == [10, None]
     assert client.committed(topic) == 6, "a plan changes nothing"
     assert admin.reset_offsets(group, topic, shift=-2) == {queue(topic): 4}
     assert client.committed(topic) == 4
@@ -356,9 +362,23 @@ def test_where_a_reset_leads(
         admin.plan_reset(group, "no_such_topic", when=0)
     with pytest.raises(BrokerError, match="has no queue 7"):
         admin.set_offsets(group, {queue(topic, 7): 0})
+    with pytest.raises(BrokerError, match="has no queue 7"):
+        admin.plan_reset(group, topic, when=0, queue_id=7)
     header, _ = client.ask(ResetOffsetHeader(topic, group, -1, queue_id=0, offset=12))
     assert header.code == 1
     assert str(header.remark).startswith("OFFSET_OUT_OF_RANGE: ")
+
+
+def test_an_offset_of_minus_one_is_none_for_rocketmq_s_tools(
+    broker: BrokerProcess, connect: Connect, topic: str, group: str
+) -> None:
+    send(broker, topic, 10)
+    client = connect("a")
+    client.ask(SubscriptionGroupHeader(group))
+    _, body = client.ask(ResetOffsetHeader(topic, group, 0, is_force=True, queue_id=-1, offset=-1))
+    assert ResetOffsetBody.from_json(body).offset_table == {queue(topic): 0, queue(topic, 1): 0}
+    _, body = client.ask(ResetOffsetHeader(topic, group, -1, is_force=True, queue_id=0, offset=-1))
+    assert ResetOffsetBody.from_json(body).offset_table == {queue(topic): 10}
 
 
 def test_offsets_are_copied_to_another_group(
