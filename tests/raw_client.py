@@ -13,6 +13,14 @@ from reput_protocol.header import Header, HeaderType, Value, decode_header
 TIMEOUT_S = 10.0
 
 
+def in_letters(topic: str, **more: Value) -> dict[str, Value]:
+    """Return the fields of RocketMQ's SEND_MESSAGE_V2, whose names are single letters, for a message to a topic."""
+    return {
+        "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
+        "j": "0", "k": "false", "m": "false", "n": "broker-a", **more,
+    }  # fmt: skip
+
+
 class RawClient:
     """One connection; `header_type` is what its requests are written in."""
 
@@ -60,13 +68,16 @@ class RawClient:
 
     def is_closed_by_peer(self) -> bool:
         """Wait for the end of the connection; answers that come before are kept."""
+        kept: list[tuple[Header, bytes, int]] = []
         try:
             while True:
-                self._answers.append(self.receive())
+                kept.append(self.receive())
         except (EOFError, ConnectionError):
             return True
         except TimeoutError:
             return False
+        finally:
+            self._answers += kept
 
     def __enter__(self) -> RawClient:
         return self

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings
 from reput_cli.output import printable
 from reput_client.received import ReceivedMessage
+from reput_protocol.message_fields import body_field, message_fields
 
 _ESCAPE = re.compile(r"%(?:v\{(?P<encoding>\w+)\}|(?P<letter>.))|\\(?P<control>[nt\\])", re.DOTALL)
 _CONTROLS = {"n": "\n", "t": "\t", "\\": "\\"}
@@ -27,31 +29,18 @@ def rfc3339(timestamp_ms: int) -> str:
     )
 
 
-def message_fields(message: ReceivedMessage) -> dict[str, Any]:
-    """Return a message as an object for JSON: `body` if it is UTF-8, else `body_base64`."""
-    body = bytes(message.body)
-    fields: dict[str, Any] = {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "tag": message.tag,
-        "keys": list(message.keys),
-        "store_timestamp_ms": message.store_timestamp_ms,
-        "born_timestamp_ms": message.born_timestamp_ms,
-        "properties": dict(message.properties),
-    }
-    try:
-        fields["body"] = body.decode()
-    except UnicodeDecodeError:
-        fields["body_base64"] = base64.b64encode(body).decode()
-    return fields
-
-
 def json_line(message: ReceivedMessage) -> str:
-    """Return a message as one JSON line."""
-    return json.dumps(message_fields(message), ensure_ascii=False)
+    """Return a message as one JSON line: `body` if it is UTF-8, else `body_base64`."""
+    fields = message_fields(
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        offset_message_id=message.offset_message_id,
+        store_timestamp_ms=message.store_timestamp_ms,
+        born_timestamp_ms=message.born_timestamp_ms,
+        properties=message.properties,
+    )
+    return json.dumps({**fields, **body_field(message.body)}, ensure_ascii=False)
 
 
 def block(message: ReceivedMessage) -> str:
@@ -68,6 +57,12 @@ def plain(message: ReceivedMessage) -> str:
     """Return queue, offset, tag and body, separated by tabs; control characters in the body are escaped."""
     body = printable(bytes(message.body)).replace("\n", "\\n").replace("\t", "\\t")
     return f"{message.queue_id}\t{message.queue_offset}\t{message.tag or '-'}\t{body}"
+
+
+def renderer(settings: Settings) -> Callable[[ReceivedMessage], str]:
+    """Return what makes lines of a message in the form that was asked for: readable blocks on a terminal, else JSON."""
+    form = settings.output or ("table" if sys.stdout.isatty() else "json")
+    return {"table": block, "plain": plain}.get(form, json_line)
 
 
 def compile_format(text: str) -> Callable[[ReceivedMessage], str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent
 from reput_client.receipts import SendReceipt
 from reput_protocol.errors import InvalidMessage, ReputError
+from reput_protocol.message_fields import body_of
 
 _READ_BYTES = 1 << 16
 
@@ -150,10 +150,9 @@ def _message(topic: str, data: bytes, template: dict[str, Any], as_json: bool) -
     try:
         fields = json.loads(data)
         _check_fields(fields)
-        body = base64.b64decode(fields["body_base64"]) if "body_base64" in fields else fields["body"].encode()
         return Message(
             topic,
-            body,
+            body_of(fields),
             tag=fields.get("tag") or template["tag"],
             keys=[*template["keys"], *(fields.get("keys") or ())],
             properties={**template["properties"], **_own_properties(fields.get("properties") or {})},

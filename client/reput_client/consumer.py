@@ -168,7 +168,7 @@ class Consumer:
 
         Raises:
             BrokerError: a refusal that waiting does not cure, such as a topic that was deleted.
-            RecordMalformed: the broker's records do not add up.
+            RecordMalformed: what the broker sent is no records.
         """
         self._current_is_handled()
         self._current = taken = await self._take_alone(timeout_s)

@@ -180,7 +180,7 @@ class Fetcher:
 
         Raises:
             BrokerError: a refusal that waiting does not cure.
-            RecordMalformed: a broker's records do not add up.
+            RecordMalformed: what a broker sent is no records.
         """
         self.waiter.ready = False
         now = self._session.runtime.now()
@@ -202,7 +202,7 @@ class Fetcher:
                 log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, call.error)
             return
         try:
-            result = pull_result(queue.topic, call, self._wanted, queue.broker_name)
+            result = pull_result(queue, fetched.next_offset, call, self._wanted)
         except BrokerError as error:
             if not error.retryable:
                 raise

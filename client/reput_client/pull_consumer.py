@@ -114,7 +114,7 @@ class PullConsumer:
             TopicNotFound, PermissionDenied, BrokerError: refused.
             FilterSyntaxError: `tags` cannot be parsed.
             FilterRefused: the broker cannot parse `sql`; says where.
-            RecordMalformed: the broker's records do not add up.
+            RecordMalformed: what came is no records. (One that cannot be read is a damaged message among the others.)
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
         """
         if offset < 0 or max_messages < 1 or max_bytes < 1 or wait_s < 0:
@@ -144,7 +144,7 @@ class PullConsumer:
                 address=address,
                 deadline=deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0),
             )
-        result = pull_result(topic, call, wanted, queue.broker_name)
+        result = pull_result(queue, offset, call, wanted)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
             connection = self._session.connection_to(address)
             self._read_ahead.start(topic, queue_id, ext(result.next_begin_offset, 0.0), connection)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, overload
 
-from reput_client.received import ReceivedMessage, message_positions
+from reput_client.pull_survey import SurveyedMessage, survey
+from reput_client.received import DamagedRecord, ReceivedMessage
+from reput_client.record_positions import Pulled, pulled_positions, record_positions
 from reput_protocol.buffers import Buffer
 from reput_protocol.filters import TagFilter
+
+log = logging.getLogger("reput_client")
 
 
 class PullStatus(Enum):
@@ -23,30 +28,71 @@ class PullStatus(Enum):
 class PulledMessages(Sequence[ReceivedMessage]):
     """The messages of a pull. Each is made when it is asked for, over the bytes that came from the broker.
 
-    A broker filters tags by their hash; what only shares the hash of a wanted tag is left out here.
+    A broker filters tags by their hash; what only shares the hash of a wanted tag is left out here. A message whose
+    record cannot be read, or is not the one that was asked for, is there, and raises `DamagedMessage` when its content
+    is looked at, as does one that fails its checksum.
     """
 
-    __slots__ = ("_broker_name", "_positions", "_records", "_selected", "_topic")
+    __slots__ = ("_broker_name", "_positions", "_records", "_selected", "_surveyed", "_topic")
 
     def __init__(
-        self, topic: str, records: Buffer, tag_filter: TagFilter | None = None, broker_name: str = ""
+        self,
+        topic: str,
+        records: Buffer,
+        tag_filter: TagFilter | None = None,
+        broker_name: str = "",
+        pulled: Pulled | None = None,
     ) -> None:
-        """Check the sizes of every record in `records`; nothing else is decoded yet.
+        """Check the sizes of every record in `records`, and with `pulled` whether it is the one; decode nothing else.
 
         Raises:
-            RecordMalformed: the records do not add up.
+            RecordMalformed: the records do not add up; with `pulled`, not even so far that damage could be told apart.
         """
         self._topic = topic
         self._broker_name = broker_name
         self._records = records if type(records) is bytes else bytes(records)
-        self._positions = message_positions(self._records)
+        self._surveyed: list[ReceivedMessage] | None = None
         self._selected: list[int] | None = None
+        positions = (
+            record_positions(self._records) if pulled is None else pulled_positions(self._records, pulled)
+        )
+        if positions is None:
+            assert pulled is not None, "what nothing is asked of has its positions"
+            self._surveyed = self._survey(pulled)
+            positions = list(range(len(self._surveyed) + 1))
+        self._positions = positions
         if tag_filter is not None and not tag_filter.matches_all:
             self._selected = [
-                index
-                for index in range(len(self._positions) - 1)
-                if tag_filter.matches_tag(self._at(index).unchecked_tag())
+                index for index in range(len(positions) - 1) if self._matches(index, tag_filter)
             ]
+
+    def _survey(self, pulled: Pulled) -> list[ReceivedMessage]:
+        surveyed = survey(self._records, pulled)
+        damaged = [message for message in surveyed if message.damage]
+        if damaged:
+            log.warning(
+                "pull from %s/%d: %d of %d messages are damaged; the first, at offset %d: %s",
+                pulled.topic,
+                pulled.queue_id,
+                len(damaged),
+                len(surveyed),
+                damaged[0].queue_offset,
+                damaged[0].damage,
+            )
+        return [self._surveyed_message(pulled.queue_id, message) for message in surveyed]
+
+    def _surveyed_message(self, queue_id: int, message: SurveyedMessage) -> ReceivedMessage:
+        start, end, queue_offset, damage = message
+        if not damage:
+            return ReceivedMessage(self._topic, self._records, start, end, self._broker_name)
+        return DamagedRecord(
+            self._topic, queue_id, queue_offset, self._records, start, end, damage, self._broker_name
+        )
+
+    def _matches(self, index: int, tag_filter: TagFilter) -> bool:
+        message = self._at(index)
+        # What a damaged one's tag was nobody knows; no filter hides damage.
+        return isinstance(message, DamagedRecord) or tag_filter.matches_tag(message.unchecked_tag())
 
     @property
     def record_bytes(self) -> int:
@@ -54,6 +100,8 @@ class PulledMessages(Sequence[ReceivedMessage]):
         return len(self._records)
 
     def _at(self, index: int) -> ReceivedMessage:
+        if self._surveyed is not None:
+            return self._surveyed[index]
         positions = self._positions
         start, end = positions[index], positions[index + 1]
         return ReceivedMessage(self._topic, self._records, start, end, self._broker_name)
@@ -69,6 +117,9 @@ class PulledMessages(Sequence[ReceivedMessage]):
         if self._selected is not None:
             for index in self._selected:
                 yield self._at(index)
+            return
+        if self._surveyed is not None:
+            yield from self._surveyed
             return
         start = 0
         for end in positions[1:]:

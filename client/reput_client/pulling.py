@@ -6,11 +6,13 @@ from typing import Final
 
 from reput_client.core import Call
 from reput_client.pull_result import PulledMessages, PullResult, PullStatus
+from reput_client.record_positions import Pulled
 from reput_client.wanted import Wanted
 from reput_protocol.codes import PullSysFlag, ResponseCode
 from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import error_from_response
 from reput_protocol.header import HeaderType, Value
+from reput_protocol.message import MessageQueue
 
 PULL_MESSAGES_MAX: Final = 1024
 PULL_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -54,19 +56,22 @@ def pull_ext(
     ).to_ext(HeaderType.MSGPACK)
 
 
-def pull_result(topic: str, call: Call, wanted: Wanted, broker_name: str = "") -> PullResult:
-    """Return what an answered pull brought.
+def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: Wanted) -> PullResult:
+    """Return what an answered pull from `offset` of a queue brought. Damaged messages are among the messages.
 
     Raises:
         BrokerError: the broker refused the pull.
-        RecordMalformed: the records do not add up.
+        RecordMalformed: what came is no records, and no message can have been meant.
     """
     header = call.answer
     status = _STATUS_OF_CODE.get(header.code)
     if status is None:
         raise error_from_response(header.code, header.remark, header.ext)
     result = PullMessageResult.from_ext(header.ext)
-    messages = PulledMessages(topic, call.body, wanted.tag_filter, broker_name)
+    pulled = Pulled(
+        queue.topic, queue.queue_id, offset, result.next_begin_offset, filtered=not wanted.is_everything
+    )
+    messages = PulledMessages(queue.topic, call.body, wanted.tag_filter, queue.broker_name, pulled)
     if status is PullStatus.FOUND and not messages:
         # Every message only shared its tag's hash with a wanted one.
         status = PullStatus.NO_MATCHED_MESSAGE

@@ -12,19 +12,16 @@ from zlib import crc32
 
 from reput_client.compression import compression_method, inflate
 from reput_client.errors import DamagedMessage, UnsupportedCompression
-from reput_protocol.buffers import Buffer
-from reput_protocol.errors import RecordMalformed
+from reput_client.record_positions import host_growth
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of
-from reput_protocol.properties import CRC_PROPERTY_BYTES, decode_properties, find_property_in
+from reput_protocol.properties import CRC_PROPERTY_BYTES, decode_properties, find_property_in, split_keys
 from reput_protocol.record import scan_record
 from reput_protocol.record_layout import (
     BORN_HOST_AT,
     HEAD_BYTES,
     HOST_BITS,
     MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
 )
 
 # Magic to born timestamp, then, past two IPv4 hosts, the body's length. With an IPv6 host the last is elsewhere.
@@ -34,7 +31,6 @@ _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 _HOSTS_AT: Final = BORN_HOST_AT
 _CRC_UNIT: Final = b"__CRC32#\x01"
-_SIZES: Final = struct.Struct(">ii28xi44xi").unpack_from  # size, magic, sysFlag, body length
 _UNPACK_I16: Final = _I16.unpack_from
 _UNPACK_I32: Final = _I32.unpack_from
 _UNPACK_HEAD: Final = _HEAD.unpack_from
@@ -81,7 +77,7 @@ class ReceivedMessage:
     __slots__ = ("_body_at", "_checked", "_end", "_head", "_record", "_start", "broker_name", "topic")
 
     def __init__(self, topic: str, record: bytes, start: int, end: int, broker_name: str = "") -> None:
-        """Look at the record at `[start, end)` of `record`, whose sizes were checked (`message_positions`)."""
+        """Look at the record at `[start, end)` of `record`, whose sizes were checked (`record_positions`)."""
         self.topic = topic
         self.broker_name = broker_name
         self._record = record
@@ -91,7 +87,7 @@ class ReceivedMessage:
         self._head = head
         self._body_at = start + HEAD_BYTES
         if head[_SYS_FLAG] & HOST_BITS:
-            self._body_at += _host_growth(head[_SYS_FLAG])
+            self._body_at += host_growth(head[_SYS_FLAG])
             self._head = (*head[:_BODY_SIZE], _UNPACK_I32(record, self._body_at - 4)[0])
         self._checked = False
 
@@ -143,8 +139,7 @@ class ReceivedMessage:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys, in the producer's order."""
-        value = self._property(b"KEYS")
-        return () if value is None else tuple(value.decode("utf-8", "replace").split())
+        return split_keys(self.get_property("KEYS"))
 
     @property
     def properties(self) -> dict[str, str]:
@@ -305,60 +300,50 @@ class ReceivedMessage:
         return None if value is None else value.decode("utf-8", "replace")
 
 
-def _host_growth(sys_flag: int) -> int:
-    return (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
+class DamagedRecord(ReceivedMessage):
+    """A message of which only its place in its queue is known: the record there cannot be read, or is another one.
 
-
-def message_positions(records: Buffer) -> list[int]:
-    """Return where each record of back-to-back `records` starts, plus the end; the sizes of each are checked.
-
-    Raises:
-        RecordMalformed: sizes do not add up or a magic is wrong; `index` and `position` name the record.
+    Every look at what the record should say raises `DamagedMessage`, as for a message that fails its checksum. Topic,
+    queue id and queue offset are those that were pulled; `record` is what came in its place.
     """
-    positions: list[int] = []
-    append = positions.append
-    position = 0
-    end = len(records)
-    while position < end:
-        append(position)
-        if end - position >= RECORD_BYTES_MIN:
-            # The common case in as few steps as can be: version 1, IPv4 hosts. What fails here is judged below.
-            size, magic, sys_flag, body_size = _SIZES(records, position)
-            at = position + HEAD_BYTES + body_size
-            record_end = position + size
-            if magic == MAGIC_V1 and not sys_flag & HOST_BITS and body_size >= 0 and at < record_end <= end:
-                at += 1 + records[at]
-                if at + 2 <= record_end and at + 2 + _UNPACK_I16(records, at)[0] == record_end:
-                    position = record_end
-                    continue
-        position += _checked_size(records, position, end, len(positions) - 1)
-    append(position)
-    return positions
 
+    __slots__ = ("_queue_id", "_queue_offset", "_reason")
 
-def _checked_size(records: Buffer, position: int, end: int, index: int) -> int:
-    if end - position < RECORD_BYTES_MIN:
-        raise RecordMalformed(index, position, f"{end - position} bytes left, too few for a record")
-    size: int
-    size, magic, sys_flag, body_size = _SIZES(records, position)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise RecordMalformed(index, position, f"unknown magic {magic & 0xFFFF_FFFF:#010x}")
-    record_end = position + size
-    if size < RECORD_BYTES_MIN or record_end > end:
-        raise RecordMalformed(
-            index, position, f"size {size} does not fit into the {end - position} bytes left"
-        )
-    at: int = position + HEAD_BYTES
-    if sys_flag & HOST_BITS:
-        at += _host_growth(sys_flag)
-        if at > record_end:
-            raise RecordMalformed(index, position, f"size {size} is too small for a record with IPv6 hosts")
-        (body_size,) = _UNPACK_I32(records, at - 4)
-    at += body_size
-    if body_size < 0 or at + 2 > record_end:
-        raise RecordMalformed(index, position, f"body of {body_size} bytes does not fit into the record")
-    topic_size = records[at] if magic == MAGIC_V1 else _UNPACK_I16(records, at)[0]
-    at += topic_size + (1 if magic == MAGIC_V1 else 2)
-    if topic_size < 0 or at + 2 > record_end or at + 2 + _UNPACK_I16(records, at)[0] != record_end:
-        raise RecordMalformed(index, position, "topic and properties do not add up to the record's size")
-    return size
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        record: bytes,
+        start: int,
+        end: int,
+        reason: str,
+        broker_name: str = "",
+    ) -> None:
+        self.topic = topic
+        self.broker_name = broker_name
+        self._queue_id = queue_id
+        self._queue_offset = queue_offset
+        self._record = record
+        self._start = start
+        self._end = end
+        self._reason = reason
+        self._body_at = start
+        self._checked = False
+
+    @property
+    def _head(self) -> tuple[int, ...]:  # type: ignore[override]
+        raise self._damaged(self._reason)
+
+    @property
+    def queue_id(self) -> int:
+        """The queue that was pulled from."""
+        return self._queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """The message's number in its queue."""
+        return self._queue_offset
+
+    def __repr__(self) -> str:
+        return f"<DamagedRecord {self.topic}/{self.queue_id} at {self.queue_offset}: {self._reason}>"

@@ -18,6 +18,11 @@ class Wanted:
     tag_filter: TagFilter | None
     """Of tags a broker compares the hashes; a SQL92 expression it evaluates completely."""
 
+    @property
+    def is_everything(self) -> bool:
+        """Whether no message is left out."""
+        return self.tag_filter is not None and self.tag_filter.matches_all
+
     @classmethod
     def of(cls, tags: str, sql: str | None) -> Self:
         """Return what `tags` or `sql` asks for; a SQL92 expression is left to the broker, which judges it.

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import repeat
+from operator import ne
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reput_protocol.buffers import Buffer
-from reput_protocol.columns import COLUMNS_THRESHOLD, BoolArray, IntArray, all_equal, chain, gather
+from reput_protocol.columns import (
+    COLUMNS_THRESHOLD,
+    BoolArray,
+    IntArray,
+    RecordColumns,
+    all_equal,
+    chain,
+    gather,
+)
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.names import SCHEDULE_TOPIC
-from reput_protocol.properties_table import PropertiesTable, tables_of
+from reput_protocol.properties_table import PropertiesTables, tables_of
 from reput_protocol.record_layout import (
     HEAD_BYTES,
     HOST_BITS,
@@ -66,7 +76,7 @@ class DispatchRows:
     of a record whose rest is missing, or something that is no record, with the reason.
 
     Where there are only a few rows, they were found one by one: `few` holds them, and columns are made when asked for.
-    `tables` are the properties of all rows as tables; None if they are not regular, or only a few.
+    Otherwise `tables` holds the properties of all rows as tables.
     """
 
     __slots__ = ("_columns", "consumed", "few", "runs", "stopped_by", "tables")
@@ -78,9 +88,9 @@ class DispatchRows:
         runs: list[DispatchRun],
         consumed: int,
         stopped_by: RecordScan | None,
-        tables: list[PropertiesTable] | None = None,
+        tables: PropertiesTables | None = None,
     ) -> None:
-        assert (columns is None) != (few is None)
+        assert (columns is None) == (tables is None) != (few is None)
         self._columns = columns
         self.few = few
         self.runs = runs
@@ -304,16 +314,32 @@ def _scan_columns(data: bytes, base_physical_offset: int | None, levels_ms: Sequ
             claimed = int(physical_offset[count])
             stopped_by = _elsewhere(stopped_by.size, claimed, base_physical_offset + consumed)
 
+    return _rows_of(data, found, count, levels_ms, consumed, stopped_by)
+
+
+def rows_of_columns(
+    data: bytes, columns: RecordColumns, levels_ms: Sequence[int] = DELAY_LEVELS_MS
+) -> DispatchRows:
+    """Return the rows of records whose columns have been read from the start of `data`, as `scan_dispatch` does."""
+    count = len(columns)
+    consumed = int(columns.position[-1]) + int(columns.size[-1]) if count else 0
+    return _rows_of(data, columns, count, levels_ms, consumed, None)
+
+
+def _rows_of(
+    data: bytes,
+    found: RecordColumns,
+    count: int,
+    levels_ms: Sequence[int],
+    consumed: int,
+    stopped_by: RecordScan | None,
+) -> DispatchRows:
     head = found.head[:count]
+    physical_offset = found.physical_offset
     properties = found.properties_position[:count]
     properties_size = found.properties_size[:count]
     tables = tables_of(data, properties, properties_size)
-    if tables is None:
-        codes = np.array(
-            tags_codes_in(data, properties.tolist(), (properties + properties_size).tolist()), np.int64
-        )
-    else:
-        codes = _codes_of(tables, count)
+    codes = _codes_of(data, properties, properties_size, tables)
     stored_at = head["store_timestamp_ms"].astype(np.int64)
     runs = _runs(data, found.topic_position[:count], found.topic_size[:count], head["queue_id"])
     for topic, _, first, last in runs:
@@ -336,12 +362,16 @@ def _scan_columns(data: bytes, base_physical_offset: int | None, levels_ms: Sequ
     return DispatchRows(columns, None, runs, consumed, stopped_by, tables)
 
 
-def _codes_of(tables: list[PropertiesTable], count: int) -> IntArray:
-    codes = np.zeros(count, dtype=np.int64)
-    for table in tables:
+def _codes_of(data: bytes, starts: IntArray, sizes: IntArray, tables: PropertiesTables) -> IntArray:
+    codes = np.zeros(len(starts), dtype=np.int64)
+    for table in tables.tables:
         span = table.spans.get(b"TAGS")
         if span is not None:
             codes[table.rows] = table.java_hashes(span)
+    alone = tables.alone
+    if len(alone):
+        at = starts[alone]
+        codes[alone] = tags_codes_in(data, at.tolist(), (at + sizes[alone]).tolist())
     return codes
 
 
@@ -350,23 +380,17 @@ def _runs(data: bytes, position: IntArray, size: IntArray, queue_id: NDArray[Any
     if not count:
         return []
     first = data[position[0] : position[0] + size[0]]
-    if (size == size[0]).all() and all_equal(data, position, first):
-        topic = _text(first)
-        starts = [0, *(np.flatnonzero(queue_id[1:] != queue_id[:-1]) + 1).tolist()]
-        queues = queue_id[starts].tolist()
-        stops = [*starts[1:], count]
-        return [DispatchRun(topic, *run) for run in zip(queues, starts, stops, strict=True)]
-    runs: list[DispatchRun] = []
-    run_topic = first
-    run_queue = int(queue_id[0])
-    run_start = 0
-    columns = zip(position.tolist(), (position + size).tolist(), queue_id.tolist(), strict=True)
-    for row, (start, stop, queue) in enumerate(columns):
-        if queue != run_queue or data[start:stop] != run_topic:
-            runs.append(DispatchRun(_text(run_topic), run_queue, run_start, row))
-            run_topic, run_queue, run_start = data[start:stop], queue, row
-    runs.append(DispatchRun(_text(run_topic), run_queue, run_start, count))
-    return runs
+    names: list[bytes] | None = None
+    changes = queue_id[1:] != queue_id[:-1]
+    if not ((size == size[0]).all() and all_equal(data, position, first)):
+        columns = zip(position.tolist(), (position + size).tolist(), strict=True)
+        names = [data[start:stop] for start, stop in columns]
+        changes |= np.fromiter(map(ne, names[1:], names), np.bool_, count - 1)
+    elif not changes.any():
+        return [DispatchRun(_text(first), int(queue_id[0]), 0, count)]
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+    topics = repeat(_text(first)) if names is None else (_text(names[row]) for row in starts)
+    return list(map(DispatchRun, topics, queue_id[starts].tolist(), starts, [*starts[1:], count]))
 
 
 def _elsewhere(size: int, claimed: int, actual: int) -> RecordScan:

@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from reput_protocol.dispatch_rows import DispatchRows, Row
 from reput_protocol.hashing import index_hash, java_hash
-from reput_protocol.properties import find_property_in
-from reput_protocol.properties_table import PropertiesTable
+from reput_protocol.properties import find_property_in, split_keys
+from reput_protocol.properties_table import PropertiesTables
 from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_ROLLBACK
 
 IntArray: TypeAlias = NDArray[np.int64]
 
 _MASK: Final = 0xFFFF_FFFF
 _I32_MIN: Final = -0x8000_0000
-_SPACE: Final = 0x20
 _NO_KEYS: Final = np.empty(0, dtype=np.int64)
 
 
@@ -38,9 +37,7 @@ class KeyHashes(NamedTuple):
 def index_keys(topic: str, unique_key: str | None, keys: str | None) -> list[str]:
     """Return what one record is indexed under, given its topic and the values of `UNIQ_KEY` and `KEYS`."""
     texts = [f"{topic}#{unique_key}"] if unique_key else []
-    if keys:
-        texts += [f"{topic}#{key}" for key in keys.split(" ") if key]
-    return texts
+    return texts + [f"{topic}#{key}" for key in split_keys(keys)]
 
 
 def index_hashes(java_hashes: IntArray) -> IntArray:
@@ -50,14 +47,15 @@ def index_hashes(java_hashes: IntArray) -> IntArray:
 
 def hash_keys(data: bytes, rows: DispatchRows) -> KeyHashes:
     """Hash the keys of all records that `rows` found in `data`; those of rolled back transactions have none."""
-    few = rows.few
-    if few is not None:
-        return _hash_few(data, few, rows)
-    if rows.tables is not None and not _any_rolled_back(rows):
-        spans = [_spans(table) for table in rows.tables]
-        if None not in spans:
-            return _hash_tables(rows, rows.tables, spans)  # type: ignore[arg-type]
-    return _hash_many(data, rows)
+    if rows.few is not None:
+        return _hash_few(data, rows.few, rows)
+    assert rows.tables is not None
+    found = _hash_tables(data, rows, rows.tables)
+    rolled_back = rows.sys_flag & TRANSACTION_BITS == TRANSACTION_ROLLBACK
+    if rolled_back.any():
+        kept = ~rolled_back[found.rows]
+        return KeyHashes(found.hashes[kept], found.rows[kept])
+    return KeyHashes(*found)
 
 
 # -- one by one --------------------------------------------------------------------------------------------------
@@ -76,19 +74,22 @@ def _hash_few(data: bytes, few: list[Row], rows: DispatchRows) -> KeyHashes:
     return KeyHashes(hashes, owners)
 
 
-def _hash_many(data: bytes, rows: DispatchRows) -> KeyHashes:
+def _hash_alone(data: bytes, rows: DispatchRows, alone: IntArray) -> _Columns:
     hashes: list[int] = []
     owners: list[int] = []
-    starts = rows.properties_position.tolist()
-    sizes = rows.properties_size.tolist()
-    flags = rows.sys_flag.tolist()
-    for topic, _, start, stop in rows.runs:
-        for number in range(start, stop):
-            if flags[number] & TRANSACTION_BITS != TRANSACTION_ROLLBACK:
-                found = _hashes_of(data, topic, starts[number], starts[number] + sizes[number])
-                hashes += found
-                owners += [number] * len(found)
-    return KeyHashes(np.array(hashes, dtype=np.int64), np.array(owners, dtype=np.int64))
+    starts = rows.properties_position[alone]
+    columns = zip(
+        alone.tolist(), starts.tolist(), (starts + rows.properties_size[alone]).tolist(), strict=True
+    )
+    runs = iter(rows.runs)
+    topic, run_stop = "", 0
+    for number, start, end in columns:
+        while number >= run_stop:
+            topic, _, _, run_stop = next(runs)
+        found = _hashes_of(data, topic, start, end)
+        hashes += found
+        owners += [number] * len(found)
+    return _Columns(np.array(hashes, dtype=np.int64), np.array(owners, dtype=np.int64))
 
 
 def _hashes_of(data: bytes, topic: str, start: int, end: int) -> list[int]:
@@ -120,37 +121,35 @@ def _prefix_hash(topic: str) -> int:
 # -- as tables ---------------------------------------------------------------------------------------------------
 
 
-def _any_rolled_back(rows: DispatchRows) -> bool:
-    return bool((rows.sys_flag & TRANSACTION_BITS == TRANSACTION_ROLLBACK).any())
+class _Columns(NamedTuple):
+    hashes: IntArray
+    rows: IntArray
 
 
-def _spans(table: PropertiesTable) -> list[tuple[int, int]] | None:
-    """Return the columns of the unique key and of the key, in this order; None if a row has several keys."""
-    keys = table.spans.get(b"KEYS")
-    if keys is not None and table.holds(keys, _SPACE):
-        return None
-    return [table.spans[name] for name in (b"UNIQ_KEY", b"KEYS") if name in table.spans]
-
-
-def _hash_tables(
-    rows: DispatchRows, tables: list[PropertiesTable], spans: list[list[tuple[int, int]]]
-) -> KeyHashes:
+def _hash_tables(data: bytes, rows: DispatchRows, found: PropertiesTables) -> _Columns:
     prefixes = _prefixes(rows)
     numbers = np.arange(len(rows))
     hashes: list[IntArray] = []
     owners: list[IntArray] = []
-    for table, columns in zip(tables, spans, strict=True):
+    for table in found.tables:
         prefix = prefixes if isinstance(prefixes, int) else prefixes[table.rows]
-        for span in columns:
+        unique_key = table.spans.get(b"UNIQ_KEY")
+        for span in table.keys if unique_key is None else [unique_key, *table.keys]:
             hashes.append(index_hashes(table.java_hashes(span, prefix)))
             owners.append(numbers[table.rows])
+    if len(found.alone):
+        of_rest = _hash_alone(data, rows, found.alone)
+        hashes.append(of_rest.hashes)
+        owners.append(of_rest.rows)
     if not hashes:
-        return KeyHashes(_NO_KEYS, _NO_KEYS)
-    if len(tables) == 1:  # every record has as many keys: interleave the columns
-        return KeyHashes(np.stack(hashes, axis=1).ravel(), np.repeat(owners[0], len(hashes)))
+        return _Columns(_NO_KEYS, _NO_KEYS)
+    if len(found.tables) == 1 and not len(
+        found.alone
+    ):  # every record has as many keys: interleave the columns
+        return _Columns(np.stack(hashes, axis=1).ravel(), np.repeat(owners[0], len(hashes)))
     values, of_rows = np.concatenate(hashes), np.concatenate(owners)
     order = np.argsort(of_rows, kind="stable")  # by record; within a record as they were appended
-    return KeyHashes(values[order], of_rows[order])
+    return _Columns(values[order], of_rows[order])
 
 
 def _prefixes(rows: DispatchRows) -> int | NDArray[np.uint32]:

@@ -110,6 +110,11 @@ def decode_properties(text: Buffer) -> dict[str, str]:
     return properties
 
 
+def split_keys(value: str | None) -> tuple[str, ...]:
+    """Return the keys in the value of `KEYS`: spaces separate them, and nothing else (RocketMQ: KEY_SEPARATOR)."""
+    return tuple(key for key in value.split(" ") if key) if value else ()
+
+
 def find_property(text: bytes, name: bytes) -> bytes | None:
     """Return the value of property `name`, as `decode_properties` would, without decoding the others."""
     return find_property_in(text, name, 0, len(text))

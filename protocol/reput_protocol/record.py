@@ -15,6 +15,7 @@ from reput_protocol.properties import (
     decode_properties,
     ends_with_crc_property,
     find_property,
+    split_keys,
 )
 from reput_protocol.record_layout import (
     BACK,
@@ -105,7 +106,7 @@ class Record:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys, in the producer's order."""
-        return tuple((self._property(b"KEYS") or "").split())
+        return split_keys(self._property(b"KEYS"))
 
     @property
     def unique_key(self) -> str | None:

@@ -13,7 +13,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of
-from reput_protocol.properties import decode_properties, find_property, find_property_in
+from reput_protocol.properties import decode_properties, find_property, find_property_in, split_keys
 from reput_protocol.record_layout import BACK, BORN_HOST_AT, HEAD_BYTES, I16, I64, MAGIC_V1
 from reput_protocol.record_scan import locate
 
@@ -100,7 +100,7 @@ class RecordView:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys, in the producer's order."""
-        return tuple((self._property(b"KEYS") or "").split())
+        return split_keys(self._property(b"KEYS"))
 
     @property
     def unique_key(self) -> str | None:

@@ -16,7 +16,7 @@ import pytest
 
 from crash.checker import Violation
 from faults.image_check import check_image
-from faults.outcome import Outcome, scratch
+from faults.outcome import Outcome, runs
 from faults.workload import Workload, abandon
 from reput_broker.store.errors import StoreError, StoreReadOnly
 from reput_broker.store.status import PutStatus
@@ -30,26 +30,22 @@ CUTS = 3
 def failed_syncs(seed: int, images: int) -> Outcome:
     """Fail one sync of each run, then go on, look, and cut the power."""
     outcome = Outcome()
-    number = 0
-    while outcome.images < images and not outcome.enough:
-        run_seed = seed + 1000 * number
-        number += 1
-        with scratch() as directory:
-            run = _FailingRun(directory / "live", run_seed)
-            run.run_until_failure()
-            where = f"seed {run_seed}, sync {run.fail_at} ({run.failed_path or 'none'})"
-            outcome.add(where, run.found)
-            rng = random.Random(run_seed)
-            for cut in range(CUTS if run.failed_path else 0):
-                disk = run.recorder.start()
-                for event in run.recorder.events:
-                    disk.apply(event)
-                image = directory / f"image-{cut}"
-                disk.after_power_cut(rng, image)
-                found = check_image(
-                    image, run.options, run.ledger, run.now, killed=False, now_ms=run.clock.now_ms
-                )
-                outcome.add(f"{where}, power cut {cut}", found)
+    for run_seed, directory in runs(seed, images, outcome):
+        run = _FailingRun(directory / "live", run_seed)
+        run.run_until_failure()
+        where = f"seed {run_seed}, sync {run.fail_at} ({run.failed_path or 'none'})"
+        outcome.add(where, run.found)
+        rng = random.Random(run_seed)
+        for cut in range(CUTS if run.failed_path else 0):
+            disk = run.recorder.start()
+            for event in run.recorder.events:
+                disk.apply(event)
+            image = directory / f"image-{cut}"
+            disk.after_power_cut(rng, image)
+            found = check_image(
+                image, run.options, run.ledger, run.now, killed=False, now_ms=run.clock.now_ms
+            )
+            outcome.add(f"{where}, power cut {cut}", found)
     return outcome
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 
-from faults.made import FILE_BYTES, Made, Place, check_refused, make, try_open
+from faults.made import FILE_BYTES, Made, Place, check_refused, make, read_from
 from faults.outcome import Outcome, scratch
-from faults.workload import abandon
 
 STATES = ("orderly", "killed", "undispatched")
 WAYS = ("zeros", "noise", "another record", "one bit", "lost sector")
@@ -21,8 +20,8 @@ def damage_in_the_middle(seed: int, images: int) -> Outcome:
         bases = {}
         for state in STATES:
             base = make(directory / state, rng, state=state)
-            read_from = _read_from(base.copy(directory / f"{state}-opened"))
-            bases[state] = (base, [place for place in base.places[:-1] if place.start >= read_from])
+            begin = read_from(base, directory / "tried")
+            bases[state] = (base, [place for place in base.places[:-1] if place.start >= begin])
         while outcome.images < images and not outcome.enough:
             state = rng.choice(STATES)
             base, places = bases[state]
@@ -56,11 +55,3 @@ def _damage(made: Made, place: Place, how: str, rng: random.Random) -> None:
             at = rng.randrange(start // 512, (start + size - 1) // 512 + 1) * 512
             data[at : at + 512] = bytes(512)
     path.write_bytes(data)
-
-
-def _read_from(made: Made) -> int:
-    """Where the file begins that a start reads first."""
-    store, error = try_open(made)
-    assert store is not None, error
-    abandon(store)
-    return store._reader.warm_from

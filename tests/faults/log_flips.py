@@ -1,4 +1,7 @@
-"""Every byte of one flushed record flipped, with and without the checksum of the whole record."""
+"""Every byte of one flushed record flipped, with and without the checksum of the whole record.
+
+Of a record that a start reads, which starts are refused? Of one in an older file, what does the client make of it?
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import random
 import shutil
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from crash.checker import Violation
-from faults.made import FILE_BYTES, Made, Place, make, sample, try_open
+from faults.made import FILE_BYTES, Made, Place, make, read_from, sample, try_open
 from faults.outcome import Outcome, scratch
+from faults.readers import check_readers
 from faults.workload import abandon
 from reput_broker.store.errors import StoreDamaged
 from reput_protocol.properties import CRC_PROPERTY_BYTES
@@ -27,6 +32,11 @@ ALWAYS = frozenset(
     | {"TOPIC", "QUEUEID", "QUEUEOFFSET"}
 )
 """Sizes, body and identity: every flip there is detected, whatever the options."""
+
+NOT_BY_READERS = frozenset({"PHYSICALOFFSET"})
+"""Where a record lies says nothing about the message; only a start compares it."""
+RECORDS_READ = 5
+"""So many records, the flipped one among them, lie in the last file, so that a start reads it."""
 
 CHECKSUM = "__CRC32# and the 0x02 before it"
 """Where these bytes are changed the property is none any more: then nothing else is, and nobody notices."""
@@ -48,6 +58,9 @@ def field_at(record: Record, position: int) -> str:
     return "PROPERTIES"
 
 
+COLUMNS = ("orderly", "killed", "undispatched", "reader")
+
+
 class Flips:
     """How many flips of each field were detected: (field, whole-record checksum, state) -> [flips, detected]."""
 
@@ -61,7 +74,10 @@ class Flips:
 
     def lines(self) -> list[str]:
         fields = list(dict.fromkeys(field for field, _, _ in self.counts))
-        columns = list(dict.fromkeys((crc, state) for _, crc, state in self.counts))
+        columns = sorted(
+            {(crc, state) for _, crc, state in self.counts},
+            key=lambda column: (COLUMNS.index(column[1]), column[0]),
+        )
         heads = [f"{state}{' +CRC' if crc else ''}" for crc, state in columns]
         lines = [f"{'field':32}" + "".join(f"{head:>20}" for head in heads)]
         for field in fields:
@@ -70,43 +86,78 @@ class Flips:
         return lines
 
 
+class Base(NamedTuple):
+    """A directory to flip bits in."""
+
+    made: Made
+    crc: bool
+    state: str
+    place: Place
+    """The record to flip bits of, one that a start reads."""
+    old_place: Place | None
+    """One in an older file."""
+
+
 def flips(seed: int, images: int) -> Outcome:
-    """Every byte of one flushed record flipped, with and without its own checksum: which starts are refused?"""
+    """Every byte of one flushed record flipped, with and without its own checksum: who notices?"""
     outcome = Outcome()
     rng = random.Random(seed)
     table = Flips()
     with scratch() as directory:
-        bases = {
-            (state, crc): make(directory / f"{state}-{crc}", rng, state=state, record_crc=crc)
+        bases = [
+            _base(directory, rng, state, crc)
             for state in ("orderly", "killed", "undispatched")
             for crc in (False, True)
-        }
-        cases = []
-        for key, base in bases.items():
-            place = base.places[-5]
-            bits = range(8) if images >= 10_000 else (rng.randrange(8),)
-            cases += [(key, position, bit) for position, bit in product(range(place.end - place.start), bits)]
-        for key, position, bit in sample(cases, images, rng):
-            base = bases[key]
-            place = base.places[-5]
-            made = base.copy(directory / "image")
+        ]
+        bits = range(8) if images >= 10_000 else (rng.randrange(8),)
+        cases = [
+            (base, place, position, bit)
+            for base in bases
+            for place in (base.place, base.old_place)
+            if place is not None
+            for position, bit in product(range(place.end - place.start), bits)
+        ]
+        for base, place, position, bit in sample(cases, images, rng):
+            made = base.made.copy(directory / "image")
             path = made.file_of(place.start)
             data = bytearray(path.read_bytes())
             record = decode_record(bytes(data), place.start % FILE_BYTES)
             data[place.start % FILE_BYTES + position] ^= 1 << bit
             path.write_bytes(data)
             field = field_at(record, position)
-            detected, found = _judge_flip(made, path, place)
-            must = field in ALWAYS or (key[1] and field != CHECKSUM)
+            must = field in ALWAYS or (base.crc and field != CHECKSUM)
+            if place is base.place:
+                who = base.state
+                detected, found = _judge_flip(made, path, place)
+            else:
+                who = "reader"
+                must &= base.crc or field not in NOT_BY_READERS
+                noticed: list[Place] = []
+                found = check_readers(made, [place], noticed=noticed)
+                detected = bool(noticed)
             if must and not detected:
                 found.append(Violation("flip detected", f"{field}: nobody noticed"))
-            table.add(field, key[1], key[0], detected)
-            outcome.add(f"seed {seed}, {key}, byte {position} ({field}) bit {bit}", found)
+            table.add(field, base.crc, who, detected)
+            where = f"{base.state}{' +CRC' if base.crc else ''}, {who}"
+            outcome.add(f"seed {seed}, {where}, byte {position} ({field}) bit {bit}", found)
             shutil.rmtree(made.options.data_dir)
             if outcome.enough:
                 break
     outcome.notes = table.lines()
     return outcome
+
+
+def _base(directory: Path, rng: random.Random, state: str, crc: bool) -> Base:
+    """A directory whose fifth record from the end is read by a start, whatever sizes chance gave the others."""
+    for count in range(25, 40):
+        target = directory / f"{state}-{crc}-{count}"
+        made = make(target, rng, state=state, record_crc=crc, count=count)
+        begin = read_from(made, directory / "tried")
+        place = made.places[-RECORDS_READ]
+        if place.start >= begin:
+            old = [place for place in made.places if place.end <= begin]
+            return Base(made, crc, state, place, rng.choice(old) if old else None)
+    raise AssertionError("no last file holds five records")
 
 
 def _judge_flip(made: Made, path: Path, place: Place) -> tuple[bool, list[Violation]]:

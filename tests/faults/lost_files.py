@@ -158,11 +158,9 @@ def _check_refusal(
     pair = len(spoils) > 1
     if not any(str(root / path) in text for path, _ in spoils) and not (pair and str(root) in text):
         found.append(Violation("named", text))
-    # A file without a byte at the end of a row of files goes away before anything is judged, as in RocketMQ. So do
-    # impossible entries of queues after an orderly stop.
     after = tree(root)
-    changed = [path for path, data in before.items() if data and after.get(path) != data]
-    if any(not (pair and path.startswith("consumequeue")) for path in changed):
+    changed = sorted(path for path in before.keys() | after.keys() if after.get(path) != before.get(path))
+    if changed:
         found.append(Violation("nothing changed", f"the refused start changed {changed}"))
     return found
 

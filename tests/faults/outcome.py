@@ -38,6 +38,15 @@ Kind = Callable[[int, int], Outcome]
 """Tries one kind of fault: (seed, how many images or rounds) -> outcome."""
 
 
+def runs(seed: int, images: int, outcome: Outcome) -> Iterator[tuple[int, Path]]:
+    """Yield a seed and an empty directory for one run after the other, until so many images have been checked."""
+    number = 0
+    while outcome.images < images and not outcome.enough:
+        with scratch() as directory:
+            yield seed + 1000 * number, directory
+        number += 1
+
+
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A directory for images: in memory where there is one, since a sync of an image proves nothing."""

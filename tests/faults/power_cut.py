@@ -10,7 +10,7 @@ from pathlib import Path
 from crash.checker import Violation
 from faults.disk import Disk, Event
 from faults.image_check import check_image
-from faults.outcome import Outcome, scratch
+from faults.outcome import Outcome, runs
 from faults.recorder import Recorder
 from faults.workload import Workload, abandon
 from reput_broker.store.message_store import MessageStore
@@ -37,19 +37,15 @@ def record_and_cut(
 ) -> Outcome:
     """Record runs of a workload until so many images of them have been checked."""
     outcome = Outcome()
-    number = 0
-    while outcome.images < images and not outcome.enough:
-        run_seed = seed + 1000 * number
-        number += 1
-        with scratch() as directory:
-            workload = workload_of(directory / "live", run_seed)
-            try:
-                workload.run(STEPS_A_RUN)
-            except Exception as error:
-                outcome.add(f"seed {run_seed}", [Violation("runs", f"{type(error).__name__}: {error}")])
-                continue
-            left = min(IMAGES_A_RUN, images - outcome.images)
-            _cut_run(workload, run_seed, left, directory, outcome, recoveries)
+    for run_seed, directory in runs(seed, images, outcome):
+        workload = workload_of(directory / "live", run_seed)
+        try:
+            workload.run(STEPS_A_RUN)
+        except Exception as error:
+            outcome.add(f"seed {run_seed}", [Violation("runs", f"{type(error).__name__}: {error}")])
+            continue
+        left = min(IMAGES_A_RUN, images - outcome.images)
+        _cut_run(workload, run_seed, left, directory, outcome, recoveries)
     return outcome
 
 

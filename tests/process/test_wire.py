@@ -9,12 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from broker_process import BrokerProcess
-from raw_client import RawClient
+from raw_client import RawClient, in_letters
 from reput_protocol.bodies import TopicConfig, TopicList, TopicRoute, TopicStats
 from reput_protocol.client_batch import BatchItem, encode_batch
-from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands import SendMessageHeader, SendMessageResult
 from reput_protocol.header import HeaderType, Value
 from reput_protocol.message import Message, MessageQueue
+from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.properties import decode_properties
 from reput_protocol.record import decode_record
 from reput_protocol.record_batch import encode_put_block
@@ -127,10 +129,7 @@ def test_rocketmq_sends_are_stored_with_what_the_broker_adds(
         "producerGroup": "PG", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
         "sysFlag": "0", "bornTimestamp": "1700000000000", "flag": "7", "properties": "TAGS\x01TagA\x02KEYS\x01k1\x02",
     }  # fmt: skip
-    letters: dict[str, Value] = {
-        "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
-        "j": "0", "k": "false", "m": "false", "n": "broker-a",
-    }  # fmt: skip
+    letters = in_letters(topic)
     batch = encode_batch([BatchItem(1, b"one", b"KEYS\x01a\x02"), BatchItem(2, b"two", b"")])
     with RawClient(broker.address, kind) as client:
         first, _ = client.request(RequestCode.SEND_MESSAGE, long_names, b"ten")
@@ -162,20 +161,9 @@ def test_rocketmq_sends_are_stored_with_what_the_broker_adds(
 def test_a_batch_that_is_too_large_is_refused_and_harms_nobody(
     broker: BrokerProcess, topic: str, count: int, size: int
 ) -> None:
-    ext: dict[str, Value] = {
-        "a": "g",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": "0",
-        "f": "0",
-        "g": "1",
-        "h": "0",
-    }
-    ext |= {"i": "", "j": "0", "k": "false", "m": "true"}
     with RawClient(broker.address, HeaderType.JSON) as client:
         body = encode_batch([BatchItem(0, bytes(size), b"")] * count)
-        header, _ = client.request(RequestCode.SEND_BATCH_MESSAGE, ext, body)
+        header, _ = client.request(RequestCode.SEND_BATCH_MESSAGE, in_letters(topic, m="true"), body)
         assert header.code == ResponseCode.MESSAGE_ILLEGAL
         assert "send several smaller ones" in str(header.remark)
         header, _ = client.request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
@@ -186,21 +174,40 @@ def test_a_batch_that_is_too_large_is_refused_and_harms_nobody(
 def test_what_is_not_served_is_refused_and_not_stored_as_something_else(
     broker: BrokerProcess, topic: str, what: str
 ) -> None:
-    letters: dict[str, Value] = {
-        "a": "PG",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": "0",
-        "f": "0",
-        "g": "1",
-        "h": "0",
-    }
     with RawClient(broker.address, HeaderType.JSON) as client:
-        header, _ = client.request(RequestCode.SEND_MESSAGE_V2, {**letters, "i": what}, b"x")
+        header, _ = client.request(RequestCode.SEND_MESSAGE_V2, in_letters(topic, i=what), b"x")
         assert header.code == ResponseCode.MESSAGE_ILLEGAL
         header, _ = client.request(PULL, as_text(pull_ext(topic)))
         assert header.code == ResponseCode.PULL_NOT_FOUND
+
+
+@pytest.mark.parametrize("ack", ["page_cache", "flushed"])
+def test_a_message_that_comes_alone_natively_gets_a_whole_receipt(broker: BrokerProcess, ack: str) -> None:
+    topic = f"alone_{ack}"
+    header = SendMessageHeader(
+        "PG", topic, 1, born_timestamp=1, properties="TAGS\x01a\x02", ack=AckLevel(ack)
+    )
+    with RawClient(broker.address) as client:
+        answer, _ = client.request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK), b"body")
+        result = SendMessageResult.from_ext(answer.ext)
+        assert (answer.code, result.queue_id, result.queue_offset, result.ack) == (0, 1, 0, ack)
+        _, physical_offset = decode_offset_message_id(result.msg_id)
+        deadline = time.monotonic() + 5
+        while True:  # it is shown once it is on the disk
+            viewed, data = client.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset})
+            if viewed.code == 0:
+                break
+            assert time.monotonic() < deadline
+        record = decode_record(data)
+        assert (record.body, record.store_timestamp_ms) == (b"body", result.store_timestamp)
+        config, body = client.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        assert config.code == 0
+        assert TopicConfig.from_json(body).write_queue_nums == 4, "the broker's own default"
+        header.ack = AckLevel.REPLICATED
+        answer, _ = client.request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK), b"x")
+        assert str(answer.remark).startswith("NO_REPLICA: ")
+        _, stats = client.request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        assert TopicStats.from_json(stats).offset_table[MessageQueue(topic, "broker-a", 1)].max_offset <= 1
 
 
 def test_a_pull_for_no_message_still_brings_one(broker: BrokerProcess, topic: str) -> None:

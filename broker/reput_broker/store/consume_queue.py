@@ -6,10 +6,10 @@ without waiting for the disk, and recovery checks it against what it can read (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,15 @@ from .sparse_file_queue import SparseFileQueue
 
 Column = Sequence[int] | NDArray[Any]
 """Integers of one field, one per message: a list, or an array of any integer type."""
+
+
+class QueueRest(NamedTuple):
+    """What a queue would be after a cut; all zero if nothing would be left."""
+
+    first_queue_offset: int
+    max_queue_offset: int
+    ext_is_lost: bool
+
 
 # Below this many messages packing them one by one is faster than NumPy's start-up costs.
 _ARRAY_THRESHOLD = 32
@@ -94,7 +103,7 @@ class ConsumeQueue:
         """
         self._files.load(after_crash=after_crash)
         if self._ext is not None:
-            self._ext.load()
+            self._ext.load(after_crash=after_crash)
         self.min_logic_offset = self._files.first_start
 
     # -- offsets -------------------------------------------------------------------------------------------
@@ -421,30 +430,40 @@ class ConsumeQueue:
 
     # -- cutting and expiring ------------------------------------------------------------------------------
 
-    def recover(
-        self,
-        *,
-        check_last: Callable[[ConsumeQueueUnit], bool] | None = None,
-        min_physical_offset: int = 0,
-    ) -> None:
-        """Find the end of the valid units after a start and cut off what follows.
+    def recover(self, *, min_physical_offset: int = 0) -> None:
+        """Find the end of the valid units after a start. Changes nothing; `settle` must follow, and `settle_ext`.
 
-        Extended entries are looked at, but left as they are: `settle_ext` must follow, unless `truncate_dirty` does or
-        `ext_is_lost`, and then the queue must be cut off at `min_physical_offset` and built anew.
+        Extended entries of `ext_is_lost` need the queue to be cut off at `min_physical_offset` and built anew.
 
         Args:
-            check_last: asked after a crash whether a unit is what the log says; only about the last unit, and only
-                if it may have been torn. None after a clean exit.
             min_physical_offset: where the log begins; extended entries of older messages may be gone.
         """
-        strays = self._files.drop_strays()
+        end, last = recovery.find_end(self._files)
+        self._files.end_at(end)
+        self.max_physical_offset = -1 if last is None else last.end_offset
+        self.min_logic_offset = self._files.first_start
+        self._time_cache.clear()
+        self._ext_end, self.ext_is_lost = self._ext_end_at(self._files.end, min_physical_offset)
+
+    def settle(self) -> None:
+        """Cut off what follows the end that `recover` found, and files that do not count."""
+        strays = self._files.drop_strays() + (0 if self._ext is None else self._ext.drop_strays())
         if strays:
             facts = {"topic": self.topic, "queue_id": self.queue_id, "files": strays}
             self._on_event("consume_queue_files_dropped", facts)
-        self.max_physical_offset = recovery.recover(self._files, check_last, self._report_cut)
-        self.min_logic_offset = self._files.first_start
-        self._time_cache.clear()
-        self._look_for_ext_end(min_physical_offset)
+        end = self._files.end
+        rewritten = self._files.settle()
+        if rewritten:
+            self._report_cut(end + rewritten, end)
+
+    def rest_before(self, physical_offset: int, min_physical_offset: int = 0) -> QueueRest:
+        """What `truncate_dirty` with the same arguments would leave. Changes nothing."""
+        files = self._files
+        end, last = recovery.find_end_before(files, physical_offset)
+        if last is None:
+            return QueueRest(0, 0, False)
+        _, ext_is_lost = self._ext_end_at(end, min_physical_offset)
+        return QueueRest(files.first_start // UNIT_BYTES, end // UNIT_BYTES, ext_is_lost)
 
     def truncate_dirty(
         self, physical_offset: int, *, quiet: bool = False, min_physical_offset: int = 0
@@ -454,22 +473,32 @@ class ConsumeQueue:
         `max_physical_offset` is then the end of the last unit left, or `physical_offset` if none is. `quiet` is for
         who puts the units back. Extended entries go with their units; see `recover` for `ext_is_lost`.
         """
-        report = _nobody if quiet else self._report_cut
-        self.max_physical_offset = recovery.truncate(self._files, physical_offset, report)
+        old_end = self._files.end
+        end, last = recovery.find_end_before(self._files, physical_offset)
+        if (self._files.cut(end) or end < old_end) and not quiet:
+            self._report_cut(old_end, end)
+        self.max_physical_offset = physical_offset if last is None else last.end_offset
         self.min_logic_offset = min(self.min_logic_offset, self._files.end)
         self._time_cache.clear()
-        self._look_for_ext_end(min_physical_offset)
+        self._ext_end, self.ext_is_lost = self._ext_end_at(self._files.end, min_physical_offset)
         self.settle_ext()
 
-    def _look_for_ext_end(self, min_physical_offset: int) -> None:
-        """Find where the extended entries end that the queue holds the addresses of."""
+    def _ext_end_at(self, end: int, min_physical_offset: int) -> tuple[int, bool]:
+        """Where the extended entries end whose addresses lie before a position, and whether any of them is lost.
+
+        Their files have no gap, so it is enough to look at the first and the last that a message in the log needs.
+        """
         ext = self._ext
         if ext is None:
-            return
-        last = recovery.last_address(self._files)
-        end = None if last is None else ext.end_of(last.tags_code)
-        self._ext_end = end or 0
-        self.ext_is_lost = last is not None and end is None and last.physical_offset >= min_physical_offset
+            return 0, False
+        last = recovery.last_address(self._files, end)
+        if last is None:
+            return 0, False
+        found = ext.end_of(last.tags_code)
+        if last.physical_offset < min_physical_offset:
+            return found or 0, False
+        first = recovery.first_address(self._files, end, min_physical_offset)
+        return found or 0, found is None or (first is not None and ext.end_of(first.tags_code) is None)
 
     def settle_ext(self) -> None:
         """Cut extended entries off behind the last that the queue knows of; nothing is done if that one is lost."""
@@ -519,10 +548,16 @@ class ConsumeQueue:
             return 0
         return search.first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
 
-    def delete_expired(self, min_physical_offset: int) -> int:
+    def delete_expired(self, min_physical_offset: int, durable_offset: int) -> int:
         """Correct the minimum, then delete the oldest files whose last record has left the log, never the last file.
 
-        Blocks; may run in a worker thread beside everything else. Every removal is durable before the next.
+        Nor one that nothing durable follows: a power cut would leave a queue that has forgotten how far it had come,
+        and gives its offsets again. Blocks; may run in a worker thread beside everything else. Every removal is durable
+        before the next.
+
+        Args:
+            min_physical_offset: where the log begins.
+            durable_offset: records before this log offset are on the disk, and so are their units.
 
         Returns:
             How many files were deleted.
@@ -537,7 +572,12 @@ class ConsumeQueue:
             while not files.is_empty and files.first_start < files.last_start:
                 start = files.first_start
                 last_unit = unpack_unit(files.read(start + files.file_size - UNIT_BYTES, UNIT_BYTES))
-                if last_unit.physical_offset >= min_physical_offset or not files.drop_first():
+                next_unit = unpack_unit(files.read(start + files.file_size, UNIT_BYTES))
+                if (
+                    last_unit.physical_offset >= min_physical_offset
+                    or next_unit.end_offset > durable_offset
+                    or not files.drop_first()
+                ):
                     break
                 self._time_cache.pop(start, None)
                 deleted += 1
@@ -576,10 +616,6 @@ class ConsumeQueue:
         if self._ext is not None:
             self._ext.flush()
         return self._files.flush()
-
-
-def _nobody(_old_end: int, _new_end: int) -> None:
-    """Takes a report that is of no interest."""
 
 
 def _plain(column: Column) -> Sequence[int]:

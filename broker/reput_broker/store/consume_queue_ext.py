@@ -60,13 +60,19 @@ class ConsumeQueueExt:
         self._files = SparseFileQueue(directory, file_size, cache)
         self._bit_map_bytes = bit_map_bytes
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find the files; `cut` must follow before anything is put.
+
+        After a crash the files behind a gap do not count: `drop_strays` removes them, as `SparseFileQueue.load` says.
 
         Raises:
             ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
         """
-        self._files.load()
+        self._files.load(after_crash=after_crash)
+
+    def drop_strays(self) -> int:
+        """Delete the files that `load` found behind a gap, durably; return how many there were."""
+        return self._files.drop_strays()
 
     @property
     def directory(self) -> Path:

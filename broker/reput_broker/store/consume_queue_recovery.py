@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,14 @@ from .sparse_file_queue import RECOVERED_FILES, SparseFileQueue
 
 _CHUNK_UNITS = 16_384
 
-# A power cut keeps or loses whole sectors, a killed write stops between pages, which are several sectors.
-_SECTOR_BYTES = 512
+
+class UnitsEnd(NamedTuple):
+    """Where the units of a queue end that are worth keeping."""
+
+    position: int
+    """Logic position; the start of the first file if none is."""
+    last: ConsumeQueueUnit | None
+    """The last of them."""
 
 
 class _Valid(NamedTuple):
@@ -22,37 +27,23 @@ class _Valid(NamedTuple):
     last: ConsumeQueueUnit | None
 
 
-def recover(
-    files: SparseFileQueue,
-    check_last: Callable[[ConsumeQueueUnit], bool] | None,
-    report_cut: Callable[[int, int], None],
-) -> int:
-    """Cut a just loaded queue off after its valid units; return the end of the last one's record, -1 without any.
+def find_end(files: SparseFileQueue) -> UnitsEnd:
+    """Find where the valid units of a just loaded queue end.
 
-    Scans the last three files. A unit is valid with a physical offset >= 0 and a size > 0. The last valid one can
-    be torn, with its end still zero, if it straddles a sector boundary; then `check_last` decides. A queue that
-    holds nothing but pre-blank units is emptied: in RocketMQ it would pass for one that has indexed 2 GiB.
+    Scans the last three files. A unit is valid with a physical offset >= 0 and a size > 0. A queue that holds nothing
+    but pre-blank units has none: in RocketMQ it would pass for one that has indexed 2 GiB.
     """
     if files.is_empty:
-        return -1
+        return UnitsEnd(0, None)
     begin = max(files.first_start, files.last_start - (RECOVERED_FILES - 1) * files.file_size)
     end, last = _valid_until(files, begin, files.end, None)
     if last is None and end > files.first_start:
         last = _unit_before(files, end)
-    if last is not None and check_last is not None and _may_be_torn(files, end) and not check_last(last):
-        end -= UNIT_BYTES
-        last = _unit_before(files, end) if end > files.first_start else None
-    if last is None or last.is_pre_blank:
-        end, last = files.first_start, None
-    rewritten = files.cut(end)
-    if rewritten:
-        report_cut(end + rewritten, end)
-    return last.end_offset if last is not None else -1
+    return _without_blanks(files, end, last)
 
 
-def truncate(files: SparseFileQueue, physical_offset: int, report_cut: Callable[[int, int], None]) -> int:
-    """Cut a queue off before the first unit at or after a physical offset; return the new end of the indexed log."""
-    old_end = files.end
+def find_end_before(files: SparseFileQueue, physical_offset: int) -> UnitsEnd:
+    """Find where the valid units of records before a physical offset end: the first other one ends the queue."""
     end, last = files.first_start, None
     start = files.last_start
     while not files.is_empty and start >= files.first_start:
@@ -61,19 +52,20 @@ def truncate(files: SparseFileQueue, physical_offset: int, report_cut: Callable[
         if last is not None:
             break
         start -= files.file_size
+    return _without_blanks(files, end, last)
+
+
+def _without_blanks(files: SparseFileQueue, end: int, last: ConsumeQueueUnit | None) -> UnitsEnd:
     if last is None or last.is_pre_blank:
-        end, last = files.first_start, None
-    if files.cut(end) or end < old_end:
-        report_cut(old_end, end)
-    return last.end_offset if last is not None else physical_offset
+        return UnitsEnd(files.first_start, None)
+    return UnitsEnd(end, last)
 
 
-def last_address(files: SparseFileQueue) -> ConsumeQueueUnit | None:
-    """Return the last unit that holds the address of an extended entry; None if none does.
+def last_address(files: SparseFileQueue, end: int) -> ConsumeQueueUnit | None:
+    """Return the last unit before a position that holds the address of an extended entry; None if none does.
 
     Looks at the last unit first. Where extended entries have only just been turned on it goes on to the first.
     """
-    end = files.end
     count = 1
     while end > files.first_start:
         inside = end - (end - 1) // files.file_size * files.file_size
@@ -84,6 +76,23 @@ def last_address(files: SparseFileQueue) -> ConsumeQueueUnit | None:
             at = int(addresses[-1]) * UNIT_BYTES
             return unpack_unit(data[at : at + UNIT_BYTES])
         end = start
+        count = _CHUNK_UNITS
+    return None
+
+
+def first_address(files: SparseFileQueue, end: int, min_physical_offset: int) -> ConsumeQueueUnit | None:
+    """Return the first unit before a position that holds the address of an extended entry and whose record is there."""
+    position = files.first_start
+    count = 1
+    while position < end:
+        in_file = files.file_size - position % files.file_size
+        data = files.read(position, min(count * UNIT_BYTES, in_file, end - position))
+        units = np.frombuffer(data, UNIT_DTYPE)
+        wanted = (units["tags_code"] <= MAX_ADDRESS) & (units["physical_offset"] >= min_physical_offset)
+        if wanted.any():
+            at = int(wanted.argmax()) * UNIT_BYTES
+            return unpack_unit(data[at : at + UNIT_BYTES])
+        position += len(data)
         count = _CHUNK_UNITS
     return None
 
@@ -109,9 +118,3 @@ def _valid_until(files: SparseFileQueue, position: int, stop: int, physical_limi
 
 def _unit_before(files: SparseFileQueue, end: int) -> ConsumeQueueUnit:
     return unpack_unit(files.read(end - UNIT_BYTES, UNIT_BYTES))
-
-
-def _may_be_torn(files: SparseFileQueue, end: int) -> bool:
-    # File sizes need not be a multiple of a sector, so count from the start of the file.
-    inside = (end - 1) % files.file_size
-    return (inside - UNIT_BYTES + 1) // _SECTOR_BYTES != inside // _SECTOR_BYTES

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from .consume_queue import ConsumeQueue
 from .consume_queue_ext import ConsumeQueueExt
-from .consume_queue_unit import ConsumeQueueUnit
 from .file_io import sync_directory
 from .options import StoreOptions
 from .queue_files import QueueFileCache
@@ -35,7 +34,7 @@ class ConsumeQueueTable:
     def load(self, *, after_crash: bool = False) -> None:
         """Find every queue on the disk: a directory is a topic, a numeric directory in it a queue.
 
-        After a crash files behind a gap do not count; `recover` removes them.
+        Nothing is changed. After a crash files behind a gap do not count; `settle` removes them.
 
         Raises:
             ForeignFile, StoreDamaged: a queue's files do not fit the configured size or have a gap.
@@ -46,7 +45,7 @@ class ConsumeQueueTable:
             for topic, queue_id in _queues_below(self._options.consume_queue_ext_dir):
                 if (topic, queue_id) not in self._queues:
                     self._orphans.append(self._make_ext(topic, queue_id))
-                    self._orphans[-1].load()
+                    self._orphans[-1].load(after_crash=after_crash)
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, new and without files if there is none. Nothing is written for it yet."""
@@ -89,21 +88,20 @@ class ConsumeQueueTable:
 
     # -- over all queues -----------------------------------------------------------------------------------
 
-    def recover(
-        self,
-        *,
-        check_last: Callable[[ConsumeQueue, ConsumeQueueUnit], bool] | None = None,
-        min_physical_offset: int = 0,
-    ) -> None:
-        """Recover every queue; see `ConsumeQueue.recover` for what must follow.
+    def recover(self, min_physical_offset: int = 0) -> None:
+        """Find where every queue ends; nothing is changed. See `ConsumeQueue.recover` for what must follow.
 
         Args:
-            check_last: asked after a crash whether a queue's last unit, if it may be torn, is what the log says.
             min_physical_offset: where the log begins.
         """
         for queue in self.queues():
-            check = None if check_last is None else _for_queue(check_last, queue)
-            queue.recover(check_last=check, min_physical_offset=min_physical_offset)
+            queue.recover(min_physical_offset=min_physical_offset)
+
+    def settle(self) -> None:
+        """Cut off what follows the end of every queue, and the extended entries that belong to none."""
+        for queue in self.queues():
+            queue.settle()
+        self.settle_ext()
 
     @property
     def ext_is_lost(self) -> bool:
@@ -116,6 +114,7 @@ class ConsumeQueueTable:
             queue.settle_ext()
         orphans, self._orphans = self._orphans, []
         for ext in orphans:
+            ext.drop_strays()
             ext.destroy()
 
     def truncate_dirty(self, physical_offset: int, min_physical_offset: int = 0) -> None:
@@ -200,9 +199,3 @@ def _queues_below(root: Path) -> list[tuple[str, int]]:
         for queue in sorted(topic.iterdir())
         if queue.is_dir() and queue.name.isascii() and queue.name.isdecimal()
     ]
-
-
-def _for_queue(
-    check: Callable[[ConsumeQueue, ConsumeQueueUnit], bool], queue: ConsumeQueue
-) -> Callable[[ConsumeQueueUnit], bool]:
-    return lambda unit: check(queue, unit)

@@ -15,7 +15,7 @@ import numpy as np
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.consume_queue_unit import Units
-from reput_broker.store.get_message import LogWindow, first_damaged, select_few
+from reput_broker.store.get_message import LogWindow, first_damaged, select_few, spans_files
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.results import Extent, GetMessageResult, TransferLimits
 from reput_broker.store.status import GetStatus
@@ -72,7 +72,7 @@ class FilteredGet:
         self._filter = sql_filter
         self._limits = limits
         self._effort = 0
-        self._held = HeldExtents(log, _one_of_each_file(log, units, window))
+        self._held = HeldExtents(log, _one_of_each_file(units, window))
 
     def run(self) -> GetMessageResult:
         """Look; before `release`.
@@ -89,9 +89,10 @@ class FilteredGet:
             self._limits,
             self._accepts,
         )
-        looked_at = self._units[: selection.scanned]
-        if selection.missing and (damaged := first_damaged(looked_at, self._window)) is not None:
-            raise self._queue.damaged(self._offset + damaged)
+        if selection.missing or spans_files(selection.extents, self._window):
+            damaged = first_damaged(self._units[: selection.scanned], self._window)
+            if damaged is not None:
+                raise self._queue.damaged(self._offset + damaged)
         next_begin = self._offset + selection.scanned
         if not selection.taken:
             status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
@@ -144,10 +145,10 @@ class FilteredGet:
         self.release()
 
 
-def _one_of_each_file(log: CommitLog, units: Units, window: LogWindow) -> list[Extent]:
+def _one_of_each_file(units: Units, window: LogWindow) -> list[Extent]:
     """Return an extent in every file of the log that the units lead to."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     present = (offsets >= window.min_offset) & (sizes > 0) & (offsets + sizes <= window.max_offset)
-    _, firsts = np.unique(offsets[present] // log.file_size, return_index=True)
+    _, firsts = np.unique(offsets[present] // window.file_size, return_index=True)
     return [Extent(int(offset), 0) for offset in offsets[present][firsts]]

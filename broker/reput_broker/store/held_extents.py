@@ -78,7 +78,7 @@ class HeldExtents:
         if not cold:
             view = self._view
             if view is None:
-                view = self._view = file.slice(0, file.wrote_position)
+                view = self._view = file.slice(0, file.read_position)
             return properties_of(view, position, size)
         if size <= _READ_WHOLE_BYTES_MAX:
             return properties_of(file.read_held(position, size), 0, size)

@@ -5,149 +5,208 @@ they are not alone: the offsets of one queue follow each other in the log, and t
 A record that leaves a gap in its queue, or that another queue entry claims, has had its identity changed, and the start
 is refused. Where records and entries disagree and nothing speaks against the records, it is the entries that are wrong:
 they are derived, and made anew.
+
+The walk over the log (`log_walk`) tells what it finds, so that this costs no second reading.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.log_walk import QueuedRecords
 from reput_broker.store.recovery import REPAIR_REMEDY
-from reput_broker.store.reput import Reput
-from reput_broker.store.stats import StoreStats
+
+Queue = tuple[str, int]
+IntArray = NDArray[np.int64]
 
 
-def queues_agree(
-    log: CommitLog,
-    queues: ConsumeQueueTable,
-    deleted: DeletedTopics,
-    from_offset: int,
-    end_offset: int,
-    *,
-    entries_until: int,
-) -> bool:
-    """Check the records of the log's bytes `[from_offset, end_offset)`, all of them sound. Changes nothing.
+class _Run(NamedTuple):
+    """Records of one queue whose queue offsets follow each other."""
+
+    queue: Queue
+    first: int
+    offsets: IntArray
+    """Where they lie in the log."""
+    sizes: IntArray
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.offsets)
+
+
+class IdentityCheck:
+    """Compares the records of a walk with each other and with the queues' entries. Changes nothing.
 
     Args:
         log: just loaded.
-        queues: just loaded; their entries are read, wherever they end.
+        queues: recovered, but not cut yet.
         deleted: records that do not count.
-        from_offset: where a record starts.
-        end_offset: where the last one ends.
+        from_offset: where the walk begins.
         entries_until: every record before this log offset has its entry on the disk.
-
-    Returns:
-        Whether every entry that is certain is right.
-
-    Raises:
-        StoreDamaged: a record is not the message that its queue has there.
     """
-    check = _IdentityCheck(log, queues, from_offset, min(entries_until, end_offset))
-    reput = Reput(
-        log,
-        [check],
-        deleted,
-        StoreStats(),
-        limit=lambda: end_offset,
-        position=from_offset,
-        levels_ms=(),
-    )
-    while reput.step():
-        pass
-    return check.agrees
-
-
-class _IdentityCheck:
-    """The dispatcher that compares instead of writing."""
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueueTable, from_offset: int, entries_until: int
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        deleted: DeletedTopics,
+        from_offset: int,
+        entries_until: int,
     ) -> None:
         self.agrees = True
+        """Whether every entry that is certain is right, as far as the walk has come."""
+        self.first: dict[Queue, tuple[int, int]] = {}
+        """Queue offset and log offset of the first record of each queue that the walk met."""
+        self.ends_at_mark: dict[Queue, tuple[int, bool]] = {}
+        """Where each of these queues ends at `entries_until`, and whether it began anew on the way there."""
         self._log = log
         self._queues = queues
+        self._deleted = deleted
         self._from_offset = from_offset
         self._entries_until = entries_until
-        self._next: dict[tuple[str, int], int] = {}
-        self._claims: dict[tuple[int, int], str] | None = None
+        self._next: dict[Queue, int] = {}
 
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """Compare every record of the batch."""
-        for rows in batch.queues:
-            if int(rows.physical_offsets[0]) < self._entries_until:
-                self._compare(rows)
-            self._follow(rows)
+    def saw(self, records: QueuedRecords) -> None:
+        """Compare what the walk found next.
 
-    def _follow(self, rows: QueueRows) -> None:
-        key = (rows.topic, rows.queue_id)
-        first = rows.first_queue_offset
-        # Before the log's first byte nothing has been: every queue counts from 0 there.
-        expected = self._next.get(key, 0 if self._from_offset == 0 else None)
-        if expected is not None and first > expected:
-            self._refuse(rows, 0, f"but the record before it in that queue is message {expected - 1}")
+        Raises:
+            StoreDamaged: a record is not the message that its queue has there.
+        """
+        runs = list(self._runs_of(records))
+        # Entries first: where a record claims to be in another queue, they name it, a gap names the one behind it.
+        self._compare([run for run in runs if run.offsets[0] < self._entries_until])
+        for run in runs:
+            self._follow(run)
+
+    def goes_on_with(self, later: IdentityCheck) -> None:
+        """Check that the records of a later walk follow those of this one.
+
+        Raises:
+            StoreDamaged: a queue has a gap between both.
+        """
+        for queue, (first, offset) in later.first.items():
+            self._check_order(queue, first, offset)
+
+    def _runs_of(self, records: QueuedRecords) -> Iterator[_Run]:
+        hides = bool(len(self._deleted))
+        for (topic_bytes, queue_id), rows in records.items():
+            topic = topic_bytes.decode()
+            if hides:
+                rows = rows[rows[:, 1] >= self._deleted.end_offset(topic)]
+                if not len(rows):
+                    continue
+            breaks = (np.flatnonzero(np.diff(rows[:, 0]) != 1) + 1).tolist()
+            for start, stop in pairwise([0, *breaks, len(rows)]):
+                part = rows[start:stop]
+                yield _Run((topic, queue_id), int(part[0, 0]), part[:, 1], part[:, 2])
+
+    # -- with each other -------------------------------------------------------------------------------------
+
+    def _follow(self, run: _Run) -> None:
+        queue, first = run.queue, run.first
+        offset = int(run.offsets[0])
+        self._check_order(queue, first, offset)
+        self.first.setdefault(queue, (first, offset))
         # A topic that was deleted counts from 0 again. Offsets that are taken are an old broker's fault.
-        known = 0 if expected is None or first == 0 else expected
-        self._next[key] = max(known, rows.end_queue_offset)
+        known = 0 if first == 0 else self._next.get(queue, 0)
+        self._next[queue] = max(known, run.end)
+        certain = int(np.searchsorted(run.offsets, self._entries_until))
+        if certain:
+            end, anew = self.ends_at_mark.get(queue, (0, False))
+            end, anew = (0, True) if first == 0 else (end, anew)
+            self.ends_at_mark[queue] = (max(end, first + certain), anew)
 
-    def _compare(self, rows: QueueRows) -> None:
-        queue = self._queues.get(rows.topic, rows.queue_id)
-        places = np.asarray(rows.physical_offsets, np.int64)
-        sizes = np.asarray(rows.sizes, np.int64)
-        same = np.zeros(len(places), np.bool_)
+    def _check_order(self, queue: Queue, first: int, offset: int) -> None:
+        # Before the log's first byte nothing has been: every queue counts from 0 there.
+        expected = self._next.get(queue, 0 if self._from_offset == 0 else None)
+        if expected is not None and first > expected:
+            self._refuse(
+                queue, first, offset, f"but the record before it in that queue is message {expected - 1}"
+            )
+
+    # -- with the entries ------------------------------------------------------------------------------------
+
+    def _compare(self, runs: list[_Run]) -> None:
+        missed: list[tuple[_Run, int]] = []
+        for run in runs:
+            same = self._has_entries(run)
+            wrong = np.flatnonzero(~same & (run.offsets < self._entries_until))
+            missed += [(run, index) for index in wrong.tolist()]
+        if not missed:
+            return
+        self.agrees = False
+        places = [int(run.offsets[index]) for run, index in missed]
+        claims = self._claims(min(places), max(places))
+        for (run, index), place in zip(missed, places, strict=True):
+            claim = claims.get((place, int(run.sizes[index])))
+            if claim is not None:
+                (topic, queue_id), number = claim
+                self._refuse(
+                    run.queue,
+                    run.first + index,
+                    place,
+                    f"but it is entry {number} of queue {queue_id} of topic {topic} that points at it",
+                )
+
+    def _has_entries(self, run: _Run) -> NDArray[np.bool_]:
+        """Which records of a run their queue's entries point at."""
+        same = np.zeros(len(run.offsets), np.bool_)
+        queue = self._queues.get(*run.queue)
         done = 0
-        while queue is not None and done < len(places):
-            at = rows.first_queue_offset + done
-            units = queue.read_units(at, len(places) - done)
+        while queue is not None and done < len(same):
+            at = run.first + done
+            units = queue.read_units(at, len(same) - done)
             if not len(units):
                 if at >= queue.min_queue_offset:
                     break
                 done += queue.min_queue_offset - at
                 continue
             stop = done + len(units)
-            same[done:stop] = (units["physical_offset"] == places[done:stop]) & (
-                units["size"] == sizes[done:stop]
+            same[done:stop] = (units["physical_offset"] == run.offsets[done:stop]) & (
+                units["size"] == run.sizes[done:stop]
             )
             done = stop
-        for index in np.flatnonzero(~same & (places < self._entries_until)).tolist():
-            self.agrees = False
-            claim = self._claim(int(places[index]), int(sizes[index]))
-            if claim:
-                self._refuse(rows, index, f"but it is {claim} that points at it")
+        return same
 
-    def _claim(self, physical_offset: int, size: int) -> str:
-        """Which queue entry points at a record, in words; empty if none does."""
-        if self._claims is None:
-            self._claims = {}
-            for queue in self._queues:
-                if not queue.has_files:
-                    continue
-                position, end = queue.min_queue_offset, queue.max_queue_offset
-                while position < end and len(units := queue.read_units(position, end - position)):
-                    wanted = np.flatnonzero(
-                        (units["physical_offset"] >= self._from_offset) & (units["size"] > 0)
-                    )
-                    for index in wanted.tolist():
-                        unit = units[index]
-                        place = int(unit["physical_offset"]), int(unit["size"])
-                        self._claims[place] = (
-                            f"entry {position + index} of queue {queue.queue_id} of topic {queue.topic}"
-                        )
-                    position += len(units)
-        return self._claims.get((physical_offset, size), "")
+    def _claims(self, low: int, high: int) -> dict[tuple[int, int], tuple[Queue, int]]:
+        """Which queue entries point into `[low, high]` of the log: log offset and size to queue and queue offset."""
+        claims: dict[tuple[int, int], tuple[Queue, int]] = {}
+        for queue in self._queues:
+            for number, units in _entries_between(queue, low, high):
+                wanted = (units["physical_offset"] >= low) & (units["physical_offset"] <= high)
+                for index in np.flatnonzero(wanted & (units["size"] > 0)).tolist():
+                    unit = units[index]
+                    place = int(unit["physical_offset"]), int(unit["size"])
+                    claims[place] = (queue.topic, queue.queue_id), number + index
+        return claims
 
-    def _refuse(self, rows: QueueRows, index: int, contradiction: str) -> None:
-        offset = int(rows.physical_offsets[index])
+    def _refuse(self, queue: Queue, message: int, offset: int, contradiction: str) -> None:
         file = self._log.files.find_by_offset(offset)
         assert file is not None, "it was read from there"
-        message = rows.first_queue_offset + index
+        topic, queue_id = queue
         raise StoreDamaged(
             file.path,
             offset - file.base_offset,
-            f"the record there says that it is message {message} of queue {rows.queue_id} of topic {rows.topic} "
+            f"the record there says that it is message {message} of queue {queue_id} of topic {topic} "
             f"(log offset {offset}), {contradiction}",
             REPAIR_REMEDY,
         )
+
+
+def _entries_between(queue: ConsumeQueue, low: int, high: int) -> Iterator[tuple[int, NDArray[np.void]]]:
+    """The entries of a queue from the first at or after one log offset to the last at or before another, in pieces."""
+    position = max(queue.queue_offset_of(low), queue.min_queue_offset)
+    end = min(queue.queue_offset_of(high + 1), queue.max_queue_offset)
+    while position < end and len(units := queue.read_units(position, end - position)):
+        yield position, units
+        position += len(units)

@@ -6,14 +6,21 @@ before a cut can come back to life there.
 
 The body's checksum does not cover what follows the body. So of a record that is not known to be flushed more is asked:
 a power cut leaves zeros where a page was lost, and topic and properties must not look like that.
+
+Which message of which queue every record says it is goes to a `RecordSink` on the way, so that one reading answers both
+questions that a start has.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
 
 from reput_broker.store.mapped_file import MappedFile
 from reput_protocol.record_layout import (
@@ -26,8 +33,11 @@ from reput_protocol.record_layout import (
     I32,
     I64,
     MAGIC_V1,
+    QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
+    TRANSACTION_BITS,
+    TRANSACTION_COMMIT,
 )
 from reput_protocol.record_scan import ScanStatus, locate, scan_record
 
@@ -35,10 +45,30 @@ _FRONT_TO_SYS_FLAG = struct.Struct(">iiiiiqqi")
 _BODY_SIZE_AT = HEAD_BYTES - 4
 _UNDERSCORE = 0x5F
 _TOPIC_BYTES_MAX = 255
+_TOPIC_BYTES_V2 = 128
+"""A topic of so many bytes is in records of version 2 only."""
 SECTOR_BYTES = 512
 _ZERO_SECTOR = bytes(SECTOR_BYTES)
 _UNTRUSTED: Final = "its properties hold zeros where a lost page would leave them"
+_BYTES_AT_ONCE = 64 << 20
+_NO_COMMON_RECORD: Final = HOST_BITS | TRANSACTION_BITS
 _MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+
+
+QueuedRecords = Mapping[tuple[bytes, int], NDArray[np.int64]]
+"""Records by topic and queue id, in log order: rows of queue offset, physical offset, size. Records that get no queue
+entry are left out."""
+
+
+class RecordSink(Protocol):
+    """Told what a walk found."""
+
+    def saw(self, records: QueuedRecords) -> None:
+        """Sound records that follow those of the call before.
+
+        Raises:
+            StoreDamaged: they cannot be what they say; that ends the walk.
+        """
 
 
 class FileWalk(NamedTuple):
@@ -55,90 +85,145 @@ class FileWalk(NamedTuple):
     """What is wrong at `end_position`; empty if a blank record or the end of the file is there."""
 
 
-def walk_file(file: MappedFile, *, check_crc: bool, flushed_offset: int) -> FileWalk:
+def walk_file(file: MappedFile, sink: RecordSink, *, check_crc: bool, flushed_offset: int) -> FileWalk:
     """Check record after record from the start of a file; `wrote_position` must cover the whole file.
 
     Args:
         file: the file, which only recovery uses now.
+        sink: told about the sound ones.
         check_crc: verify checksums.
         flushed_offset: records that end after this log offset may have lost pages.
+
+    Raises:
+        StoreDamaged: by the sink.
     """
     held = file.hold()
     assert held, "recovery owns the files"
     try:
         with file.slice(0, file.size) as view:
-            return _walk(view, file.base_offset, check_crc, flushed_offset - file.base_offset)
+            return _Walk(view, file.base_offset, sink).run(check_crc, flushed_offset - file.base_offset)
     finally:
         file.release()
 
 
-def _walk(view: memoryview, base_offset: int, check_crc: bool, trusted: int) -> FileWalk:
-    """The loop of `walk_file`; the common kind of record is checked in place, any other by `locate`."""
-    size = len(view)
-    position = 0
-    last = -1
-    records = 0
-    reason = ""
-    topics: set[bytes] = set()
-    head_of = _FRONT_TO_SYS_FLAG.unpack_from
-    length_of = I16.unpack_from
-    body_size_of = I32.unpack_from
-    while size - position >= RECORD_BYTES_MIN:
-        total, magic, crc, queue_id, _, _, named_offset, sys_flag = head_of(view, position)
-        end = position + total
-        if (
-            magic == MAGIC_V1
-            and named_offset == base_offset + position
-            and not sys_flag & HOST_BITS
-            and queue_id >= 0
-            and total >= RECORD_BYTES_MIN
-            and end <= trusted
-            and end <= size
-            and view[end - 20] != _UNDERSCORE
-        ):
-            body = position + HEAD_BYTES
-            body_end = body + body_size_of(view, position + _BODY_SIZE_AT)[0]
-            if body <= body_end < end - 3:
-                properties = body_end + 3 + view[body_end]
-                if (
-                    properties <= end
-                    and length_of(view, properties - 2)[0] == end - properties
-                    and (not check_crc or crc32(view[body:body_end]) & 0x7FFF_FFFF == crc)
-                    and view[body_end + 1 : properties - 2].tobytes() in topics
-                ):
-                    last = position
-                    position = end
-                    records += 1
-                    continue
-        scan, parts = locate(view, position, size, check_crc=check_crc)
-        if parts is None:
-            break
-        end = position + scan.size
-        topic = view[parts.topic : parts.topic + parts.topic_size].tobytes()
-        if named_offset != base_offset + position:
-            reason = f"the record there says that it belongs at log offset {named_offset}"
-        elif not can_be_topic(topic):
-            reason = f"the record there has topic {topic[:80]!r}"
-        elif end > trusted and has_lost_sector(view, parts.properties, end):
-            reason = _UNTRUSTED
-        if reason:
-            return FileWalk(records, position, last, False, reason)
-        if parts.topic_size < 128:
-            topics.add(topic)
-        last = position
-        position = end
-        records += 1
-    if position == size:
-        return FileWalk(records, position, last, False, "")
-    scan, _ = locate(view, position, size, check_crc=check_crc)
-    if scan.status is ScanStatus.BLANK:
+class _Walk:
+    """One walk over the bytes of a file."""
+
+    def __init__(self, view: memoryview, base_offset: int, sink: RecordSink) -> None:
+        self._view = view
+        self._base_offset = base_offset
+        self._sink = sink
+        self._found: dict[tuple[bytes, int], list[int]] = {}
+        """Of queues met so far: where the records start that the sink has not been told of."""
+        self._common: dict[tuple[bytes, int], list[int]] = {}
+        """The same lists, of the queues whose topics records of version 1 can have."""
+        self._records = 0
+
+    def run(self, check_crc: bool, trusted: int) -> FileWalk:
+        """Walk; the common kind of record is checked in place, any other by `locate`."""
+        view, base_offset, common = self._view, self._base_offset, self._common
+        size = len(view)
+        position = 0
+        last = -1
+        tell_at = _BYTES_AT_ONCE
+        head_of = _FRONT_TO_SYS_FLAG.unpack_from
+        length_of = I16.unpack_from
+        body_size_of = I32.unpack_from
+        while size - position >= RECORD_BYTES_MIN:
+            total, magic, crc, queue_id, _, _, named_offset, sys_flag = head_of(view, position)
+            end = position + total
+            if (
+                magic == MAGIC_V1
+                and named_offset == base_offset + position
+                and not sys_flag & _NO_COMMON_RECORD
+                and total >= RECORD_BYTES_MIN
+                and end <= trusted
+                and end <= size
+                and view[end - 20] != _UNDERSCORE
+            ):
+                body = position + HEAD_BYTES
+                body_end = body + body_size_of(view, position + _BODY_SIZE_AT)[0]
+                if body <= body_end < end - 3:
+                    properties = body_end + 3 + view[body_end]
+                    if (
+                        properties <= end
+                        and length_of(view, properties - 2)[0] == end - properties
+                        and (not check_crc or crc32(view[body:body_end]) & 0x7FFF_FFFF == crc)
+                    ):
+                        rows = common.get((view[body_end + 1 : properties - 2].tobytes(), queue_id))
+                        if rows is not None:
+                            rows.append(position)
+                            last = position
+                            position = end
+                            if position >= tell_at:
+                                self._tell()
+                                tell_at = position + _BYTES_AT_ONCE
+                            continue
+            scan, parts = locate(view, position, size, check_crc=check_crc)
+            if parts is None:
+                break
+            end = position + scan.size
+            topic = view[parts.topic : parts.topic + parts.topic_size].tobytes()
+            reason = ""
+            if named_offset != base_offset + position:
+                reason = f"the record there says that it belongs at log offset {named_offset}"
+            elif not can_be_topic(topic):
+                reason = f"the record there has topic {topic[:80]!r}"
+            elif end > trusted and has_lost_sector(view, parts.properties, end):
+                reason = _UNTRUSTED
+            if reason:
+                self._tell()
+                return FileWalk(self._records, position, last, False, reason)
+            if sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT):
+                rows = self._found.setdefault((topic, queue_id), [])
+                rows.append(position)
+                if len(topic) < _TOPIC_BYTES_V2:
+                    common[topic, queue_id] = rows
+            else:
+                self._records += 1
+            last = position
+            position = end
+        self._tell()
+        ends_with_blank, reason = self._judge_end(position, check_crc)
+        return FileWalk(self._records, position, last, ends_with_blank, reason)
+
+    def _judge_end(self, position: int, check_crc: bool) -> tuple[bool, str]:
+        """Whether a blank record lies where the records end, and what is wrong there."""
+        size = len(self._view)
+        if position == size:
+            return False, ""
+        scan, _ = locate(self._view, position, size, check_crc=check_crc)
+        if scan.status is not ScanStatus.BLANK:
+            return False, scan.reason or "no record is there"
         if scan.size == size - position:
-            return FileWalk(records, position, last, True, "")
-        reason = (
-            f"a blank record there speaks of {scan.size} bytes, but {size - position} are left in the file"
+            return True, ""
+        return (
+            False,
+            f"a blank record there speaks of {scan.size} bytes, but {size - position} are left in the file",
         )
-        return FileWalk(records, position, last, False, reason)
-    return FileWalk(records, position, last, False, scan.reason or "no record is there")
+
+    def _tell(self) -> None:
+        """Hand over what was found since the last time."""
+        told = self._take_found()
+        if told:
+            self._sink.saw(told)
+
+    def _take_found(self) -> dict[tuple[bytes, int], NDArray[np.int64]]:
+        size = len(self._view)
+        # Numbers at every byte of the file, to pick those from where records start.
+        sizes = np.ndarray((size - 3,), ">i4", self._view, strides=(1,))
+        queue_offsets = np.ndarray((size - 7,), ">i8", self._view, strides=(1,))
+        told: dict[tuple[bytes, int], NDArray[np.int64]] = {}
+        for queue, starts in self._found.items():
+            if starts:
+                positions = np.array(starts, np.int64)
+                table = told[queue] = np.empty((len(starts), 3), np.int64)
+                table[:, 0] = queue_offsets[positions + QUEUE_OFFSET_AT]
+                table[:, 1] = positions + self._base_offset
+                table[:, 2] = sizes[positions]
+                self._records += len(starts)
+                starts.clear()
+        return told
 
 
 def can_be_topic(topic: bytes) -> bool:

@@ -22,7 +22,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.log_walk import find_sound_record_after, first_record_timestamp, walk_file
+from reput_broker.store.log_walk import (
+    RecordSink,
+    find_sound_record_after,
+    first_record_timestamp,
+    walk_file,
+)
 from reput_broker.store.mapped_file import MappedFile
 
 REPAIR_REMEDY = (
@@ -74,20 +79,28 @@ def find_log_end(
     files: Sequence[MappedFile],
     start_index: int,
     evidence: FlushEvidence,
+    sink: RecordSink,
     *,
     check_crc: bool,
 ) -> LogEnd:
     """Check the records from a file on and find where they end. Changes nothing.
 
+    Args:
+        files: the files of the log.
+        start_index: number of the file to begin with.
+        evidence: what is known of how far the log had been flushed.
+        sink: told about every sound record.
+        check_crc: verify checksums.
+
     Raises:
-        StoreDamaged: they end where flushed records should be.
+        StoreDamaged: they end where flushed records should be; or raised by the sink.
     """
     records = 0
     last_record_offset = -1
     checked_from = files[start_index].base_offset
     for index in range(start_index, len(files)):
         file = files[index]
-        walk = walk_file(file, check_crc=check_crc, flushed_offset=evidence.flushed_offset or 0)
+        walk = walk_file(file, sink, check_crc=check_crc, flushed_offset=evidence.flushed_offset or 0)
         records += walk.records
         if walk.last_record_position >= 0:
             last_record_offset = file.base_offset + walk.last_record_position
@@ -106,6 +119,24 @@ def find_log_end(
         tail_from = end_offset + 8 if walk.ends_with_blank else end_offset
         return LogEnd(end_offset, checked_from, records, last_record_offset, tail_from)
     raise AssertionError("a log without files has no end to find")
+
+
+def check_files_before(files: Sequence[MappedFile], sink: RecordSink) -> None:
+    """Walk over files that lie before what `find_log_end` has checked, without reading bodies. Changes nothing.
+
+    Raises:
+        StoreDamaged: the records of one do not reach its end; or raised by the sink.
+    """
+    for file in files:
+        walk = walk_file(file, sink, check_crc=False, flushed_offset=file.end_offset)
+        if walk.reason:
+            raise StoreDamaged(
+                file.path,
+                walk.end_position,
+                f"{walk.reason} (log offset {file.base_offset + walk.end_position}), and queues that lack entries "
+                "cannot be made anew without it",
+                REPAIR_REMEDY,
+            )
 
 
 def _refuse_if_flushed(

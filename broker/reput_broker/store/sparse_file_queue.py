@@ -30,11 +30,14 @@ class SparseFileQueue:
 
     `flushed <= end`; both are positions in the stream. Without files, `is_empty` and both are 0. One thread
     writes, cuts and destroys; `flush` and `drop_first` may each run in another meanwhile.
+
+    After `load` the end can be moved back (`end_at`) without anything being changed on the disk, so that a start can
+    judge what it would be left with. `settle` makes the disk agree; nothing may be written before.
     """
 
     __slots__ = (
-        "_cache", "_flush_error", "_generation", "_last_path", "_lock", "_names_dirty", "_strays",
-        "directory", "end", "file_size", "first_start", "flushed", "is_empty", "last_start",
+        "_cache", "_flush_error", "_generation", "_last_path", "_lock", "_names_dirty", "_strays", "_surplus",
+        "_unfinished", "directory", "end", "file_size", "first_start", "flushed", "is_empty", "last_start",
     )  # fmt: skip
 
     def __init__(self, directory: Path, file_size: int, cache: QueueFileCache) -> None:
@@ -46,6 +49,8 @@ class SparseFileQueue:
         self._generation = 0
         self._names_dirty = False
         self._strays: list[Path] = []
+        self._unfinished: list[Path] = []
+        self._surplus: list[int] = []
         self._forget_files()
 
     def _forget_files(self) -> None:
@@ -56,18 +61,20 @@ class SparseFileQueue:
     def load(self, *, after_crash: bool = False) -> None:
         """Find the files; each counts as completely written and flushed until recovery knows better.
 
-        Names and lengths of files are synced with the next `flush`, so that a power cut may take those of one file
-        and leave those of a later one. With `after_crash` the stream then ends there; `drop_strays` removes the rest.
+        Nothing is changed. Names and lengths of files are synced with the next `flush`, so that a power cut may take
+        those of one file and leave those of a later one. With `after_crash` the stream then ends there; `drop_strays`
+        removes the rest. `settle` removes a last file that was never written.
 
         Raises:
             ForeignFile: a file that this store with this file size did not write.
             StoreDamaged: a file in the middle is missing.
         """
         self._strays = []
+        self._unfinished = []
         starts: list[int] = []
         if self.directory.is_dir():
             strays = self._strays if after_crash else None
-            starts = list_stream_files(self.directory, self.file_size, strays=strays)
+            starts = list_stream_files(self.directory, self.file_size, self._unfinished, strays=strays)
         if starts:
             self.is_empty = False
             self.first_start = starts[0]
@@ -132,6 +139,7 @@ class SparseFileQueue:
             FlushFailed: an older file had to be synced first and could not; nothing was written.
         """
         file_size = self.file_size
+        assert not self._surplus, "the disk is settled first"
         assert position == self.end if not self.is_empty else position % file_size == 0
         inside = position - self.last_start
         if not self.is_empty and inside + len(data) <= file_size and inside < file_size:
@@ -272,42 +280,54 @@ class SparseFileQueue:
 
     # -- cutting and deleting ------------------------------------------------------------------------------
 
-    def cut(self, end: int) -> int:
-        """End the stream at a position: delete the files from there on, make the rest of the last one zero.
+    def end_at(self, end: int) -> None:
+        """Let the stream end at a position, without changing the disk; `settle` must follow before anything else does.
 
-        A file that would be left without a byte is deleted too. Used while recovering; not beside `write`.
-
-        Returns:
-            How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
+        At the position where the first file begins, or before, nothing is left of it.
         """
         if self.is_empty:
-            return 0
+            return
         end = max(end, self.first_start)
         assert end <= self.last_start + self.file_size
         keep_last = end - 1 - (end - 1) % self.file_size if end > self.first_start else -1
-        start = self.last_start
-        removed = False
         with self._lock:
             self._generation += 1
-            while start >= self.first_start and start > keep_last:
-                self._delete(start)
-                removed = True
-                start -= self.file_size
+            first = max(keep_last + self.file_size, self.first_start) if keep_last >= 0 else self.first_start
+            self._surplus = [*range(first, self.last_start + 1, self.file_size), *self._surplus]
             if keep_last < 0:
                 self._forget_files()
             else:
                 self._set_last(keep_last)
                 self.end = end
                 self.flushed = min(self.flushed, end)
-        if removed:
+
+    def settle(self) -> int:
+        """Make the disk agree with the stream's end: delete the files behind it, make the rest of the last one zero.
+
+        Returns:
+            How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
+        """
+        if self._delete_surplus():
             sync_directory(self.directory)
-        if keep_last < 0 or end == keep_last + self.file_size:
+        inside = self.end - self.last_start
+        if self.is_empty or inside == self.file_size:
             return 0
-        file = self._lease(keep_last)
+        file = self._lease(self.last_start)
         try:
-            return zero_range(file.fd, end - keep_last, self.file_size, file.path)
+            return zero_range(file.fd, inside, self.file_size, file.path)
         finally:
             self._cache.release(file)
+
+    def cut(self, end: int) -> int:
+        """End the stream at a position: delete the files from there on, make the rest of the last one zero.
+
+        A file that would be left without a byte is deleted too. Used while recovering; not beside `write`.
+
+        Returns:
+            What `settle` does.
+        """
+        self.end_at(end)
+        return self.settle()
 
     def drop_first(self) -> bool:
         """Delete the oldest file; False, and nothing done, if it is the only one or there is none. Blocks.
@@ -342,11 +362,23 @@ class SparseFileQueue:
             if not self.is_empty:
                 for start in range(self.first_start, self.last_start + 1, self.file_size):
                     self._delete(start)
+            self._delete_surplus()
             self._forget_files()
             self._names_dirty = False
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
             sync_directory(self.directory.parent)
+
+    def _delete_surplus(self) -> bool:
+        """Delete what lies on the disk and is no part of the stream, from the newest on; whether there was anything."""
+        found = bool(self._surplus or self._unfinished)
+        while self._unfinished:
+            self._unfinished[-1].unlink(missing_ok=True)
+            self._unfinished.pop()
+        while self._surplus:
+            self._delete(self._surplus[-1])
+            self._surplus.pop()
+        return found
 
     def _delete(self, start: int) -> None:
         path = self._path(start)

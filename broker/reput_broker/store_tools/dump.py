@@ -19,6 +19,15 @@ from reput_protocol.record import decode_record
 
 Row = dict[str, Any]
 _CHUNK = 4096
+_INDEX_HEADER = (
+    "begin_timestamp",
+    "end_timestamp",
+    "begin_phy_offset",
+    "end_phy_offset",
+    "hash_slot_count",
+    "index_count",
+)
+"""RocketMQ's words for the fields of an index file's header."""
 
 
 class DumpRange(NamedTuple):
@@ -134,11 +143,13 @@ def dump_index(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
         raw = RawIndex(path)
         try:
             raw.set_slots(layout.geometry.index_slots or raw.guess_slots())
-            header: Row = {"kind": "header", "file": path.name, **raw.header._asdict()}
+            slots = raw.slot_count or None
             yield {
-                **header,
-                "slots": raw.slot_count or None,
-                "entries": raw.entry_max if raw.slot_count else None,
+                "kind": "header",
+                "file": path.name,
+                **dict(zip(_INDEX_HEADER, raw.header, strict=True)),
+                "slots": slots,
+                "entries": slots and raw.entry_max,
             }
             if not raw.slot_count:
                 continue

@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reput_protocol.message_id import offset_message_id
-from reput_protocol.properties import decode_properties
+from reput_broker.store_tools.record_fields import common_fields
 from reput_protocol.record import Record
 
 _ROWS_PER_GROUP = 65_536
 _ROWS_AT_ONCE = 8192
+_COMMON = ("topic", "queue_id", "queue_offset", "message_id", "tag", "keys")
 
 
 class ParquetMissing(RuntimeError):
@@ -73,17 +73,11 @@ def require_parquet() -> None:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    properties = decode_properties(record.properties)
+    fields = common_fields(record)
     return {
-        "topic": record.topic,
-        "queue_id": record.queue_id,
-        "queue_offset": record.queue_offset,
+        **{name: fields[name] for name in _COMMON},
         "physical_offset": record.physical_offset,
-        "message_id": properties.get("UNIQ_KEY")
-        or offset_message_id(record.store_host, record.physical_offset),
-        "tag": properties.get("TAGS"),
-        "keys": [key for key in properties.get("KEYS", "").split(" ") if key],
-        "properties": list(properties.items()),
+        "properties": list(fields["properties"].items()),
         "store_timestamp": record.store_timestamp_ms,
         "born_timestamp": record.born_timestamp_ms,
         "sys_flag": record.sys_flag,

@@ -1,43 +1,33 @@
-"""One index file as it lies on the disk (RocketMQ: IndexFile, IndexHeader).
+"""One index file as it lies on the disk, whatever is wrong with it: read only, and without knowing its geometry.
 
-40 bytes of header, H slots of 4 bytes, N entries of 20 bytes; entry 0 is never used
-
-header  i64 begin time, i64 end time, i64 begin offset, i64 end offset, i32 slots in use, i32 next free entry
-slot    i32 newest entry of its chain, 0 if none
-entry   i32 hash, i64 log offset, i32 seconds after the begin time, i32 the entry before it in its chain
+What its bytes mean stands in `store/index_file.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
-import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-HEADER_BYTES = 40
-SLOT_BYTES = 4
-ENTRY_BYTES = 20
-INDEX_BYTES_MIN = HEADER_BYTES + SLOT_BYTES + 2 * ENTRY_BYTES
+from reput_broker.store.index_file import (
+    ENTRY_BYTES,
+    ENTRY_DTYPE,
+    HEADER,
+    HEADER_BYTES,
+    SLOT_BYTES,
+    IndexHeader,
+    index_file_size,
+)
+
+INDEX_BYTES_MIN = index_file_size(slots=1, entries=2)
 """Bytes of the smallest index file: a slot, the entry that is never used, and one more."""
 ROCKETMQ_SLOTS = 5_000_000
-ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-_HEADER = struct.Struct(">qqqqii")
 _GUESS_STEP = 1 << 20
-
-
-class IndexHeader(NamedTuple):
-    """The header's fields, by RocketMQ's names."""
-
-    begin_timestamp: int
-    end_timestamp: int
-    begin_phy_offset: int
-    end_phy_offset: int
-    hash_slot_count: int
-    index_count: int
 
 
 class RawIndex:
@@ -48,7 +38,7 @@ class RawIndex:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.size = len(self._map)
-        self.header = IndexHeader(*_HEADER.unpack_from(self._map))
+        self.header = IndexHeader(*HEADER.unpack_from(self._map))
         self.slot_count = 0
         """H; 0 until `set_slots`."""
         self.entry_max = 0
@@ -57,7 +47,7 @@ class RawIndex:
     @property
     def used(self) -> int:
         """Entries in use, entry 0 included; never more than the file has room for."""
-        return max(1, min(self.header.index_count, self.entry_max))
+        return max(1, min(self.header.next_entry, self.entry_max))
 
     def set_slots(self, slot_count: int) -> None:
         """Say how many slots the file has."""
@@ -107,7 +97,7 @@ class RawIndex:
         return 0
 
     def _fitting(self, slots: NDArray[np.int64]) -> int:
-        count = self.header.index_count
+        count = self.header.next_entry
         if count < 2 or len(self._map) < 24:
             return 0
         entries = HEADER_BYTES + SLOT_BYTES * slots
@@ -115,12 +105,18 @@ class RawIndex:
         ints = np.ndarray((self.size - 3,), ">i4", self._map, 0, (1,))
         longs = np.ndarray((self.size - 7,), ">i8", self._map, 0, (1,))
         at = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES
-        slots = slots[longs[at + 4] == self.header.begin_phy_offset]
+        slots = slots[longs[at + 4] == self.header.begin_physical_offset]
         at = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * (count - 1)
-        slots = slots[longs[at + 4] == self.header.end_phy_offset]
+        slots = slots[longs[at + 4] == self.header.end_physical_offset]
         at = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * (count - 1)
         hashes = ints[at].astype(np.int64)
         slots, hashes = slots[hashes >= 0], hashes[hashes >= 0]
         heads = ints[HEADER_BYTES + SLOT_BYTES * (hashes % np.maximum(slots, 1))]
         fitting = slots[heads == count - 1]
         return int(fitting[0]) if len(fitting) else 0
+
+
+def common_slots(files: Sequence[RawIndex]) -> int:
+    """Return how many slots most files have, as far as it can be guessed; 0 if it cannot be told for any."""
+    known = [guess for guess in (raw.guess_slots() for raw in files) if guess]
+    return max(set(known), key=known.count, default=0)

@@ -14,21 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.file_io import end_of_data
-from reput_broker.store_tools.index_keys import key_hashes, keys_of
-from reput_broker.store_tools.index_raw import (
-    ENTRY_BYTES,
-    HEADER_BYTES,
-    INDEX_BYTES_MIN,
-    SLOT_BYTES,
-    RawIndex,
-)
+from reput_broker.store_tools.index_raw import RawIndex
+from reput_broker.store_tools.index_sequence import IndexSequence
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import Damage, LogBatch
-from reput_broker.store_tools.property_shapes import PropertyShapes
 from reput_broker.store_tools.report import Report
+from reput_broker.store_tools.verify_index_file import verify_index_file
 from reput_protocol.columns import BoolArray, IntArray
+from reput_protocol.dispatch_rows import DispatchRows
 from reput_protocol.hashing import index_hash
+from reput_protocol.index_keys import hash_keys, index_keys
+from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 
 _SECONDS_MAX = 0x7FFF_FFFF
 _SLACK = 1024
@@ -52,153 +48,39 @@ class IndexCheck:
             deleted: whose records need not be filed.
             damages: the damaged bytes of the log, as they are found; entries of records there are not reported again.
             report: where faults go.
-            whole_until_ms: after a disorderly stop, the store time up to which files were brought to the disk: later
-                ones are made anew by the next start (RocketMQ: IndexService.load), and are not looked at.
+            whole_until_ms: see `IndexSequence`.
         """
         self._layout = layout
         self._deleted = deleted
         self._report = report
         self._damages = damages
-        self._files = [raw for raw in map(self._open, layout.index_files()) if raw is not None]
-        if whole_until_ms is not None:
-            self._leave_out(whole_until_ms)
-        self._set_geometry(layout.geometry.index_slots)
-        self._starts: list[int] = []
-        total = 0
-        for raw in self._files:
-            self._starts.append(total)
-            total += raw.used - 1
-        self._total = total
+        self._entries = IndexSequence(layout, whole_until_ms, report)
+        files = self._entries.files
+        self._total = self._entries.total
         self._cursor = 0
         self._compared_until = -1
-        self._begin_offset = self._files[0].header.begin_phy_offset if total else -1
-        self._begin_times = [raw.header.begin_timestamp for raw in self._files]
+        self._begin_offset = files[0].header.begin_physical_offset if self._total else -1
+        self._begin_times = [raw.header.begin_timestamp_ms for raw in files]
         self._last_keys: set[tuple[int, int]] = set()
         self._behind = 0
         self._behind_from = -1
-        report.figures["index_entries"] += total
-        for raw in self._files:
-            self._verify_alone(raw)
+        report.figures["index_entries"] += self._total
+        for raw in files:
+            verify_index_file(raw, report)
 
     @property
     def is_there(self) -> bool:
         """Whether there is an entry to compare with."""
         return self._total > 0
 
-    def _open(self, path: Any) -> RawIndex | None:
-        if path.stat().st_size < INDEX_BYTES_MIN:
-            self._report.fault("index", path, path.stat().st_size, "the file is too short for an index")
-            return None
-        return RawIndex(path)
-
-    def _leave_out(self, whole_until_ms: int) -> None:
-        kept: list[RawIndex] = []
-        for raw in self._files:
-            if raw.header.end_timestamp <= whole_until_ms and len(kept) == self._files.index(raw):
-                kept.append(raw)
-                continue
-            self._report.note(f"{raw.path} was in use when the broker ended: the next start makes it anew")
-            raw.close()
-        self._files = kept
-
-    def _set_geometry(self, slots: int) -> None:
-        guesses = [slots or raw.guess_slots() for raw in self._files]
-        known = [guess for guess in guesses if guess]
-        usable: list[RawIndex] = []
-        for raw in self._files:
-            if not known:
-                if raw.header.index_count > 1 or raw.header.index_count < 0:
-                    self._report.fault(
-                        "index",
-                        raw.path,
-                        0,
-                        "no number of slots fits the header and the entries; name it with --index-slots",
-                    )
-                raw.close()
-                continue
-            raw.set_slots(max(set(known), key=known.count))
-            if (raw.size - raw.entries_at) % ENTRY_BYTES or raw.entry_max < 2:
-                self._report.fault(
-                    "index", raw.path, raw.size, f"{raw.size} bytes do not hold {raw.slot_count} slots"
-                )
-                raw.close()
-                continue
-            usable.append(raw)
-        self._files = usable
-
-    # -- a file by itself ----------------------------------------------------------------------------------
-
-    def _verify_alone(self, raw: RawIndex) -> None:
-        header, used = raw.header, raw.used
-        if not 0 <= header.index_count <= raw.entry_max:
-            self._fault(raw, 36, f"indexCount is {header.index_count}, the file has room for {raw.entry_max}")
-        self._verify_rest(raw)
-        if used < 2:
-            return
-        entries = raw.entries(1, used)
-        for at, name, value, wanted in (
-            (16, "beginPhyOffset", header.begin_phy_offset, int(entries["offset"][0])),
-            (24, "endPhyOffset", header.end_phy_offset, int(entries["offset"][-1])),
-        ):
-            if value != wanted:
-                self._fault(raw, at, f"{name} is {value}, but the entry there gives log offset {wanted}")
-        hashes = entries["hash"].astype(np.int64)
-        negative = np.flatnonzero(hashes < 0)
-        for index in negative[:_SLACK].tolist():
-            self._fault(raw, raw.entry_place(index + 1), f"entry {index + 1} has a negative hash")
-        self._verify_chains(raw, entries, hashes)
-
-    def _verify_chains(self, raw: RawIndex, entries: NDArray[Any], hashes: IntArray) -> None:
-        """Each entry must name the one before it in its slot, each slot its newest one."""
-        slot_of = hashes % raw.slot_count
-        order = np.argsort(slot_of, kind="stable")
-        ordered = slot_of[order]
-        same = ordered[1:] == ordered[:-1]
-        previous = np.zeros(len(order), np.int64)
-        previous[order[1:]] = np.where(same, order[:-1] + 1, 0)
-        heads = np.zeros(raw.slot_count, np.int32)
-        last = np.append(~same, True)
-        heads[ordered[last]] = order[last] + 1
-        for index in np.flatnonzero(entries["previous"] != previous)[:_SLACK].tolist():
-            found, wanted = int(entries["previous"][index]), int(previous[index])
-            self._fault(
-                raw,
-                raw.entry_place(index + 1) + 16,
-                f"entry {index + 1} names entry {found} before it, should be {wanted}",
-            )
-        slots = raw.slots()
-        for slot in np.flatnonzero(slots != heads)[:_SLACK].tolist():
-            self._fault(
-                raw,
-                HEADER_BYTES + SLOT_BYTES * slot,
-                f"slot {slot} names entry {int(slots[slot])}, should be {int(heads[slot])}",
-            )
-        in_use = int(last.sum())
-        if raw.header.hash_slot_count != in_use:
-            self._fault(
-                raw, 32, f"hashSlotCount is {raw.header.hash_slot_count}, but {in_use} slots are in use"
-            )
-
-    def _verify_rest(self, raw: RawIndex) -> None:
-        """Entry 0 and all behind the last one must be zero."""
-        with raw.path.open("rb") as file:
-            fd = file.fileno()
-            stop = end_of_data(fd, raw.entries_at, raw.entries_at + ENTRY_BYTES)
-            if stop > raw.entries_at:
-                self._fault(raw, stop - 1, "entry 0 is never used, but not zero")
-            free = raw.entry_place(raw.used)
-            stop = end_of_data(fd, free, raw.size)
-            if stop > free:
-                self._fault(raw, free, f"the bytes behind the last entry are not zero, up to byte {stop}")
-
     # -- against the log -----------------------------------------------------------------------------------
 
-    def compare(self, batch: LogBatch, topics: list[bytes], shapes: PropertyShapes) -> None:
-        """Compare the keys of a batch with the next entries."""
+    def compare(self, batch: LogBatch, found: DispatchRows) -> None:
+        """Compare the keys of a batch, whose rows are `found`, with the next entries."""
         stop_offset = batch.offset + int(batch.columns.position[-1]) + int(batch.columns.head["size"][-1])
         if not self._total or stop_offset <= self._begin_offset:
             return
-        rows, hashes = key_hashes(batch, topics, shapes)
+        hashes, rows = map(np.asarray, hash_keys(batch.data, found))
         offsets = batch.columns.position[rows] + batch.offset
         if batch.offset < self._begin_offset:
             keep = offsets >= self._begin_offset
@@ -209,23 +91,23 @@ class IndexCheck:
         if not count:
             return
         times = batch.columns.store_timestamp_ms[rows]
-        entries = self._read(self._cursor, count)
+        entries = self._entries.read(self._cursor, count)
         if (
             len(entries) == count
-            and (entries["offset"] == offsets).all()
+            and (entries["physical_offset"] == offsets).all()
             and (entries["hash"] == hashes).all()
         ):
             self._verify_seconds(self._cursor, entries, times)
             self._cursor += count
         else:
-            self._compare_sets(batch, topics, rows, hashes.astype(np.int64), offsets, times, stop_offset)
+            self._compare_sets(batch, rows, hashes, offsets, times, stop_offset)
         last = int(offsets[-1])
         self._last_keys = {(last, int(value)) for value in hashes[offsets == last]}
 
     def _pass_over(self, offset: int) -> None:
         """Leave out the entries of a stretch of the log that could not be read, or has expired."""
         while offset > self._compared_until and self._cursor < self._total:
-            behind = self._read(self._cursor, _SLACK)["offset"].astype(np.int64) < offset
+            behind = self._entries.read(self._cursor, _SLACK)["physical_offset"].astype(np.int64) < offset
             count = int(np.argmin(behind)) if not behind.all() else len(behind)
             self._cursor += count
             if count < len(behind) or not count:
@@ -234,15 +116,14 @@ class IndexCheck:
     def _compare_sets(
         self,
         batch: LogBatch,
-        topics: list[bytes],
         rows: IntArray,
         hashes: IntArray,
         offsets: IntArray,
         times: IntArray,
         stop_offset: int,
     ) -> None:
-        window = self._read(self._cursor, 2 * len(rows) + _SLACK)
-        named = window["offset"].astype(np.int64)
+        window = self._entries.read(self._cursor, 2 * len(rows) + _SLACK)
+        named = window["physical_offset"].astype(np.int64)
         inside = (named >= offsets[0]) & (named < stop_offset)
         length = int(np.flatnonzero(inside)[-1]) + 1 if inside.any() else 0
         window, named, inside = window[:length], named[:length], inside[:length]
@@ -254,7 +135,7 @@ class IndexCheck:
                 self._wrong_entry(self._cursor + index, window[index])
         is_found = np.isin(wanted, found[inside])
         if len(self._deleted):
-            is_found |= self._of_deleted(topics, rows, offsets)
+            is_found |= self._of_deleted(batch, rows, offsets)
         for index in np.flatnonzero(~is_found).tolist():
             offset = int(offsets[index])
             if self._cursor + length >= self._total and not is_found[index:].any():
@@ -263,7 +144,7 @@ class IndexCheck:
                     self._behind_from = offset
                 self._behind += len(is_found) - index
                 break
-            self._missing_key(batch, topics, int(rows[index]), int(hashes[index]), offset)
+            self._missing_key(batch, int(rows[index]), int(hashes[index]), offset)
         time_of = dict(zip(wanted.tolist(), times.tolist(), strict=True))
         right = np.flatnonzero(is_wanted)
         right_times = np.array([time_of[value] for value in found[right].tolist()], np.int64)
@@ -271,18 +152,18 @@ class IndexCheck:
             self._verify_seconds(self._cursor + index, window[index : index + 1], np.array([time]))
         self._cursor += length
 
-    def _of_deleted(self, topics: list[bytes], rows: IntArray, offsets: IntArray) -> BoolArray:
-        names = [topics[0 if len(topics) == 1 else row].decode("utf-8", "replace") for row in rows.tolist()]
-        pairs = zip(names, offsets.tolist(), strict=True)
-        return np.array([self._deleted.hides(name, offset) for name, offset in pairs], np.bool_)
+    def _of_deleted(self, batch: LogBatch, rows: IntArray, offsets: IntArray) -> BoolArray:
+        pairs = zip(rows.tolist(), offsets.tolist(), strict=True)
+        return np.array(
+            [self._deleted.hides(_topic_of(batch, row), offset) for row, offset in pairs], np.bool_
+        )
 
     def _verify_seconds(self, number: int, entries: NDArray[Any], times: IntArray) -> None:
         """Compare the times of entries that are right otherwise, and the header's with them."""
         done = 0
         while done < len(entries):
-            file_index = self._file_of(number + done)
-            raw = self._files[file_index]
-            local = number + done - self._starts[file_index]
+            file_index, local = self._entries.place(number + done)
+            raw = self._entries.files[file_index]
             count = min(len(entries) - done, raw.used - 1 - local)
             part, part_times = entries["seconds"][done : done + count], times[done : done + count]
             begin = self._begin_times[file_index]
@@ -306,57 +187,34 @@ class IndexCheck:
                     f"entry {local + index + 1} gives {int(part[index])} seconds after the begin time, should be "
                     f"{int(expected[index])}",
                 )
-            if local + count == raw.used - 1 and raw.header.end_timestamp != int(part_times[-1]):
-                self._fault(
-                    raw,
-                    8,
-                    f"endTimestamp is {raw.header.end_timestamp}, but its last record was stored at {part_times[-1]}",
-                )
+            if local + count == raw.used - 1 and raw.header.end_timestamp_ms != int(part_times[-1]):
+                end = raw.header.end_timestamp_ms
+                words = f"endTimestamp is {end}, but its last record was stored at {part_times[-1]}"
+                self._fault(raw, 8, words)
             done += count
 
     def _first_seconds(self, file_index: int, time: int) -> int:
-        before = self._files[file_index - 1].header.end_timestamp if file_index else 0
+        before = self._entries.files[file_index - 1].header.end_timestamp_ms if file_index else 0
         return max(0, min(int((time - before) / 1000), _SECONDS_MAX)) if before > 0 else 0
-
-    def _read(self, number: int, count: int) -> NDArray[Any]:
-        """Return up to `count` entries from number `number` of all files on."""
-        parts: list[NDArray[Any]] = []
-        while count > 0 and number < self._total:
-            file_index = self._file_of(number)
-            raw = self._files[file_index]
-            local = number - self._starts[file_index]
-            take = min(count, raw.used - 1 - local)
-            parts.append(raw.entries(local + 1, local + 1 + take))
-            number += take
-            count -= take
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else self._files[0].entries(0, 0)
-
-    def _file_of(self, number: int) -> int:
-        return int(np.searchsorted(self._starts, number, side="right")) - 1
 
     # -- findings ------------------------------------------------------------------------------------------
 
     def _wrong_entry(self, number: int, entry: Any) -> None:
-        offset = int(entry["offset"])
+        offset = int(entry["physical_offset"])
         if any(damage.offset <= offset < damage.end_offset for damage in self._damages):
             return
-        file_index = self._file_of(number)
-        raw = self._files[file_index]
-        local = number - self._starts[file_index] + 1
+        file_index, before = self._entries.place(number)
+        raw = self._entries.files[file_index]
         self._fault(
             raw,
-            raw.entry_place(local),
-            f"entry {local} gives hash {int(entry['hash'])} and log offset {int(entry['offset'])}, but no record "
-            "there has such a key",
+            raw.entry_place(before + 1),
+            f"entry {before + 1} gives hash {int(entry['hash'])} and log offset {offset}, but no record there has "
+            "such a key",
         )
 
-    def _missing_key(
-        self, batch: LogBatch, topics: list[bytes], row: int, key_hash: int, offset: int
-    ) -> None:
-        topic = topics[0 if len(topics) == 1 else row].decode("utf-8", "replace")
-        keys = keys_of(topic, bytes(batch.columns.properties(row)))
+    def _missing_key(self, batch: LogBatch, row: int, key_hash: int, offset: int) -> None:
+        properties = decode_properties(bytes(batch.columns.properties(row)))
+        keys = index_keys(_topic_of(batch, row), properties.get(UNIQ_KEY), properties.get(KEYS))
         key = next((key for key in keys if index_hash(key) == key_hash), "?")
         path, position = self._layout.log.place(offset)
         self._report.fault(
@@ -374,8 +232,8 @@ class IndexCheck:
                     f"{self._total - number} index entries name records that are not in the log"
                 )
                 break
-            entry = self._read(number, 1)[0]
-            if (int(entry["offset"]), int(entry["hash"])) not in self._last_keys:
+            entry = self._entries.read(number, 1)[0]
+            if (int(entry["physical_offset"]), int(entry["hash"])) not in self._last_keys:
                 self._wrong_entry(number, entry)
         if self._behind:
             words = f"{self._behind} keys are not in the index, from the record at log offset {self._behind_from} on"
@@ -384,5 +242,8 @@ class IndexCheck:
                 self._report.fault("index", path, position, words)
             else:
                 self._report.note(f"{words}: the next start files them")
-        for raw in self._files:
-            raw.close()
+        self._entries.close()
+
+
+def _topic_of(batch: LogBatch, row: int) -> str:
+    return bytes(batch.columns.topic(row)).decode("utf-8", "replace")

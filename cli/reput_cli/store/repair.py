@@ -10,17 +10,27 @@ from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer, write_line
-from reput_cli.store.directory import StoreDirectory, directory_options, geometry_of, locked, progress
+from reput_cli.store.directory import (
+    StoreDirectory,
+    delay_levels_option,
+    directory_options,
+    examined,
+    locked,
+    progress,
+)
 
 if TYPE_CHECKING:
-    from reput_broker.store_tools.repair import RepairPlan
+    from reput_broker.store_tools.repair_plan import RepairPlan
     from reput_broker.store_tools.verify import Verification
 
 
 @click.command()
 @directory_options
+@delay_levels_option
 @click.option("--yes", is_flag=True, help="Do it. Without this the command only shows what it would do.")
-def repair(directory: StoreDirectory, settings: Settings, yes: bool) -> int:
+def repair(
+    directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, yes: bool
+) -> int:
     """Show what a repair of DIR would mend and cut; with --yes, do it.
 
     A record is mended where the right value of a damaged field is known from the rest. At the first that cannot be
@@ -30,7 +40,7 @@ def repair(directory: StoreDirectory, settings: Settings, yes: bool) -> int:
     """
     printer = Printer(settings)
     with locked(directory, to_write=yes):
-        verification = _verify(directory, settings)
+        verification = examined(directory, settings, delay_levels_ms=delay_levels_ms)
         plan = _plan(verification, directory)
         if plan.is_empty:
             printer.note(f"{directory.root}: nothing to repair")
@@ -67,23 +77,9 @@ def repair(directory: StoreDirectory, settings: Settings, yes: bool) -> int:
     return ExitCode.DONE
 
 
-def _verify(directory: StoreDirectory, settings: Settings) -> Verification:
-    from reput_broker.store_tools.verify import Verification
-
-    with progress(settings, "verifying") as report_progress:
-        verification = Verification(
-            directory.root,
-            commit_log_dirs=directory.commit_log_dirs,
-            geometry=geometry_of(directory),
-            progress=report_progress,
-        )
-        verification.run()
-    return verification
-
-
 def _plan(verification: Verification, directory: StoreDirectory) -> RepairPlan:
     from reput_broker.store.errors import ForeignFile
-    from reput_broker.store_tools.repair import plan_repair
+    from reput_broker.store_tools.repair_plan import plan_repair
 
     try:
         return plan_repair(verification)

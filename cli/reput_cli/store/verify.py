@@ -7,35 +7,30 @@ import click
 from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings
 from reput_cli.output import Printer, write_line
-from reput_cli.store.directory import StoreDirectory, directory_options, geometry_of, locked, progress
+from reput_cli.store.directory import StoreDirectory, delay_levels_option, directory_options, examined, locked
 
 
 @click.command()
 @directory_options
+@delay_levels_option
 @click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to name of each kind."
 )
-def verify(directory: StoreDirectory, settings: Settings, limit: int) -> int:
+def verify(
+    directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, limit: int
+) -> int:
     """Check every record, queue unit, index entry, checkpoint and table in DIR against each other.
 
     Changes nothing. Names each fault by file and byte; exit code 0 if there is none, 7 if there is damage.
     """
-    from reput_broker.store_tools.verify import Verification
-
-    with locked(directory), progress(settings, "verifying") as report_progress:
-        verification = Verification(
-            directory.root,
-            commit_log_dirs=directory.commit_log_dirs,
-            geometry=geometry_of(directory),
-            faults_kept=limit,
-            progress=report_progress,
-        )
-        report = verification.run()
+    with locked(directory):
+        verification = examined(directory, settings, delay_levels_ms=delay_levels_ms, faults_kept=limit)
+    report = verification.report
     printer = Printer(settings)
     figures = {
         **report.figures,
         "log_start": verification.layout.log.min_offset,
-        "log_end": verification.end_offset,
+        "log_end": verification.log.end_offset,
     }
     if printer.is_json:
         faults = [

@@ -22,6 +22,7 @@ from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.commands import PutMessageHeader, PutMessageResult
 from reput_protocol.frames import FrameReader
 from reput_protocol.header import Header, decode_header
+from tasks import running
 
 
 class FakeStore:
@@ -33,6 +34,10 @@ class FakeStore:
         self.syncs = 0
         self.failing = False
         self.delay_s = 0.0
+
+    @property
+    def committed_offset(self) -> int:
+        return self.written
 
     @property
     def flush_behind_bytes(self) -> int:
@@ -109,8 +114,7 @@ async def test_puts_that_wait_together_share_a_sync() -> None:
 async def test_puts_that_come_during_a_sync_wait_for_the_next() -> None:
     bench = Bench()
     bench.store.delay_s = 0.05
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run)
+    async with running(bench.service.run):
         bench.put(0)
         await trio.sleep(0.02)
         bench.put(1)
@@ -118,7 +122,6 @@ async def test_puts_that_come_during_a_sync_wait_for_the_next() -> None:
         await bench.answered(1)
         assert bench.store.flushed_offset == 100
         await bench.answered(3)
-        nursery.cancel_scope.cancel()
     assert bench.store.syncs == 2
 
 
@@ -126,12 +129,9 @@ async def test_puts_that_come_during_a_sync_wait_for_the_next() -> None:
 async def test_a_sync_that_takes_too_long_is_answered_with_the_receipt() -> None:
     bench = Bench(sync_timeout="20ms")
     bench.store.delay_s = 0.3
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run)
-        nursery.start_soon(bench.service.expire)
+    async with running(bench.service.run, bench.service.expire):
         bench.put(7)
         await bench.answered(1)
-        nursery.cancel_scope.cancel()
     _, response = bench.answers[0]
     assert response.code == ResponseCode.FLUSH_DISK_TIMEOUT
     assert response.ext["queueOffset"] == 7
@@ -144,14 +144,12 @@ async def test_a_sync_that_takes_too_long_is_answered_with_the_receipt() -> None
 async def test_a_failed_sync_is_final_and_everybody_is_told() -> None:
     bench = Bench()
     bench.store.failing = True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run)
+    async with running(bench.service.run):
         bench.put(0)
         await bench.answered(1)
         bench.store.failing = False
         bench.put(1)
         await bench.answered(2)
-        nursery.cancel_scope.cancel()
     assert [response.code for _, response in bench.answers] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
     assert bench.store.syncs == 1, "no sync is tried after one has failed"
     assert len(bench.failures) == 1
@@ -161,8 +159,7 @@ async def test_a_failed_sync_is_final_and_everybody_is_told() -> None:
 @pytest.mark.trio
 async def test_asynchronous_flush_syncs_by_the_clock_and_at_once_for_who_waits() -> None:
     bench = Bench("async", flush_interval="30ms", flush_least_pages=0)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run)
+    async with running(bench.service.run):
         bench.store.written += 100
         bench.service.wrote()
         await trio.sleep(0.005)
@@ -172,7 +169,6 @@ async def test_asynchronous_flush_syncs_by_the_clock_and_at_once_for_who_waits()
                 await trio.sleep(0.005)
         bench.put(1)
         await bench.answered(1)
-        nursery.cancel_scope.cancel()
     assert bench.answers[0][1].code == 0
 
 
@@ -183,8 +179,7 @@ async def test_asynchronous_flush_waits_for_pages_or_for_the_thorough_round(
     """(RocketMQ: FlushRealTimeService, with its figures.)"""
     bench = Bench("async", flush_least_pages=4)
     store = bench.store
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run)
+    async with running(bench.service.run):
         await trio.sleep(0.1)
         store.written = 4 * 4096 - 1
         await trio.sleep(9.8)
@@ -203,7 +198,6 @@ async def test_asynchronous_flush_waits_for_pages_or_for_the_thorough_round(
         bench.put(1)
         await trio.testing.wait_all_tasks_blocked()
         assert (store.syncs, len(bench.answers)) == (3, 1), "who waits gets a sync at once"
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
@@ -211,8 +205,7 @@ async def test_a_file_that_is_full_is_synced_at_the_next_look(by_the_clock: trio
     bench = Bench("async", flush_interval="2s", flush_least_pages=4, flush_thorough_interval="5m")
     store = bench.store
     store.written = store.flushed_offset = (1 << 20) - 100
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run)
+    async with running(bench.service.run):
         await trio.sleep(0.1)
         store.written = (1 << 20) - 1
         await trio.sleep(10)
@@ -220,7 +213,6 @@ async def test_a_file_that_is_full_is_synced_at_the_next_look(by_the_clock: trio
         store.written = 1 << 20
         await trio.sleep(2)
         assert store.flushed_offset == 1 << 20
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
@@ -228,8 +220,7 @@ async def test_thresholds_change_while_it_runs_and_mean_nothing_to_group_commit(
     by_the_clock: trio.testing.MockClock,
 ) -> None:
     bench = Bench("async", flush_least_pages=4)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run)
+    async with running(bench.service.run):
         await trio.sleep(0.1)
         bench.store.written = 1
         await trio.sleep(1)
@@ -237,10 +228,8 @@ async def test_thresholds_change_while_it_runs_and_mean_nothing_to_group_commit(
         object.__setattr__(bench.service._config, "flush_least_pages", 0)  # as a reload does
         await trio.sleep(0.5)
         assert bench.store.syncs == 1
-        nursery.cancel_scope.cancel()
     bench = Bench("sync", flush_least_pages=100, flush_thorough_interval="10m")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run)
+    async with running(bench.service.run):
         bench.store.written = 1
         bench.service.wrote()
         await trio.testing.wait_all_tasks_blocked()
@@ -250,7 +239,6 @@ async def test_thresholds_change_while_it_runs_and_mean_nothing_to_group_commit(
         assert (bench.store.syncs, len(bench.answers)) == (2, 1)
         await trio.sleep(3600)
         assert bench.store.syncs == 2, "no clock syncs anything"
-        nursery.cancel_scope.cancel()
 
 
 class RunClient:
@@ -308,12 +296,10 @@ async def test_a_run_whose_sync_fails_or_is_late_gets_its_receipts_and_the_truth
     client = put_run(bench)
     if how == "failed":
         await bench.service.flush_now()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.expire)
+    async with running(bench.service.expire):
         with trio.fail_after(30):
             while not client.flushes:
                 await trio.sleep(0.002)
-        nursery.cancel_scope.cancel()
     assert client.codes == [ResponseCode.FLUSH_DISK_TIMEOUT]
     assert [header.opaque for header in client.answers] == [70, 80]
     for header, queue_id in zip(client.answers, (0, 1), strict=True):

@@ -12,6 +12,7 @@ from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.services import StoreUpkeep
 from reput_broker.store.errors import StoreReadOnly
+from tasks import running
 
 
 class FakeStore:
@@ -59,8 +60,7 @@ async def test_queues_are_synced_by_pages_and_thoroughly_once_a_minute(
 ) -> None:
     """(RocketMQ: FlushConsumeQueueService, with its figures.)"""
     store = FakeStore()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(upkeep(store).flush_queues)
+    async with running(upkeep(store).flush_queues):
         await trio.sleep(5.5)
         assert store.flushes == [], "with nothing dispatched nothing is asked of the disk"
         store.put(100, pages=2)
@@ -75,16 +75,13 @@ async def test_queues_are_synced_by_pages_and_thoroughly_once_a_minute(
         await trio.sleep(100)
         assert store.flushes[-1] == (60, 0)
         assert store.checkpoints == [60], "a thorough round with nothing new costs nothing"
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
 async def test_the_checkpoint_follows_the_log_and_the_queues(by_the_clock: trio.testing.MockClock) -> None:
     store = FakeStore()
     service = upkeep(store, consume_queue_flush_interval="10s", checkpoint_interval="1s")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.flush_queues)
-        nursery.start_soon(service.write_checkpoints)
+    async with running(service.flush_queues, service.write_checkpoints):
         await trio.sleep(1.5)
         store.put(100, pages=2)
         await trio.sleep(5)
@@ -95,7 +92,6 @@ async def test_the_checkpoint_follows_the_log_and_the_queues(by_the_clock: trio.
         assert store.checkpoints[2] in (10, 11)
         await trio.sleep(30)
         assert len(store.checkpoints) == 3
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
@@ -103,8 +99,7 @@ async def test_what_fails_is_counted_and_tried_again(by_the_clock: trio.testing.
     store = FakeStore()
     service = upkeep(store, consume_queue_flush_thorough_interval="2s")
     store.failing = True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.flush_queues)
+    async with running(service.flush_queues):
         await trio.sleep(0.5)
         store.put(100, pages=5)
         await trio.sleep(2)
@@ -114,4 +109,3 @@ async def test_what_fails_is_counted_and_tried_again(by_the_clock: trio.testing.
         store.failing = False
         await trio.sleep(5)
         assert store.flushes == [(1, 2), (2, 0), (3, 2)]
-        nursery.cancel_scope.cancel()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.pull_result import PulledMessages
-from reput_client.received import ReceivedMessage, message_positions
+from reput_client.received import ReceivedMessage
+from reput_client.record_positions import record_positions
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filters import TagFilter
 from reput_protocol.properties import find_property
@@ -70,6 +71,14 @@ def test_every_field_of_every_layout(hosts: dict[str, Host], topic: str, with_cr
     assert message.record == encoded
     assert message.record_bytes == len(encoded)
     assert len(message.offset_message_id) == (56 if "store_host" in hosts else 32)
+
+
+def test_only_spaces_separate_keys() -> None:
+    assert received(record(properties="KEYS\x01 a\tb c\u3000d  e\x02".encode())).keys == (
+        "a\tb",
+        "c\u3000d",
+        "e",
+    )
 
 
 def test_a_message_without_properties() -> None:
@@ -171,7 +180,7 @@ def test_records_that_do_not_add_up_are_refused() -> None:
         ((92).to_bytes(4, "big") + good[4:92], "fit|add up"),
     ):
         with pytest.raises(RecordMalformed, match=reason):
-            message_positions(bad)
+            record_positions(bad)
 
 
 @given(st.binary(max_size=300), st.integers(0, 2), st.data())

@@ -268,7 +268,7 @@ def test_a_clean_start_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("orderly", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("damage", ["last file gone", "last file zero", "one queue gone"])
+@pytest.mark.parametrize("damage", ["first file gone", "last file gone", "last file zero", "one queue gone"])
 def test_no_address_comes_to_mean_another_message(tmp_path: Path, damage: str, orderly: bool) -> None:
     live = filled(tmp_path / "live")
     live.flush_consume_queues()
@@ -281,7 +281,9 @@ def test_no_address_comes_to_mean_another_message(tmp_path: Path, damage: str, o
         options = killed(live, tmp_path / "image")
     directory = options.consume_queue_ext_dir / "T" / "0"
     last = max(directory.iterdir())
-    if damage == "last file gone":
+    if damage == "first file gone":
+        min(directory.iterdir()).unlink()
+    elif damage == "last file gone":
         last.unlink()
     elif damage == "last file zero":
         last.write_bytes(bytes(FILE_SIZE))
@@ -291,7 +293,7 @@ def test_no_address_comes_to_mean_another_message(tmp_path: Path, damage: str, o
     clock = FakeClock(T0 + 1_000_000)
     store = opened(replace(options, on_event=lambda event, _: events.append(event)), clock)
     # After a kill the end of the queue is built anew anyway, and its entries with it.
-    is_tail_rebuilt = not orderly and damage != "one queue gone"
+    is_tail_rebuilt = not orderly and damage.startswith("last")
     assert is_tail_rebuilt or "queues_completed_from_beginning" in events
     check_ext_entries(store)
     add(store, clock, 120, 40)
@@ -302,16 +304,29 @@ def test_no_address_comes_to_mean_another_message(tmp_path: Path, damage: str, o
     check_ext_entries(again)
 
 
+def test_a_file_that_a_power_cut_took_from_the_middle_does_not_stop_the_start(tmp_path: Path) -> None:
+    live = filled(tmp_path / "live")
+    options = killed(live, tmp_path / "image")
+    files = sorted((options.consume_queue_ext_dir / "T" / "0").iterdir())
+    assert len(files) > 3
+    files[1].unlink()
+    store = opened(options)
+    check_ext_entries(store)
+    check_filters(store)
+    assert tree(options.consume_queue_ext_dir) == tree(live.options.consume_queue_ext_dir)
+
+
 def test_a_unit_that_is_lost_in_the_middle_filters_nothing_out(tmp_path: Path) -> None:
     store = filled(tmp_path)
     assert store.close()
     path = store.options.consume_queue_ext_dir / "T" / "1" / f"{0:020d}"
     data = bytearray(path.read_bytes())
-    data[0:20] = bytes(20)
+    data[20:40] = bytes(20)
     path.write_bytes(data)
     again = opened(store.options)
-    assert filtered(again, "blue", 1) == [b"1", *expected("blue", 1)], "its consumer compares the tag"
-    assert filtered(again, "red", 1) == expected("red", 1)
+    both = [b"1", b"3", *expected("red", 1)[1:]]
+    assert filtered(again, "red", 1) == both, "its consumer compares the tag"
+    assert filtered(again, "blue", 1) == expected("blue", 1)
 
 
 def test_a_tail_without_its_queue_is_cut(tmp_path: Path) -> None:
@@ -373,7 +388,7 @@ def test_entries_leave_with_their_messages(tmp_path: Path) -> None:
     assert len(files) == 60 / UNITS_IN_FILE
     unit = queue.get_unit(33)
     assert unit is not None
-    queue.delete_expired(unit.physical_offset)
+    queue.delete_expired(unit.physical_offset, 1 << 62)
     assert queue.min_queue_offset == 33
     # Message 33 lies in file 8; the file before it ends where it begins and stays as in RocketMQ only at equality.
     left = sorted((store.options.consume_queue_ext_dir / "T" / "0").iterdir())
@@ -396,6 +411,19 @@ def test_a_deleted_topic_takes_its_entries_along_and_orphans_go_at_the_next_star
     assert again.queues() == [("U", 0)]
     put(again, b"x", topic="Gone", queue_id=3, tag="red")
     dispatch_all(again)
+    check_ext_entries(again)
+
+
+def test_a_power_cut_may_leave_a_gap_in_entries_that_no_queue_has(tmp_path: Path) -> None:
+    """The topic's queues were deleted, its extended entries only in part."""
+    store = filled(tmp_path / "live")
+    options = killed(store, tmp_path / "image")
+    orphan = options.consume_queue_ext_dir / "Gone" / "3"
+    orphan.mkdir(parents=True)
+    for number in (0, 2):
+        (orphan / f"{number * FILE_SIZE:020d}").write_bytes(bytes(FILE_SIZE))
+    again = opened(options)
+    assert not orphan.exists()
     check_ext_entries(again)
 
 

@@ -175,6 +175,33 @@ def test_an_entry_that_leads_nowhere_is_damage(store: MessageStore) -> None:
             get(store, 0, "n = 99", cold=cold)
 
 
+def test_an_entry_that_leaves_its_file_is_damage(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path, commit_log_file_size=4096))
+    places = [put(store, bytes(900)).physical_offset for _ in range(6)]
+    dispatch_all(store)
+    assert places[4] == 4096, "messages 0 to 3 fill the first file"
+    with (store.options.consume_queue_dir / "T" / "0" / f"{0:020d}").open("r+b") as file:
+        file.seek(3 * 20 + 8)
+        file.write((4096 - places[3] + 1).to_bytes(4, "big"))
+    for cold in (False, True):
+        with pytest.raises(StoreDamaged, match="entry 3"):
+            get(store, 0, "n = 99", cold=cold)
+
+
+def test_records_that_wait_in_a_pool_of_buffers_are_none_yet(tmp_path: Path) -> None:
+    options = small_options(
+        tmp_path, commit_log_file_size=1 << 16, transient_store_pool=True, transient_store_pool_size=2
+    )
+    store = opened(options)
+    put(store, b"00", b"01", properties={"n": "1"})
+    store.commit_log()
+    dispatch_all(store)
+    put(store, b"02", properties={"n": "1"})
+    for cold in (False, True):
+        result = get(store, 0, "n = 1", cold=cold)
+        assert (numbers(store, result), result.next_begin_offset) == ([0, 1], 2)
+
+
 def test_records_with_long_topics_and_ipv6_addresses(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path, commit_log_file_size=1 << 16))
     topic = "%RETRY%" + "g" * 140

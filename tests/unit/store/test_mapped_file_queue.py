@@ -136,13 +136,13 @@ def test_delete_last_takes_the_newest_file(stream: MappedFileQueue) -> None:
 
 def test_a_prepared_file_is_adopted(stream: MappedFileQueue) -> None:
     fill(stream, SIZE)
-    assert stream.prepare_next()
-    assert stream.has_prepared
+    assert stream.prepare_next() is not None
+    assert stream.prepared_count == 1
     assert names(stream) == [0, SIZE]
     assert len(stream.files) == 1, "it belongs to the stream only once it is needed"
     fill(stream, 1)
     assert [file.base_offset for file in stream.files] == [0, SIZE]
-    assert not stream.has_prepared
+    assert stream.prepared_count == 0
 
 
 def test_a_full_disk_leaves_the_stream_and_the_directory_as_they_were(
@@ -223,13 +223,15 @@ def test_what_does_not_belong_stops_the_load_and_stays(
     assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == files
 
 
-def test_an_empty_last_file_is_removed_at_load_and_subdirectories_are_left_alone(tmp_path: Path) -> None:
+def test_an_empty_last_file_does_not_count_and_subdirectories_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / ("0" * 20)).write_bytes(b"\1" * SIZE)
     (tmp_path / f"{SIZE:020}").touch()
     (tmp_path / "other").mkdir()
     stream = MappedFileQueue(tmp_path, SIZE)
     stream.load()
     assert [file.base_offset for file in stream.files] == [0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0" * 20, f"{SIZE:020}", "other"]
+    stream.drop_unfinished()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0" * 20, "other"]
     stream.close()
 

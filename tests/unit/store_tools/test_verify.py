@@ -67,7 +67,7 @@ def test_a_flipped_bit_of_a_topic_contradicts_the_queues(store: Path, bit: int) 
     found = examine(store)
     assert not found.report.is_clean
     # the unit that names the record, as nothing else knows the old name
-    assert ("queue", "consumequeue/T/1/00000000000000000000", 2 * 20) in named(found) or found.damages
+    assert ("queue", "consumequeue/T/1/00000000000000000000", 2 * 20) in named(found) or found.log.damages
 
 
 def test_a_flipped_bit_of_a_tag_contradicts_its_unit(store: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_killed_store_has_notes_and_no_faults(tmp_path: Path) -> None:
     flip_bit(last.path, last.position + 6)  # not flushed: a torn tail
     found = examine(root)
     assert found.report.faults == []
-    assert found.log_end == last.position
+    assert found.log.kept_end == last.position
     first = records_of(root)[0]
     flip_bit(first.path, first.body)  # flushed: damage
     assert ("record", str(first.path.relative_to(root)), 0) in named(examine(root))
@@ -240,7 +240,7 @@ def test_a_genuine_rocketmq_layout(tmp_path: Path) -> None:
     before = hashes(tmp_path)
     found = examine(tmp_path)
     assert found.report.faults == []
-    assert found.end_offset == 839
+    assert found.log.end_offset == 839
     assert hashes(tmp_path) == before
     store = open_mini(tmp_path)
     assert store.close()

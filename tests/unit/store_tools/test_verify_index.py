@@ -6,23 +6,12 @@ import shutil
 import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from golden.test_mini_store import mini_store, open_mini
-from reput_broker.store_tools.index_keys import key_hashes, keys_of, tags_codes
 from reput_broker.store_tools.index_raw import RawIndex
-from reput_broker.store_tools.layout import StreamFile
-from reput_broker.store_tools.log_reader import LogBatch
-from reput_broker.store_tools.property_shapes import property_shapes
-from reput_broker.store_tools.queue_rows import topics_of
-from reput_protocol.columns import decode_columns
-from reput_protocol.delay_levels import DELAY_LEVELS_MS
-from reput_protocol.hashing import index_hash
-from reput_protocol.host import Host
-from reput_protocol.record import Record, encode_record
 from store_samples import copied, examine, fill, named, records_of, write_index
-from stores import T0, flip_bit
+from stores import flip_bit
 
 SLOTS, ENTRIES = 16, 24
 FIRST = (
@@ -143,47 +132,3 @@ def test_a_record_dispatched_twice_is_no_fault(good: Path, tmp_path: Path) -> No
     struct.pack_into(">i", data, 36, used + 1)
     path.write_bytes(data)
     assert examine(store).report.faults == []
-
-
-def test_hashes_of_a_batch_are_those_of_its_records() -> None:
-    texts = [
-        b"",
-        b"KEYS\x01a\x02",
-        *[
-            b"UNIQ_KEY\x01U%07d\x02KEYS\x01k%03d other-%d\x02TAGS\x01t%d\x02" % (n, n, n % 10, n % 3)
-            for n in range(40)
-        ],
-        "KEYS\x01schlüssel ключ\x02TAGS\x01größe\x02".encode(),
-        b"KEYS\x01  a  b \x02",
-        b"KEYS\x01first\x02KEYS\x01second\x02",
-        b"TAGS\x01x\x02UNIQ_KEY\x01unfinished",
-        b"\x02\x02KEYS\x01odd\x01value\x02",
-        *[
-            b"UNIQ_KEY\x01V%07d\x02KEYS\x01%s\x02TAGS\x01t\x02" % (n, b"a b" if n % 2 else b"abc")
-            for n in range(20)
-        ],
-        *[b"KEYS\x01\xc3\xa4%04d\x02TAGS\x01t\x02" % n for n in range(10)],
-        b"KEYS\x01AaAa\x02",
-        b"DELAY\x013\x02TAGS\x01x\x02",
-    ]
-    records = []
-    for number, text in enumerate(texts):
-        topic = ("T", "größer", "SCHEDULE_TOPIC_XXXX")[number % 3]
-        record = Record(
-            topic, b"x", queue_id=0, properties=text, store_timestamp_ms=T0, born_host=Host("10.0.0.1", 1)
-        )
-        records.append(encode_record(record))
-    data = b"".join(bytes(record) for record in records)
-    batch = LogBatch(StreamFile(Path("x"), 0, len(data)), 0, data, decode_columns(data))
-    topics = topics_of(batch)
-    shapes = property_shapes(batch)
-    assert shapes.shaped, "some of these records have one shape"
-    found = key_hashes(batch, topics, shapes)
-    wanted = [
-        (row, index_hash(key))
-        for row, text in enumerate(texts)
-        for key in keys_of(topics[row].decode(), text)
-    ]
-    assert list(zip(found.rows.tolist(), found.hashes.tolist(), strict=True)) == wanted
-    codes = tags_codes(batch, topics, shapes, DELAY_LEVELS_MS)
-    assert np.array_equal(codes, batch.columns.tags_codes())

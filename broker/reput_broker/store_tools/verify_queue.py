@@ -1,0 +1,200 @@
+"""Check the units of one queue against the records of its messages, while the log is walked.
+
+Each run of records is compared with the units of the same numbers as bytes. Only where they differ is looked at field
+by field.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from reput_broker.store.consume_queue_ext_unit import is_address
+from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES, UNIT_DTYPE, Units
+from reput_broker.store.dispatch import QueueRows
+from reput_broker.store_tools.ext_units import ExtUnits
+from reput_broker.store_tools.layout import Stream
+from reput_broker.store_tools.log_reader import Damage
+from reput_broker.store_tools.report import Fault
+from reput_broker.store_tools.unit_files import UnitFiles
+from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.record_layout import QUEUE_OFFSET_AT
+
+_FAULTS_KEPT = 50
+_READ_UNITS = 65_536
+
+
+class QueueCheck:
+    """One queue while the log is walked."""
+
+    def __init__(
+        self, topic: str, queue_id: int, units: UnitFiles, log: Stream, ext: ExtUnits | None
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.units = units
+        self.first: int | None = None
+        """Number of the queue's first message in the log; None until there is one."""
+        self.next = 0
+        """Number after the last message seen."""
+        self.faults: list[Fault] = []
+        self.kinds: Counter[str] = Counter()
+        """All faults by kind, kept or not."""
+        self.renumbered: dict[int, int] = {}
+        """Log offsets of records whose number is wrong, and the right one."""
+        self.behind: list[tuple[int, int]] = []
+        """Number and log offset of messages behind the last unit, at most a few of them."""
+        self.behind_count = 0
+        self.started_anew = False
+        self._is_parked = topic == SCHEDULE_TOPIC
+        self._compared = self._other_times = 0
+        self._log = log
+        self._ext = ext
+        self._last_offset = -1
+
+    @property
+    def has_other_delay(self) -> bool:
+        """Whether most of its messages are due at another time than their delay level says."""
+        return 2 * self._other_times > self._compared
+
+    def compare(self, run: QueueRows, damages: Sequence[Damage]) -> None:
+        """Compare a run of records with the units of their numbers."""
+        number = run.first_queue_offset
+        count = len(run.physical_offsets)
+        expected = np.empty(count, UNIT_DTYPE)
+        expected["physical_offset"] = run.physical_offsets
+        expected["size"] = run.sizes
+        expected["tags_code"] = run.tags_codes
+        raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
+        if self.first is None:
+            self.first = self.next = number
+        elif number != self.next:
+            number = self._jump(number, run, raw, damages)
+            raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
+        if raw != expected.tobytes():
+            self._differences(number, np.frombuffer(raw, UNIT_DTYPE), expected)
+        self._compared += count
+        self.next = max(self.next, number + count)
+        self._last_offset = int(run.physical_offsets[-1])
+
+    def _jump(self, number: int, run: QueueRows, raw: bytes, damages: Sequence[Damage]) -> int:
+        """The numbers do not go on where they stopped; return the number that the run begins with after all."""
+        offset = int(run.physical_offsets[0])
+        if number == 0 and int.from_bytes(raw[:8], "big") == offset:
+            # The topic was deleted, by a broker that leaves no mark, and created anew.
+            self.started_anew = True
+            self.faults.clear()
+            self.behind.clear()
+            self.kinds.clear()
+            self.behind_count = 0
+            self.first = self.next = 0
+            return 0
+        where = f"message {number} of {self.topic}/{self.queue_id}"
+        if int(self.units.read(self.next, 1)["physical_offset"][0]) == offset and offset:
+            path, position = self._log.place(offset + QUEUE_OFFSET_AT)
+            words = f"QUEUEOFFSET is {number}, but unit {self.next} of its queue names the record"
+            self._fault(path, position, words, "order")
+            self.renumbered[offset] = self.next
+            return self.next
+        path, position = self._log.place(offset)
+        if number < self.next:
+            self._fault(path, position, f"{where}: the message before it has number {self.next - 1}", "order")
+            return number
+        lost = [
+            damage for damage in damages if self._last_offset < damage.end_offset and damage.offset < offset
+        ]
+        stop = min(number, self.units.end)
+        for at in range(self.next, stop, _READ_UNITS):
+            units = self.units.read(at, min(_READ_UNITS, stop - at))
+            for index in np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0)).tolist():
+                named = int(units["physical_offset"][index])
+                if not any(damage.offset <= named < damage.end_offset for damage in lost):
+                    self._points_nowhere(at + index, units[index])
+        if not lost and stop <= self.next:
+            self._fault(
+                path,
+                position,
+                f"{where}: messages from {self.next} on are neither in the log nor in the queue",
+                "order",
+            )
+        return number
+
+    def _differences(self, number: int, units: Units, expected: Units) -> None:
+        for index in np.flatnonzero(units != expected).tolist():
+            at = number + index
+            unit, wanted = units[index], expected[index]
+            path, position = self.units.place(at)
+            if not unit["size"] and not unit["physical_offset"] and not unit["tags_code"]:
+                if at >= self.units.end:
+                    self.behind_count += 1
+                    if len(self.behind) < _FAULTS_KEPT:
+                        self.behind.append((at, int(wanted["physical_offset"])))
+                else:
+                    self._fault(path, position, f"unit {at} is empty; {self._names(at, wanted)}")
+                continue
+            for name, shift in (("physical_offset", 0), ("size", 8), ("tags_code", 12)):
+                if unit[name] == wanted[name]:
+                    continue
+                found = int(unit[name])
+                if name == "tags_code" and self._ext is not None and is_address(found):
+                    wrong = self._ext.difference(found, int(wanted[name]))
+                    if wrong:
+                        self._fault(path, position + shift, f"unit {at}: {wrong}")
+                    continue
+                if name == "tags_code" and self._is_parked:
+                    self._other_times += 1
+                words = {"physical_offset": "log offset", "size": "size", "tags_code": "tags code"}[name]
+                self._fault(
+                    path,
+                    position + shift,
+                    f"unit {at} gives {words} {found}, should be {int(wanted[name])}; {self._names(at, wanted)}",
+                )
+
+    def _names(self, number: int, wanted: Units) -> str:
+        place = int(wanted["physical_offset"])
+        return f"message {number} of {self.topic}/{self.queue_id} is the record at log offset {place}"
+
+    def finish(self, log_min: int, damages: Sequence[Damage], log_end: int, unfinished: bool) -> int:
+        """Look at the units before the first and after the last message of the log.
+
+        Returns how many units point behind the end of a log that was not closed in order.
+        """
+        dangling = 0
+        before = self.units.end if self.first is None else min(self.first, self.units.end)
+        ranges = ((self.units.first, before, True), (max(self.next, before), self.units.end, False))
+        for start, stop, may_be_blank in ranges:
+            for at in range(start, stop, _READ_UNITS):
+                units = self.units.read(at, min(_READ_UNITS, stop - at))
+                offset = units["physical_offset"]
+                expired = (units["size"] > 0) & (offset >= 0) & (offset + units["size"] <= log_min)
+                pre_blank = (units["size"] == PRE_BLANK_SIZE) & (offset == 0)
+                wrong = ~expired & ~pre_blank if may_be_blank else ~expired
+                for damage in damages:
+                    wrong &= (offset < damage.offset) | (offset >= damage.end_offset)
+                if unfinished:
+                    behind = wrong & (offset >= log_end)
+                    dangling += int(behind.sum())
+                    wrong &= ~behind
+                found = np.flatnonzero(wrong)
+                for index in found[:_FAULTS_KEPT].tolist():
+                    self._points_nowhere(at + index, units[index])
+                self.kinds["queue"] += max(0, len(found) - _FAULTS_KEPT)
+        return dangling
+
+    def _points_nowhere(self, number: int, unit: Units) -> None:
+        path, position = self.units.place(number)
+        named, size = int(unit["physical_offset"]), int(unit["size"])
+        self._fault(
+            path,
+            position,
+            f"unit {number} of {self.topic}/{self.queue_id} gives log offset {named} and size {size}, "
+            "but no such message of this queue is there",
+        )
+
+    def _fault(self, path: Path, position: int, reason: str, kind: str = "queue") -> None:
+        self.kinds[kind] += 1
+        if self.kinds[kind] <= _FAULTS_KEPT:
+            self.faults.append(Fault(kind, path, position, reason))

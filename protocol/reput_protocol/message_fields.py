@@ -1,0 +1,54 @@
+"""A stored message as members of a JSON object: the names that all commands print, and `reput produce` reads."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from reput_protocol.properties import KEYS, TAGS, UNIQ_KEY, split_keys
+
+
+def message_fields(
+    *,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    offset_message_id: str,
+    store_timestamp_ms: int,
+    born_timestamp_ms: int,
+    properties: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return what is known of every message, its body aside; `message_id` is the producer's id if it gave one."""
+    return {
+        "topic": topic,
+        "queue_id": queue_id,
+        "queue_offset": queue_offset,
+        "message_id": properties.get(UNIQ_KEY) or offset_message_id,
+        "offset_message_id": offset_message_id,
+        "tag": properties.get(TAGS),
+        "keys": list(split_keys(properties.get(KEYS))),
+        "store_timestamp_ms": store_timestamp_ms,
+        "born_timestamp_ms": born_timestamp_ms,
+        "properties": dict(properties),
+    }
+
+
+def body_field(body: bytes) -> dict[str, str]:
+    """Return the body as `body` if it is UTF-8, else as `body_base64`."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def body_of(fields: Mapping[str, Any]) -> bytes:
+    """Return the body that `body_field` made members of.
+
+    Raises:
+        KeyError, TypeError, ValueError: there is none, or it is no text, or no base64.
+    """
+    if "body_base64" in fields:
+        return base64.b64decode(fields["body_base64"])
+    body: str = fields["body"]
+    return body.encode()

@@ -1,0 +1,76 @@
+"""A look-up by key says whether it could know everything."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+from reput_broker.counters import RequestTraffic
+from reput_broker.processors.query import QueryProcessor
+from reput_broker.request import Request, Response
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.index_query import QueryResult
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands import QueryMessageHeader
+from reput_protocol.header import Header, HeaderType
+
+
+class FakeStore:
+    """A store whose index has no room for the keys that wait, or has."""
+
+    def __init__(self, *, is_full: bool, records: tuple[bytes, ...]) -> None:
+        self.is_full = is_full
+        self.records = records
+
+    def settle_index(self) -> None:
+        if self.is_full:
+            raise DiskFull(Path("index/20260101000000000"), 420_000_040)
+
+    def query_message(self, *_: object) -> QueryResult:
+        return QueryResult(self.records, 0, 0, is_complete=True)
+
+
+class FakeClient:
+    """Keeps the answer and what was spawned."""
+
+    def __init__(self) -> None:
+        self.response: Response | None = None
+        self.spawned: list[tuple[Callable[..., Awaitable[Any]], tuple[Any, ...]]] = []
+
+    def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        self.spawned.append((work, arguments))
+
+    def answer(self, request: Request, response: Response) -> None:
+        self.response = response
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+
+async def answer_of(store: FakeStore) -> Response:
+    client = FakeClient()
+    ext = QueryMessageHeader("T", "k", 32, 0, 1 << 60).to_ext(HeaderType.MSGPACK)
+    header = Header(RequestCode.QUERY_MESSAGE, 1, ext=ext)
+    request = Request(cast("Any", client), HeaderType.MSGPACK, header, memoryview(b""), 0.0, RequestTraffic())
+    QueryProcessor(cast("MessageStore", store)).query(request)
+    for work, arguments in client.spawned:
+        await work(*arguments)
+    assert client.response is not None
+    return client.response
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_keys_that_found_no_room_make_an_answer_incomplete(is_full: bool) -> None:
+    with trio.fail_after(5):
+        response = await answer_of(FakeStore(is_full=is_full, records=(b"record",)))
+        assert response.code == ResponseCode.SUCCESS
+        assert response.ext.get("indexComplete") is (False if is_full else None)
+        missing = await answer_of(FakeStore(is_full=is_full, records=()))
+        assert missing.code == ResponseCode.QUERY_NOT_FOUND
+        assert ("ask again later" in str(missing.remark)) is is_full
