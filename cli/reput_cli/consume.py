@@ -24,6 +24,8 @@ from reput_protocol.errors import ReputError
 _WAIT_S = 10.0
 _PULL_MESSAGES = 256
 _RETRY_S = 0.5
+_NO_GROUP = "TOOLS_CONSUMER"
+"""The group of RocketMQ's own tools: it is always there, and nobody looks at its progress."""
 _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
 
 
@@ -130,7 +132,7 @@ class _Follower:
         send, receive = anyio.create_memory_object_stream[_Batch](1)
         async with (
             PullConsumer(
-                self.settings.server, group=self.group or "reput-cli", timeout_s=self.settings.timeout_s
+                self.settings.server, group=self.group or _NO_GROUP, timeout_s=self.settings.timeout_s
             ) as consumer,
             anyio.create_task_group() as readers,
         ):
