@@ -153,7 +153,7 @@ def file_waits(rounds: int, scale: float) -> Row:
     count = int(400_000 * scale) // BATCH * BATCH
     waits, puts, files = [], [], []
     for _ in range(rounds):
-        with broker("async", commit_log_file_size=f"{FILE_MIB}MiB") as server:
+        with broker("async", STORE__COMMIT_LOG_FILE_SIZE=f"{FILE_MIB}MiB") as server:
             _create_topic(server)
             plan = BenchPlan(server.address, TOPIC, count, SIZE, ack="page_cache", in_flight=8, batch=BATCH)
             run_producer(plan, 0)

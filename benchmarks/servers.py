@@ -54,16 +54,19 @@ class RunningBroker:
 
 
 @contextmanager
-def broker(flush: str, **store: str) -> Iterator[RunningBroker]:
-    """Run `reput serve` on an empty directory until the block ends, with these options of the store."""
+def broker(flush: str, **options: str) -> Iterator[RunningBroker]:
+    """Run `reput serve` on an empty directory until the block ends; `options` as in `LIMITS__CONNECTIONS="9"`."""
     with tempfile.TemporaryDirectory(prefix="reput-bench-") as directory:
         port, http_port = _free_port(), _free_port()
         arguments = ["serve", "--data-dir", directory, "--port", str(port), "--http-port", str(http_port)]
-        options = {f"REPUT_STORE__{name.upper()}": value for name, value in store.items()}
         started_at = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-m", "reput_cli", *arguments],
-            env={"PATH": "/usr/bin:/bin", "REPUT_STORE__FLUSH": flush, **options},
+            env={
+                "PATH": "/usr/bin:/bin",
+                "REPUT_STORE__FLUSH": flush,
+                **{f"REPUT_{name}": value for name, value in options.items()},
+            },
             stderr=subprocess.DEVNULL,
         )
         try:
