@@ -167,6 +167,7 @@ class MessageStore:
         self.store_timestamp = offsets.store_timestamp
         self.is_in_memory = offsets.is_in_memory
         self.query_message = index.query_message
+        self.find_by_unique_key = index.find_by_unique_key
         # Steps that services drive (reput_steps.py, store_index.py, store_flush.py)
         self.reput_step = reput.reput_step
         self.index_step = index.index_step
