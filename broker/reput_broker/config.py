@@ -28,6 +28,7 @@ from pydantic import (
     field_validator,
 )
 
+from reput_broker.config_dedup import DedupConfig
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
 from reput_broker.config_filters import FiltersConfig
@@ -420,6 +421,7 @@ class BrokerConfig(_Section):
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
     groups: GroupsConfig = Field(default_factory=GroupsConfig)
+    dedup: DedupConfig = Field(default_factory=DedupConfig)
     filters: FiltersConfig = Field(default_factory=FiltersConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
 

@@ -15,7 +15,11 @@ _MSGPACK: Final = HeaderType.MSGPACK.value
 _I32_MAX: Final = 0x7FFF_FFFF
 _I64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 _ACK_LEVELS: dict[Value, AckLevel] = {level.value: level for level in AckLevel}
-_DEDUPS: dict[Value, Dedup | None] = {None: None} | {dedup.value: dedup for dedup in Dedup}
+_DEDUPS: dict[Value, Dedup | None] = {
+    None: None,
+    Dedup.MARK.value: Dedup.MARK,
+    Dedup.CHECK.value: Dedup.CHECK,
+}
 
 
 @dataclass(slots=True)

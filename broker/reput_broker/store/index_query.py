@@ -114,7 +114,7 @@ def _candidates(
     end_ms: int,
     readable_end: int,
 ) -> Iterator[bytes]:
-    """Yield the records whose key has the hash of `key`, each once, newest first; `_TOO_MANY` last if there are more."""
+    """Yield records whose key has the hash of `key`, each once, newest first; `_TOO_MANY` last if there are more."""
     seen: set[int] = set()
     for physical_offset in index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms):
         if physical_offset in seen:
