@@ -219,3 +219,39 @@ def test_delay_levels_of_the_broker_are_named(tmp_path: Path) -> None:
     assert reput_store("repair", tmp_path, "--yes", "--delay-levels", levels).return_value == ExitCode.DONE
     assert reput_store("verify", tmp_path).return_value == ExitCode.DONE
     assert digests(tmp_path, CONSUME_QUEUES) == CONSUME_QUEUES
+
+
+def test_tools_that_refuse_or_have_nothing_to_do_leave_no_lock_file(store: Path) -> None:
+    (store / "lock").unlink()
+    before = hashes(store)
+    assert reput_store("repair", store, "--yes").return_value == ExitCode.DONE
+    assert hashes(store) == before
+    place = records_of(store)[7]
+    flip_bit(place.path, place.position + 5)
+    before = hashes(store)
+    assert isinstance(reput_store("rebuild", store).exception, CommandFailed)
+    assert hashes(store) == before
+
+
+def test_a_log_that_another_store_has_is_not_touched(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    running = opened(small_options(tmp_path / "other", commit_log_dirs=(log,)))
+    put(running, b"x")
+    (tmp_path / "store" / "config").mkdir(parents=True)
+    before = hashes(tmp_path)
+    for name in (["repair", "--yes"], ["rebuild"]):
+        failed = reput_store(*name, tmp_path / "store", "--commit-log-dir", log).exception
+        assert isinstance(failed, CommandFailed)
+        assert failed.what == f"the log directory {log} is in use by another store"
+    assert hashes(tmp_path) == before
+    assert running.close()
+
+
+def test_rebuild_of_what_a_killed_rebuild_set_aside(store: Path) -> None:
+    for name in ("consumequeue", "index"):
+        (store / name).rename(store / f"{name}.replaced")
+    done = reput_store("rebuild", store)
+    assert done.return_value == ExitCode.DONE, done.stderr
+    assert "index: 120 keys in 4 files" in done.stderr
+    assert not list(store.glob("*.replaced"))
+    assert reput_store("verify", store).return_value == ExitCode.DONE
