@@ -25,7 +25,8 @@ SWAPPED = ("consumequeue", "index")
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+# EPERM: a sandbox that does not know the call; a rename says whether it is meant.
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
 def exchange(first: Path, second: Path) -> bool:
