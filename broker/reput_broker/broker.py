@@ -19,6 +19,7 @@ import trio
 
 from reput_broker.clean_service import CleanFilesService
 from reput_broker.commit_service import CommitRealTimeService
+from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.disk_figures import refresh_disk_figures
@@ -29,10 +30,12 @@ from reput_broker.log import configure_logging
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.loop_delay import measure_loop_delay
 from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.metrics_groups import GroupSources
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.open_files import raise_limit, shares_of
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
+from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.put_run import PutRunProcessor
@@ -216,6 +219,9 @@ class Broker:
         )
         await trio.to_thread.run_sync(self._topics.load)
         await trio.to_thread.run_sync(self._offsets.load)
+        self._group_settings = await trio.to_thread.run_sync(
+            open_groups, tables, self._offsets, config.groups, clock_ms
+        )
         self._adopt_queues_without_topic()
         self.sources.store, self.sources.topics, self.sources.offsets = (
             self._store,
@@ -283,7 +289,7 @@ class Broker:
         config, counters, store = self.config, self.counters, self._store
         sync = config.store.flush == "sync"
         self._allocate = AllocateService(store)
-        self._reput = ReputMessageService(store, self._after_dispatch)
+        self._reput = ReputMessageService(store, self._after_dispatch, lambda: self._hold.count > 0)
         pooled = config.store.transient_store_pool
         self._flush = FlushCommitLogService(
             store,
@@ -316,6 +322,23 @@ class Broker:
             self._offsets, self._offset_saver, lambda: config.offsets.flush_interval
         )
         access = TopicAccess(self._topics, self._topic_saver, counters)
+        self._groups = groups = GroupParts(
+            config.groups,
+            counters,
+            store,
+            self._topics,
+            self._topic_saver,
+            access,
+            self._group_settings,
+            self._offsets,
+            self._hold,
+            on_commit=self._offset_saves.committed,
+            broker_name=config.broker_name,
+            clock_ms=self._surroundings.clock_ms,
+        )
+        self.sources.groups = GroupSources(
+            groups.settings, groups.online, groups.progress, groups.lag.figures
+        )
         lock = PutLock()
         appender = Appender(
             store,
@@ -326,6 +349,7 @@ class Broker:
             waits_for_commit,
             readers_see_unflushed=not sync,
         )
+        filter_check = FilterCheck(config.filters)
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
         processors = (
             SendProcessor(
@@ -336,8 +360,21 @@ class Broker:
                 cluster=config.cluster,
                 default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
             ),
-            PullProcessor(store, access, self._offsets, self._hold, config.limits, counters),
-            OffsetProcessor(store, access, self._offsets, self._offset_saves.committed),
+            PullProcessor(
+                store,
+                access,
+                groups.access,
+                groups.commits,
+                groups.resets,
+                groups.progress,
+                self._hold,
+                config.limits,
+                counters,
+                filter_check,
+            ),
+            filter_check,
+            OffsetProcessor(store, access, groups.access, self._offsets, groups.commits),
+            groups,
             QueueProcessor(store, access),
             QueryProcessor(store),
             TopicProcessor(
@@ -349,6 +386,7 @@ class Broker:
                 self._hold,
                 counters,
                 advertise=self._advertised_to,
+                forget=groups.forget_topic,
                 **names,
             ),
             AdminProcessor(
@@ -370,13 +408,14 @@ class Broker:
             # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit
             # has.
             _nothing if sync or pooled else self._reput.put_by,
+            self._reput.settle,
         )
         self._server = Server(
             config,
             dispatcher,
             counters,
             connections_max=self._open_files.connections,
-            on_gone=self._hold.drop_closed,
+            on_gone=groups.client_gone,
         )
 
     def _release_committed(self) -> None:
@@ -413,6 +452,7 @@ class Broker:
             self._clean.run,
             self._measure_loop,
             self._refresh_disk,
+            *self._groups.services(),
         )
 
     async def _measure_loop(self) -> None:
@@ -467,7 +507,7 @@ class Broker:
 
     async def _close(self) -> None:
         """Flush and save everything that was opened; what fails is logged, and the rest is done all the same."""
-        for name in ("_topics", "_offsets"):
+        for name in ("_topics", "_offsets", "_group_settings"):
             table = getattr(self, name, None)
             if table is not None:
                 try:
