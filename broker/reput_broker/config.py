@@ -420,8 +420,8 @@ class BrokerConfig(_Section):
     log: LogConfig = Field(default_factory=LogConfig)
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
-    groups: GroupsConfig = Field(default_factory=GroupsConfig)
     dedup: DedupConfig = Field(default_factory=DedupConfig)
+    groups: GroupsConfig = Field(default_factory=GroupsConfig)
     filters: FiltersConfig = Field(default_factory=FiltersConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
 

@@ -82,7 +82,7 @@ class MessageStore:
         root = options.data_dir
         self._abort = AbortMarker(root / "abort")
         directories = (*options.log_dirs, *options.read_only_commit_log_dirs)
-        self._lock = DirectoryLock(root / "lock", self._abort, dict.fromkeys(directories))
+        self._lock = DirectoryLock(root / "lock", self._abort, directories, options.writable_log_dirs)
         self._checkpoint = StoreCheckpoint(root / "checkpoint")
         self._log = CommitLog(options, clock_ms)
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
@@ -190,22 +190,23 @@ class MessageStore:
         """Lock the directory, recover what is there and accept messages. Blocks for as long as recovery takes.
 
         Raises:
-            StoreLocked: another broker, in this process or another, has the directory.
+            StoreLocked: another broker, in this process or another, has the directory, or one of its log.
             ForeignFile: something in it is not ours to understand and would be damaged.
             StoreDamaged: records that had been flushed do not pass their checks.
             DiskFull, FlushFailed: recovery could not be brought to its end; the next start does it again.
 
-        After the first three nothing in the directory has been changed; after any, the lock is free again.
+        After the first three the directory is as it was found: nothing was changed or made. After any the lock is free.
         """
         assert not self._flags.is_open
         started = time.perf_counter()
         self._make_parts()
-        self._lock.acquire()
+        self._lock.reserve()
         try:
             self._log.open_pool()
             report = open_parts(
                 StoreParts(
                     self.options,
+                    self._lock,
                     self._log,
                     self._queues,
                     self._checkpoint,
