@@ -22,6 +22,7 @@ from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
+from reput_broker.delivery.deduplication import Deduplication
 from reput_broker.disk_figures import refresh_disk_figures
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.health import BrokerState, Health
@@ -38,6 +39,7 @@ from reput_broker.processors.appender import Appender
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
+from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.put_run import PutRunProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.queue import QueueProcessor
@@ -359,6 +361,14 @@ class Broker:
                 access,
                 appender,
                 counters,
+                PutOnce(
+                    Deduplication(
+                        store,
+                        dispatch=self._reput.catch_up,
+                        clock_ms=self._surroundings.clock_ms,
+                        window_s=lambda: config.dedup.window,
+                    )
+                ),
                 cluster=config.cluster,
                 default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
             ),

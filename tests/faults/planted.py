@@ -20,12 +20,31 @@ from faults.descriptors import out_of_descriptors
 from faults.disk_full import full_disks
 from faults.expiry import cuts_while_files_expire
 from faults.failed_sync import failed_syncs
+from faults.killed_rebuild import killed_rebuilds
+from faults.killed_repair import killed_repairs
 from faults.log_cuts import garbage_after_the_end, log_cuts
 from faults.log_damage import damage_in_the_middle
 from faults.log_flips import flips
 from faults.lost_files import lost_files
 from faults.outcome import Kind
+from faults.planted_directories import (
+    copy_not_synced_before_removal,
+    cut_before_copies_are_synced,
+    cut_without_a_mark,
+    expired_queues_not_kept,
+    expired_queues_not_synced,
+    faster_owner_not_noticed,
+    killed_rebuild_not_put_back,
+    lock_made_before_judged,
+    log_directories_not_locked,
+    missing_directories_not_locked,
+    queues_removed_before_replaced,
+    refused_start_leaves_directories,
+    side_files_share_a_name,
+    side_names_not_synced,
+)
 from faults.power_cut import kills_during_recovery, power_cuts
+from faults.shared_logs import stores_sharing_a_log
 from faults.sparse_files import sparse_files
 from reput_broker import config_file
 from reput_broker.offset_journal import OffsetJournal
@@ -389,6 +408,20 @@ BUGS: tuple[Bug, ...] = (
     Bug(new_files_sparse, sparse_files, 1),
     Bug(found_files_sparse, sparse_files, 1),
     Bug(descriptors_taken_for_damage, out_of_descriptors, 20),
+    Bug(missing_directories_not_locked, stores_sharing_a_log, 1000),
+    Bug(log_directories_not_locked, stores_sharing_a_log, 1000),
+    Bug(lock_made_before_judged, stores_sharing_a_log, 1000),
+    Bug(refused_start_leaves_directories, stores_sharing_a_log, 1000),
+    Bug(faster_owner_not_noticed, stores_sharing_a_log, 2000),
+    Bug(side_files_share_a_name, killed_repairs, 1000),
+    Bug(copy_not_synced_before_removal, killed_repairs, 1000),
+    Bug(cut_before_copies_are_synced, killed_repairs, 1000),
+    Bug(side_names_not_synced, killed_repairs, 1000),
+    Bug(cut_without_a_mark, killed_repairs, 1000),
+    Bug(queues_removed_before_replaced, killed_rebuilds, 1000),
+    Bug(killed_rebuild_not_put_back, killed_rebuilds, 1000),
+    Bug(expired_queues_not_kept, killed_rebuilds, 1000),
+    Bug(expired_queues_not_synced, killed_rebuilds, 1000),
 )
 
 

@@ -13,6 +13,7 @@ import trio
 
 from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.counters import Counters
+from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.pending_puts import PendingRequest
 from reput_broker.put_lock import PutLock
@@ -108,7 +109,10 @@ class Appender:
     def _finish(
         self, request: Request, result: PutResult, size: int, response: Response, topic: str, ack: AckLevel
     ) -> Response | None:
-        self._counters.topic(topic).count_in(result.count, size)
+        if isinstance(result, StoredBefore):
+            self._counters.topic(topic).duplicates += result.count
+        else:
+            self._counters.topic(topic).count_in(result.count, size)
         self._wake_reput()
         if ack is AckLevel.FLUSHED:
             request.body = _STORED  # it is in the log; a request that waits for the disk need not keep it

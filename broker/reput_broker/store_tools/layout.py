@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.store.consume_queue_unit import UNIT_BYTES
+from reput_broker.store.directory_swap import standing_for
 from reput_broker.store.file_names import holds_only_zeros
 
 _NAME_DIGITS = 20
@@ -106,6 +107,8 @@ class Geometry:
 class StoreLayout:
     """The streams of one directory.
 
+    Queues and index are taken from where a killed rebuild has left them, if it has (`directory_swap.standing_for`).
+
     Args:
         root: the store directory.
         commit_log_dirs: where the log lies, if not in `commitlog`: RocketMQ may spread it over several directories.
@@ -121,7 +124,7 @@ class StoreLayout:
         self.log = read_stream(tuple(commit_log_dirs) or (root / "commitlog",), geometry.commit_log_file_size)
         self.consume_queue_dir = root / "consumequeue"
         self.queue_file_size = geometry.consume_queue_entries * UNIT_BYTES
-        directories = list(_queue_directories(self.consume_queue_dir))
+        directories = list(_queue_directories(standing_for(self.consume_queue_dir)))
         if not self.queue_file_size:
             sizes = Counter(
                 entry.stat().st_size
@@ -152,11 +155,12 @@ class StoreLayout:
 
     def index_files(self) -> list[Path]:
         """Return the index files, oldest first (RocketMQ: IndexService takes names that are numbers)."""
-        if not self.index_dir.is_dir():
+        directory = standing_for(self.index_dir)
+        if not directory.is_dir():
             return []
         return sorted(
             path
-            for path in self.index_dir.iterdir()
+            for path in directory.iterdir()
             if path.is_file() and path.name.isascii() and path.name.isdecimal()
         )
 
