@@ -72,7 +72,8 @@ class _FailingRun(Workload):
         try:
             with self.recorder:
                 self.start()
-                self._syncs, self._is_started = 0, True  # a start whose sync fails is refused, and has promised nothing
+                # A start whose sync fails is refused, and has promised nothing.
+                self._syncs, self._is_started = 0, True
                 steps = STEPS_MAX
                 while steps > 0:
                     steps -= 1
