@@ -171,6 +171,9 @@ class AllocateService:
                 self._want()
             else:
                 said = ""
+                if self._store.file_refusal is not None:  # no put is taken now, whatever file there is
+                    await trio.sleep(_RETRY_INTERVAL_S)
+                    self._want()
 
     async def unlock_full_files(self) -> None:
         """Let go of files that warm-up has locked into memory, some seconds after they are full."""
@@ -215,15 +218,20 @@ class StoreUpkeep:
                 await self._write_checkpoint()
 
     async def complete_index(self) -> None:
-        """Index what the index lacks after a crash, in small steps, and return."""
+        """Index what the index lacks after a crash, or since it could not be written, until cancelled."""
+        said = ""
         while True:
             try:
-                if not self._store.index_step(_INDEX_STEP_BYTES):
-                    return
-            except ReputError as error:
-                log.warning("index_incomplete", detail=str(error), hint="free disk space; it is tried again")
-                await trio.sleep(_RETRY_INTERVAL_S)
-            await trio.sleep(_INDEX_PAUSE_S)
+                indexed = self._store.index_step(_INDEX_STEP_BYTES)
+                said = ""
+            except (ReputError, OSError) as error:
+                indexed = 0
+                if str(error) != said:
+                    said = str(error)
+                    log.warning(
+                        "index_incomplete", detail=said, hint="see to the disk; it is tried again by itself"
+                    )
+            await trio.sleep(_INDEX_PAUSE_S if indexed else _RETRY_INTERVAL_S)
 
     async def write_checkpoints(self) -> None:
         """Write the checkpoint until cancelled."""

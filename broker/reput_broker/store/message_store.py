@@ -106,9 +106,18 @@ class MessageStore:
         options, log, queues, flags, stats = self.options, self._log, self._queues, self._flags, self.stats
         memory_bytes = options.memory_bytes * ACCESS_IN_MEMORY_PERCENT // 100
         builder = ConsumeQueueBuilder(queues, options.filter_bit_maps)
+        self._key_index = StoreIndex(
+            self._index,
+            log,
+            self._deleted,
+            self._checkpoint,
+            flags,
+            dispatched_offset=lambda: self._reput.dispatched_offset,
+            options=options,
+        )
         follower = Reput(
             log,
-            [builder, *([] if self._index is None else [self._index]), *self._dispatchers],
+            [builder, self._key_index, *self._dispatchers],
             self._deleted,
             stats,
             limit=log.readable_end,
@@ -121,15 +130,6 @@ class MessageStore:
         self._offsets = QueueOffsets(log, queues, memory_bytes)
         self._reput = reput = ReputSteps(
             follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
-        )
-        self._key_index = StoreIndex(
-            self._index,
-            log,
-            self._deleted,
-            self._checkpoint,
-            flags,
-            dispatched_offset=lambda: reput.dispatched_offset,
-            options=options,
         )
         self._flush = StoreFlush(log, queues, self._checkpoint, reput, flags, stats)
         self._cleaners = StoreCleaners(
@@ -157,6 +157,7 @@ class MessageStore:
         self.prepare_next_file = writer.prepare_next_file
         self.make_log_file = writer.make_log_file
         self.note_file_wait = writer.note_file_wait
+        self.want_file = writer.want_file
         self.when_file_wanted = writer.when_file_wanted
         self.unlock_full_files = writer.unlock_full_files
         # Getting (message_reader.py, queue_offsets.py, store_index.py)

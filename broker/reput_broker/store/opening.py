@@ -191,7 +191,7 @@ def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd,
         index.keep_all(mark.index_offset, full_until_ms)
     else:
         index.drop_all()
-    with suppress(DiskFull):  # dispatch comes across it when it has a key to insert
+    with suppress(DiskFull, OSError):  # dispatch comes across it when it has a key to insert
         index.set_last_aside()
 
 

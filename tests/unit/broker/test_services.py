@@ -291,6 +291,24 @@ async def test_a_store_that_cannot_append_after_a_start_gets_its_file_by_itself(
 
 
 @pytest.mark.trio
+async def test_a_file_that_is_lacking_is_made_once_puts_are_taken_again(
+    by_the_clock: trio.testing.MockClock,
+) -> None:
+    """While dispatch waits for space, say, none is made; nobody puts or dispatches when that is over."""
+    store: Any = FakeStore()
+    store.file_refusal = DiskFull("commitlog/0", 1024)
+    allocate = AllocateService(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(allocate.run)
+        await trio.sleep(5.5)
+        assert store.made == 0
+        store.half_full = True
+        await trio.sleep(1)
+        assert store.made == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
 async def test_files_are_made_when_an_append_says_so(autojump_clock: trio.testing.MockClock) -> None:
     store: Any = FakeStore()
     store.half_full = True
