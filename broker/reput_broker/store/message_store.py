@@ -88,9 +88,11 @@ class MessageStore:
         root = options.data_dir
         self._abort = AbortMarker(root / "abort")
         directories = (*options.log_dirs, *options.read_only_commit_log_dirs)
-        self._lock = DirectoryLock(root / "lock", self._abort, directories, options.writable_log_dirs)
+        self._lock = DirectoryLock(
+            root / "lock", self._abort, directories, options.writable_log_dirs, options.on_event
+        )
         self._checkpoint = StoreCheckpoint(root / "checkpoint")
-        self._log = CommitLog(options, clock_ms)
+        self._log = CommitLog(options, clock_ms, self._lock.ensure_log_dir)
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
         self._deleted = DeletedTopics(root / "deletedTopics")
         self._index: IndexService | None = None
@@ -198,12 +200,13 @@ class MessageStore:
 
         Raises:
             StoreLocked: another broker, in this process or another, has the directory, or one of its log.
+            LogDirectoryUnusable: a directory of the log cannot be one, or is named twice.
             ForeignFile: something in it is not ours to understand and would be damaged.
             StoreDamaged: records that had been flushed do not pass their checks.
             StoreNotWritable: the system does not let the directory be written.
             DiskFull, FlushFailed: recovery could not be brought to its end; the next start does it again.
 
-        After the first three the directory is as it was found: nothing was changed or made. After any the lock is free.
+        After the first four the directory is as it was found: nothing was changed or made. After any the lock is free.
         """
         assert not self._flags.is_open
         started = time.perf_counter()

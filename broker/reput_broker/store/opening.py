@@ -55,10 +55,12 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     """
     log, queues, deleted = parts.log, parts.queues, parts.deleted
     refuse_unwritable(parts.options)
-    moved = _put_back(parts)
+    moved: list[Path] = []
     try:
+        moved = _put_back(parts)
         judgement = _load_and_judge(parts)
     except BaseException:
+        parts.lock.remove_made()
         take_out(moved)
         raise
     report = _begin(parts) if judgement is None else _recover(parts, judgement)
