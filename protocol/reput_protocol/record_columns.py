@@ -14,7 +14,9 @@ from reput_protocol.checksum import crc32
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.host import Host
 from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record_layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, HEAD_BYTES, STORE_HOST_IPV6
+from reput_protocol.record_scan import ScanStatus, locate
 from reput_protocol.tag_codes import parked_tags_code, tags_codes_in
 
 IntArray: TypeAlias = NDArray[np.int64]
@@ -40,6 +42,7 @@ HEAD_DTYPE: Final = np.dtype(
     ]
 )
 assert HEAD_DTYPE.itemsize == HEAD_BYTES
+_UNDERSCORE: Final = 0x5F
 
 
 @dataclass(slots=True)
@@ -159,17 +162,55 @@ class RecordColumns:
                 codes[row] = parked_tags_code(data, starts[row], ends[row], stored_at, levels_ms)
         return codes
 
+    def take(self, rows: IntArray | BoolArray) -> RecordColumns:
+        """Return the columns of some records only, by row number or by mask."""
+        return RecordColumns(
+            self.buffer,
+            self.position[rows],
+            self.head[rows],
+            self.body_position[rows],
+            self.body_size[rows],
+            self.topic_position[rows],
+            self.topic_size[rows],
+            self.properties_position[rows],
+            self.properties_size[rows],
+        )
+
     def crc_errors(self) -> IntArray:
         """Return the rows whose body does not match its checksum."""
         view = memoryview(self.buffer)
-        starts = self.body_position
-        rows = zip(
-            starts.tolist(), (starts + self.body_size).tolist(), self.head["body_crc"].tolist(), strict=True
+        starts = self.body_position.tolist()
+        ends = (self.body_position + self.body_size).tolist()
+        found = np.fromiter(
+            map(crc32, map(view.__getitem__, map(slice, starts, ends))), np.uint32, len(starts)
         )
-        bad = [
-            row for row, (start, end, crc) in enumerate(rows) if crc32(view[start:end]) & 0x7FFF_FFFF != crc
-        ]
-        return np.array(bad, dtype=np.int64)
+        return np.flatnonzero(found & np.uint32(0x7FFF_FFFF) != self.head["body_crc"])
+
+    def sealed(self) -> IntArray:
+        """Return the rows that end with what looks like the whole record's checksum (`__CRC32#`)."""
+        data = np.ndarray((len(self.buffer),), np.uint8, self.buffer)
+        at = self.position + self.head["size"] - CRC_PROPERTY_BYTES
+        return np.flatnonzero((data[at] == _UNDERSCORE) & (self.properties_size >= CRC_PROPERTY_BYTES))
+
+    def crc_faults(self, *, bodies: bool = True) -> list[tuple[int, str]]:
+        """Check the checksum of every body, and that of the whole record where there is one.
+
+        Args:
+            bodies: False for a reader that hands no bodies out: then only records with a checksum of the whole.
+
+        Returns:
+            The row and the words of each that fails.
+        """
+        suspects = set(self.sealed().tolist())
+        if bodies:
+            suspects.update(self.crc_errors().tolist())
+        found: list[tuple[int, str]] = []
+        for row in sorted(suspects):
+            start = int(self.position[row])
+            scan, _ = locate(self.buffer, start, start + int(self.head["size"][row]), check_crc=True)
+            if scan.status is not ScanStatus.RECORD:
+                found.append((row, scan.reason))
+        return found
 
     def _view(self, position: int, size: int) -> memoryview:
         return memoryview(self.buffer)[position : position + size]

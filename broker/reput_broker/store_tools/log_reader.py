@@ -17,14 +17,12 @@ import numpy as np
 
 from reput_broker.store.file_io import end_of_data, is_all_zero
 from reput_broker.store_tools.layout import Stream, StreamFile
-from reput_protocol.columns import BoolArray, RecordColumns, chain, gather
-from reput_protocol.properties import CRC_PROPERTY_BYTES
+from reput_protocol.columns import RecordColumns, chain, gather
 from reput_protocol.record_layout import FRONT, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from reput_protocol.record_scan import RecordScan, ScanStatus, locate
 
 CHUNK_BYTES = 1 << 20
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
-_UNDERSCORE = 0x5F
 
 
 @dataclass(slots=True)
@@ -92,8 +90,10 @@ class BlankEnd(NamedTuple):
 LogPart = LogBatch | Damage | BlankEnd | LogEnd
 
 
-def read_log(stream: Stream, from_index: int = 0, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LogPart]:
-    """Read the stream's files one after the other from the given one on.
+def read_log(
+    stream: Stream, from_index: int = 0, *, from_position: int = 0, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[LogPart]:
+    """Read the stream's files one after the other from the given one on, and that one from a record's position on.
 
     Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET; checksums are the caller's (`crc_faults`).
     """
@@ -112,7 +112,7 @@ def read_log(stream: Stream, from_index: int = 0, *, chunk_bytes: int = CHUNK_BY
             break  # made ahead and never used
         reading = _FileReading(stream, file, index >= last, chunk_bytes)
         try:
-            yield from reading.parts()
+            yield from reading.parts(from_position if index == from_index else 0)
         finally:
             reading.close()
         end = LogEnd(file.start + reading.end_position, reading.end_position, index)
@@ -150,8 +150,7 @@ class _FileReading:
     def close(self) -> None:
         os.close(self._fd)
 
-    def parts(self) -> Iterator[LogPart]:
-        position = 0
+    def parts(self, position: int = 0) -> Iterator[LogPart]:
         want = self._chunk_bytes
         size = self._file.size
         while position < size:
@@ -261,20 +260,7 @@ def crc_faults(batch: LogBatch) -> list[tuple[int, str]]:
 
     Returns the row and the words of each that fails.
     """
-    columns = batch.columns
-    bad = set(columns.crc_errors().tolist())
-    stops = columns.position + columns.head["size"]
-    data = np.frombuffer(batch.data, np.uint8)
-    sealed: BoolArray = (data[stops - CRC_PROPERTY_BYTES] == _UNDERSCORE) & (
-        columns.properties_size >= CRC_PROPERTY_BYTES
-    )
-    bad.update(np.flatnonzero(sealed).tolist())
-    found: list[tuple[int, str]] = []
-    for row in sorted(bad):
-        scan, _ = locate(batch.data, int(columns.position[row]), int(stops[row]), check_crc=True)
-        if scan.status is not ScanStatus.RECORD:
-            found.append((row, scan.reason))
-    return found
+    return batch.columns.crc_faults()
 
 
 def is_record_magic(data: bytes, position: int) -> bool:

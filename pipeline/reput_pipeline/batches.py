@@ -1,0 +1,163 @@
+"""Records, decoded to columns, as the Arrow batches that Spark takes: the columns that were asked for, no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from reput_pipeline.bodies import compressed_rows, decompress
+from reput_pipeline.gathering import gather_slices, numbers, with_replaced
+from reput_pipeline.properties import BatchProperties, rows_with_tag
+from reput_protocol.filters import TagFilter
+from reput_protocol.record_columns import RecordColumns
+
+BATCH_ROWS: Final = 8192
+BATCH_BYTES: Final = 16 << 20
+"""A batch has at most so many rows, and records of so many bytes, unless a single one is larger."""
+
+_BODIES: Final = frozenset(("body", "value", "bodyCRC"))
+_US_PER_MS: Final = 1000
+
+BadRow = Callable[[RecordColumns, int, str], None]
+"""Told of a record whose content fails: the columns, the row, and why. It raises, or notes that the row is left out."""
+
+
+class BatchMaker:
+    """Makes batches of one schema.
+
+    Args:
+        schema: the Arrow schema that every batch has to have.
+        tag_filter: which messages are wanted.
+        on_bad_row: told of records that fail their checksums or cannot be decompressed.
+    """
+
+    def __init__(self, schema: pa.Schema, tag_filter: TagFilter, on_bad_row: BadRow) -> None:
+        self.schema = schema
+        self._tag_filter = tag_filter
+        self._on_bad_row = on_bad_row
+        self._has_bodies = any(name in _BODIES for name in schema.names)
+
+    def make(self, columns: RecordColumns, broker: str) -> pa.RecordBatch | None:
+        """Return one batch of records, or None if none of them is wanted.
+
+        The records have sound lengths and ascend in their buffer. Checksums are verified here: of the bodies if the
+        schema has them, of the whole record wherever there is one.
+        """
+        faults = dict(columns.crc_faults(bodies=self._has_bodies))
+        if faults:
+            for row, reason in faults.items():
+                self._on_bad_row(columns, row, reason)
+            columns = columns.take(np.setdiff1d(np.arange(len(columns)), list(faults)))
+        while len(columns):
+            batch = _Batch(columns, broker, self.schema)
+            if not self._tag_filter.matches_all:
+                rows = rows_with_tag(batch.properties.value_of("TAGS", pa.string()), self._tag_filter.tags)
+                if len(rows) < len(columns):
+                    columns = columns.take(rows)
+                    continue
+            bad = batch.unreadable_bodies() if self._has_bodies else {}
+            if not bad:
+                return batch.record_batch()
+            for row, reason in bad.items():
+                self._on_bad_row(columns, row, reason)
+            columns = columns.take(np.setdiff1d(np.arange(len(columns)), list(bad)))
+        return None
+
+
+class _Batch:
+    """One batch while its columns are made."""
+
+    def __init__(self, columns: RecordColumns, broker: str, schema: pa.Schema) -> None:
+        self._columns = columns
+        self._broker = broker
+        self._schema = schema
+        self._buffer = pa.py_buffer(columns.buffer)
+        self._properties: BatchProperties | None = None
+        self._decompressed: dict[int, bytes] = {}
+
+    @property
+    def properties(self) -> BatchProperties:
+        """The properties, read once they are asked for."""
+        if self._properties is None:
+            self._properties = BatchProperties(self._columns, self._buffer)
+        return self._properties
+
+    def unreadable_bodies(self) -> dict[int, str]:
+        """Decompress what is compressed; return the rows where that fails, and why."""
+        columns = self._columns
+        bad: dict[int, str] = {}
+        for row in compressed_rows(columns).tolist():
+            try:
+                self._decompressed[row] = decompress(
+                    bytes(columns.body(row)), int(columns.head["sys_flag"][row])
+                )
+            except ValueError as error:
+                bad[row] = str(error)
+        return bad
+
+    def record_batch(self) -> pa.RecordBatch:
+        """Return the batch."""
+        arrays = [_COLUMNS[field.name](self, field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def topic(self, kind: pa.DataType) -> pa.Array:
+        """Return the topics."""
+        columns = self._columns
+        start = columns.topic_position
+        return gather_slices(self._buffer, start, start + columns.topic_size, kind)
+
+    def broker_name(self, kind: pa.DataType) -> pa.Array:
+        """Return the name of the broker, null where nobody knows it."""
+        if not self._broker:  # a directory does not say whose it is
+            return pa.nulls(len(self._columns), kind)
+        return pa.repeat(pa.scalar(self._broker, kind), len(self._columns))
+
+    def body(self, kind: pa.DataType) -> pa.Array:
+        """Return the bodies, decompressed."""
+        columns = self._columns
+        start = columns.body_position
+        bodies = gather_slices(self._buffer, start, start + columns.body_size, kind)
+        if not self._decompressed:
+            return bodies
+        rows = np.fromiter(self._decompressed, np.int64, len(self._decompressed))
+        return with_replaced(bodies, rows, pa.array(list(self._decompressed.values()), kind))
+
+    def number(self, field: str, kind: pa.DataType) -> pa.Array:
+        """Return a field of the records."""
+        return numbers(self._columns.head[field].astype(f"i{kind.bit_width // 8}"), kind)
+
+    def time(self, field: str, kind: pa.DataType) -> pa.Array:
+        """Return a field of the records that holds milliseconds."""
+        return numbers(self._columns.head[field].astype(np.int64) * _US_PER_MS, kind)
+
+    def one(self, kind: pa.DataType) -> pa.Array:
+        """Return the 1 in every row."""
+        return pa.repeat(pa.scalar(1, kind), len(self._columns))
+
+
+_COLUMNS: Final[dict[str, Callable[[_Batch, pa.DataType], pa.Array]]] = {
+    "topic": _Batch.topic,
+    "queueId": lambda batch, kind: batch.number("queue_id", kind),
+    "queueOffset": lambda batch, kind: batch.number("queue_offset", kind),
+    "brokerName": _Batch.broker_name,
+    "keys": lambda batch, kind: batch.properties.value_of("KEYS", kind),
+    "tags": lambda batch, kind: batch.properties.value_of("TAGS", kind),
+    "body": _Batch.body,
+    "properties": lambda batch, kind: batch.properties.map(kind),
+    "flag": lambda batch, kind: batch.number("flag", kind),
+    "bornTimestamp": lambda batch, kind: batch.time("born_timestamp_ms", kind),
+    "storeTimestamp": lambda batch, kind: batch.time("store_timestamp_ms", kind),
+    "physicalOffset": lambda batch, kind: batch.number("physical_offset", kind),
+    "reconsumeTimes": lambda batch, kind: batch.number("reconsume_times", kind),
+    "bodyCRC": lambda batch, kind: batch.number("body_crc", kind),
+    "key": lambda batch, kind: batch.properties.value_of("KEYS", kind),
+    "value": _Batch.body,
+    "partition": lambda batch, kind: batch.number("queue_id", kind),
+    "offset": lambda batch, kind: batch.number("queue_offset", kind),
+    "timestamp": lambda batch, kind: batch.time("store_timestamp_ms", kind),
+    "timestampType": _Batch.one,
+    "headers": lambda batch, kind: batch.properties.headers(kind),
+}

@@ -1,0 +1,51 @@
+"""What can go wrong while a query reads. Each names the place, and what can be done about it."""
+
+from __future__ import annotations
+
+from reput_protocol.errors import ReputError
+
+
+class SourceError(ReputError):
+    """A query cannot be answered; base of the others."""
+
+
+class NotAStore(SourceError):
+    """The path is no store directory."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} is not a store directory: {reason}; give the directory that holds commitlog and consumequeue, "
+            "at the same path on every executor"
+        )
+        self.path = path
+
+
+class NoSuchTopic(SourceError):
+    """A topic, or a queue of it, that the options name is not there."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(
+            f"{what} is not in {where}; check the name, or read on without what is gone with failOnDataLoss=false"
+        )
+
+
+class DataLost(SourceError):
+    """Messages that the query means are not there any more, or never were."""
+
+    def __init__(self, queue: object, reason: str) -> None:
+        super().__init__(
+            f"queue {queue}: {reason}; with failOnDataLoss=false the query goes on with what is there"
+        )
+
+
+class DamagedStore(SourceError):
+    """A record, or what leads to it, is damaged."""
+
+    def __init__(self, place: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{place} at byte {offset}: {reason}; 'reput store verify' tells more, and with onDamage=skip the query "
+            "leaves out and counts what is damaged"
+        )
+        self.place = place
+        self.offset = offset
+        self.reason = reason

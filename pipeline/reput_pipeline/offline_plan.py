@@ -1,0 +1,196 @@
+"""Which task reads which parts of a store directory: by queue, by segment of the log, or by what the index knows.
+
+Reading nearly everything, the log is read from front to back and what is not wanted is passed over. Reading few queues,
+their units lead to their records. Both yield the same messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from reput_pipeline.index_lookup import find_places
+from reput_pipeline.narrowing import Narrowing
+from reput_pipeline.offline_store import OfflineStore
+from reput_pipeline.options import SourceOptions
+from reput_pipeline.places import QueueKey
+from reput_pipeline.ranges import QueueRange, cores, pack
+from reput_pipeline.resolve import batch_ranges
+
+SEGMENT_SHARE: Final = 0.5
+"""From this share of the messages on that lie between the first and the last wanted one, the log is read through."""
+_TASK_BYTES_MIN: Final = 8 << 20
+_TASK_BYTES_MAX: Final = 512 << 20
+_TASKS_PER_CORE: Final = 2
+
+
+class WantedRange(NamedTuple):
+    """A range of a queue, and between which offsets of the log its records lie."""
+
+    queue: QueueKey
+    start: int
+    end: int
+    log_start: int
+    log_end: int
+
+
+class Stretch(NamedTuple):
+    """Records of one file of the log, from a record on up to another: offsets in the log."""
+
+    start: int
+    end: int
+
+
+@dataclass
+class QueuePartition(InputPartition):
+    """A task that follows the units of queues."""
+
+    ranges: list[QueueRange]
+
+
+@dataclass
+class SegmentPartition(InputPartition):
+    """A task that reads stretches of the log through, and takes the records of the wanted ranges."""
+
+    stretches: list[Stretch]
+    wanted: list[WantedRange]
+
+
+@dataclass
+class PlacesPartition(InputPartition):
+    """A task that reads single records, each of a wanted range."""
+
+    places: list[int]
+    wanted: list[WantedRange]
+
+
+def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> list[InputPartition]:
+    """Return the tasks of a query.
+
+    Raises:
+        NoSuchTopic, DataLost, OptionError, DamagedStore: the query cannot be answered.
+    """
+    ranges = [
+        part
+        for part in (narrowed(store, part, narrowing) for part in batch_ranges(store, options))
+        if part.size > 0
+    ]
+    if not ranges:
+        return []
+    wanted = [_located(store, part) for part in ranges]
+    if narrowing.keys is not None:
+        found = find_places(store, [part.topic for part, *_ in wanted], narrowing.keys)
+        if found is not None:
+            tasks: list[InputPartition] = [PlacesPartition(found.places, wanted)] if found.places else []
+            tail = [Stretch(max(low, found.indexed_end), high) for low, high in _files(store, wanted)]
+            tail = [stretch for stretch in tail if stretch.start < stretch.end]
+            return tasks + ([SegmentPartition(tail, wanted)] if tail else [])
+    low = min(part.log_start for part in wanted)
+    high = max(part.log_end for part in wanted)
+    count = sum(part.size for part in ranges)
+    of_all = count / max(count, _messages_between(store, low, high))
+    bytes_wanted = int((high - low) * of_all)
+    parts = options.min_partitions or _parts(bytes_wanted)
+    if of_all < SEGMENT_SHARE:
+        return [QueuePartition(part) for part in pack(ranges, parts)]
+    return [SegmentPartition(stretches, wanted) for stretches in _cut(store, wanted, parts)]
+
+
+def narrowed(store: OfflineStore, part: QueueRange, narrowing: Narrowing) -> QueueRange:
+    """Return what is left of a range once filters have their say; nothing at all is an empty range."""
+    queue, start, end = part
+    if not narrowing.wants(queue.topic, queue.queue_id):
+        return QueueRange(queue, start, start)
+    if narrowing.offset_low is not None:
+        start = max(start, narrowing.offset_low)
+    if narrowing.offset_high is not None:
+        end = min(end, narrowing.offset_high)
+    if start < end and narrowing.time_low_ms is not None:
+        start = max(start, store.offset_at(queue, narrowing.time_low_ms))
+    if start < end and narrowing.time_high_ms is not None:
+        end = min(end, store.offset_at(queue, narrowing.time_high_ms))
+    return QueueRange(queue, start, max(start, end))
+
+
+def _located(store: OfflineStore, part: QueueRange) -> WantedRange:
+    log_start, _ = store.physical_offset(part.queue, part.start)
+    _, log_end = store.physical_offset(part.queue, part.end - 1)
+    return WantedRange(*part, log_start, log_end)
+
+
+def _messages_between(store: OfflineStore, low: int, high: int) -> int:
+    """Estimate how many messages lie in a part of the log: all of them, if it is most of the log."""
+    keys = store.queue_keys()
+    total = sum(high - low for low, high in store.bounds(keys).values())
+    files = store.log.files
+    log_bytes = max(1, max(high, _last_end(store)) - files[0].start) if files else 1
+    return int(total * min(1.0, (high - low) / log_bytes))
+
+
+def _last_end(store: OfflineStore) -> int:
+    """Where the last message of any queue ends in the log."""
+    bounds = store.bounds(store.queue_keys())
+    return max(
+        (store.physical_offset(queue, high - 1)[1] for queue, (low, high) in bounds.items() if low < high),
+        default=0,
+    )
+
+
+def _parts(size: int) -> int:
+    """How many tasks: what all cores can do at once, unless those would be tiny or huge."""
+    most = max(1, size // _TASK_BYTES_MIN)
+    return int(min(most, max(_TASKS_PER_CORE * cores(), -(-size // _TASK_BYTES_MAX))))
+
+
+def _files(store: OfflineStore, wanted: Sequence[WantedRange]) -> list[Stretch]:
+    """The parts of the log's files that the wanted ranges lie in."""
+    low = min(part.log_start for part in wanted)
+    high = max(part.log_end for part in wanted)
+    return [
+        Stretch(max(low, file.start), min(high, file.end))
+        for file in store.log.files
+        if file.start < high and file.end > low
+    ]
+
+
+def _cut(store: OfflineStore, wanted: Sequence[WantedRange], parts: int) -> list[list[Stretch]]:
+    """Share the log's bytes out to tasks. Files are cut only where a message of a queue is known to begin."""
+    stretches = _files(store, wanted)
+    total = sum(end - start for start, end in stretches)
+    tasks: list[list[Stretch]] = [[]]
+    done = 0
+    for start, end in stretches:
+        while start < end:
+            goal = total * len(tasks) // parts
+            stop = end
+            if done + end - start > goal and len(tasks) < parts:
+                stop = min(end, _record_from(store, wanted, start + goal - done))
+            if stop > start:
+                tasks[-1].append(Stretch(start, stop))
+                done += stop - start
+                start = stop
+            if done >= goal and len(tasks) < parts:
+                tasks.append([])
+    return [task for task in tasks if task]
+
+
+def _record_from(store: OfflineStore, wanted: Sequence[WantedRange], offset: int) -> int:
+    """Return where some record of a wanted queue begins at or after a place in the log, the nearest that is known."""
+    found = max(part.log_end for part in wanted)
+    for queue, start, end, log_start, log_end in sorted(wanted, key=lambda part: part.start - part.end)[:8]:
+        if log_start >= offset:
+            found = min(found, log_start)
+        elif log_end > offset:
+            low, high = start, end
+            while low < high:
+                middle = (low + high) // 2
+                if store.physical_offset(queue, middle)[0] >= offset:
+                    high = middle
+                else:
+                    low = middle + 1
+            if low < end:
+                found = min(found, store.physical_offset(queue, low)[0])
+    return found

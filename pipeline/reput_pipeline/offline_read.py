@@ -1,0 +1,278 @@
+"""The tasks of a query over a store directory: from files to batches."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from reput_broker.store.consume_queue_ext_unit import MAX_ADDRESS
+from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, Units
+from reput_broker.store.directory_swap import standing_for
+from reput_broker.store_tools.layout import Stream, StreamFile, read_stream
+from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
+from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
+from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, BatchMaker
+from reput_pipeline.errors import DamagedStore, DataLost
+from reput_pipeline.gathering import BUFFER_BYTES_MAX
+from reput_pipeline.narrowing import Narrowing
+from reput_pipeline.offline_plan import (
+    PlacesPartition,
+    QueuePartition,
+    SegmentPartition,
+    Stretch,
+)
+from reput_pipeline.offline_store import directory_of
+from reput_pipeline.options import SourceOptions
+from reput_pipeline.places import QueueKey
+from reput_pipeline.ranges import QueueRange
+from reput_pipeline.wanted_records import WantedRecords
+from reput_protocol.columns import BoolArray, IntArray, RecordColumns, gather
+from reput_protocol.filters import TagFilter
+from reput_protocol.hashing import tags_code
+from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.record_layout import RECORD_BYTES_MIN
+
+_CHUNK_BYTES: Final = 8 << 20
+_PLACE_BYTES: Final = 4096
+"""Read at once for a single record, unless it is larger."""
+
+
+class DirectoryReading:
+    """Reads the parts of one directory that one task is given; a context manager, used in the worker.
+
+    Args:
+        options: of the query.
+        schema: the Arrow schema that every batch gets.
+        narrowing: what else is known of the messages that count: their tags.
+    """
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing) -> None:
+        assert options.path is not None, "a reading of a directory has a path"
+        self._options = options
+        self._root = directory_of(options.path)
+        self._log: Stream = read_stream((self._root / "commitlog",))
+        self._files = OpenFiles()
+        self._mapped: dict[Path, memoryview] = {}
+        self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
+        self._codes = _codes_filter(options.tag_filter, narrowing)
+        self._file = StreamFile(Path(), 0, 0)
+        self.skipped: Counter[str] = Counter()
+        """Of every file, how many damaged records or stretches were left out."""
+
+    def __enter__(self) -> DirectoryReading:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+        self._mapped.clear()  # each goes with the last batch that refers to it
+        for name, count in self.skipped.items():
+            print(f"reput: left out {count} damaged records of {name}", file=sys.stderr)  # noqa: T201
+
+    # -- by queue --------------------------------------------------------------------------------------------------
+
+    def queues(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of ranges of queues, each queue in order."""
+        queues = standing_for(self._root / "consumequeue")
+        for part in partition.ranges:
+            directory = queues / part.queue.topic / str(part.queue.queue_id)
+            units = UnitFiles(read_stream((directory,)), self._files)
+            for start in range(part.start, part.end, BATCH_ROWS):
+                count = min(BATCH_ROWS, part.end - start)
+                yield from self._units(part, start, units.read(start, count), units)
+
+    def _units(
+        self, part: QueueRange, first: int, found: Units, files: UnitFiles
+    ) -> Iterator[pa.RecordBatch]:
+        numbers = np.arange(first, first + len(found))
+        place = found["physical_offset"].astype(np.int64)
+        size = found["size"].astype(np.int64)
+        live = self._live(part, numbers, place, size, files)
+        if self._codes is not None and part.queue.topic != SCHEDULE_TOPIC:
+            code = found["tags_code"].astype(np.int64)
+            live &= self._codes.mask(code) | (code <= MAX_ADDRESS)
+        numbers, place, size = numbers[live], place[live], size[live]
+        if len(place) and not self._log.files:
+            self._lost(part.queue, "the log was deleted while the query ran")
+            return
+        index = np.searchsorted(self._starts(), place, "right") - 1
+        edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
+        for low, high in pairwise(edges):
+            if low < high:
+                file = self._log.files[int(index[low])]
+                for rows in _slices(size, low, high):
+                    yield from self._records(part.queue, file, numbers[rows], place[rows], size[rows])
+
+    def _live(
+        self, part: QueueRange, numbers: IntArray, place: IntArray, size: IntArray, files: UnitFiles
+    ) -> BoolArray:
+        """Which units lead into the log; the others are expired, or damage."""
+        live: BoolArray = (
+            (size >= RECORD_BYTES_MIN) & (place >= self._log.min_offset) & (size != PRE_BLANK_SIZE)
+        )
+        if live.all():
+            return live
+        for row in np.flatnonzero(~live).tolist():
+            number = int(numbers[row])
+            if size[row] > 0 and 0 <= place[row] < self._log.min_offset:
+                self._lost(part.queue, f"message {number} expired while the query ran")
+                continue
+            path, position = files.place(number)
+            if not path.exists():
+                self._lost(part.queue, f"{path} was deleted while the query ran")
+                continue
+            self._damage(str(path), position, f"no unit of message {number} of {part.queue} is there")
+        return live
+
+    def _starts(self) -> IntArray:
+        return np.array([file.start for file in self._log.files], np.int64)
+
+    def _records(
+        self, queue: QueueKey, file: StreamFile, numbers: IntArray, place: IntArray, size: IntArray
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one file that units point to."""
+        buffer = self._map(file, queue)
+        if buffer is None:
+            return
+        at = place - file.start
+        inside = at + size <= min(len(buffer), file.size)
+        sizes = np.zeros(len(at), np.int64)
+        sizes[inside] = np.ndarray((len(buffer) - 3,), ">i4", buffer, 0, (1,))[at[inside]]
+        fits = inside & (sizes == size)
+        columns, sound = gather(buffer, at[fits])
+        head = columns.head
+        sound &= (head["physical_offset"] == place[fits]) & (head["queue_offset"] == numbers[fits])
+        sound &= (head["queue_id"] == queue.queue_id) & _has_topic(columns, sound, queue.topic)
+        good = fits.copy()
+        good[fits] = sound
+        for row in np.flatnonzero(~good).tolist():
+            reason = f"message {int(numbers[row])} of {queue} should lie here, and its record does not"
+            self._damage(str(file.path), int(at[row]), reason)
+        self._file = file
+        batch = self._maker.make(columns if sound.all() else columns.take(sound), "")
+        if batch is not None:
+            yield batch
+
+    def _map(self, file: StreamFile, what: object) -> memoryview | None:
+        """Return a file of the log, mapped for as long as this task runs; None if it is gone and may be."""
+        mapped = self._mapped.get(file.path)
+        if mapped is None:
+            try:
+                with file.path.open("rb") as source:
+                    size = min(os.fstat(source.fileno()).st_size, BUFFER_BYTES_MAX)
+                    mapped = memoryview(mmap.mmap(source.fileno(), size, access=mmap.ACCESS_READ))
+            except FileNotFoundError:
+                self._lost(what, f"{file.path} was deleted while the query ran")
+                return None
+            self._mapped[file.path] = mapped
+        return mapped
+
+    # -- through the log -------------------------------------------------------------------------------------------
+
+    def segments(self, partition: SegmentPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted messages of stretches of the log, in the order of the log."""
+        wanted = WantedRecords(partition.wanted)
+        for stretch in partition.stretches:
+            yield from self._stretch(stretch, wanted)
+
+    def _stretch(
+        self, stretch: Stretch, wanted: WantedRecords, chunk_bytes: int = _CHUNK_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        file = self._log.find(stretch.start)
+        if file is None:
+            self._lost("of the log", f"offset {stretch.start} was deleted while the query ran")
+            return
+        alone = Stream(self._log.directories, [file], self._log.file_size)
+        try:
+            for part in read_log(alone, from_position=stretch.start - file.start, chunk_bytes=chunk_bytes):
+                if isinstance(part, LogBatch):
+                    self._file = file
+                    yield from self._log_batch(part, stretch, wanted)
+                elif isinstance(part, Damage) and part.offset < stretch.end:
+                    self._damage(str(file.path), part.position, part.reason)
+                if isinstance(part, (LogBatch, Damage)) and _end_of(part) >= stretch.end:
+                    return
+        except FileNotFoundError:
+            self._lost("of the log", f"{file.path} was deleted while the query ran")
+
+    def _log_batch(self, part: LogBatch, stretch: Stretch, wanted: WantedRecords) -> Iterator[pa.RecordBatch]:
+        columns = part.columns
+        rows = wanted.rows(columns, part.offset, stretch.end)
+        for some in np.array_split(rows, -(-len(rows) // BATCH_ROWS)) if len(rows) else ():
+            batch = self._maker.make(columns if len(some) == len(columns) else columns.take(some), "")
+            if batch is not None:
+                yield batch
+
+    # -- single places ---------------------------------------------------------------------------------------------
+
+    def places(self, partition: PlacesPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted ones of single records."""
+        wanted = WantedRecords(partition.wanted)
+        for place in partition.places:
+            file = self._log.find(place)
+            if file is not None:
+                yield from self._stretch(Stretch(place, place + 1), wanted, _PLACE_BYTES)
+
+    # -- what is wrong ---------------------------------------------------------------------------------------------
+
+    def _bad_record(self, columns: RecordColumns, row: int, reason: str) -> None:
+        offset = int(columns.head["physical_offset"][row])
+        self._damage(str(self._file.path), offset - self._file.start, reason)
+
+    def _damage(self, place: str, position: int, reason: str) -> None:
+        if not self._options.skip_damage:
+            raise DamagedStore(place, position, reason)
+        self.skipped[place] += 1
+
+    def _lost(self, what: object, reason: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(what, reason)
+
+
+def _end_of(part: LogBatch | Damage) -> int:
+    if isinstance(part, Damage):
+        return part.end_offset
+    columns = part.columns
+    return part.offset + int(columns.position[-1]) + int(columns.head["size"][-1])
+
+
+def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:
+    """Cut rows so that each slice has at most BATCH_BYTES, or one row."""
+    total = np.cumsum(size[low:high])
+    start = 0
+    while start < high - low:
+        limit = BATCH_BYTES + (int(total[start - 1]) if start else 0)
+        stop = max(start + 1, int(np.searchsorted(total, limit, "right")))
+        yield slice(low + start, low + stop)
+        start = stop
+
+
+def _has_topic(columns: RecordColumns, sound: BoolArray, topic: str) -> BoolArray:
+    """Which of the sound records have a topic."""
+    name = topic.encode()
+    same: BoolArray = sound & (columns.topic_size == len(name))
+    windows = np.ndarray((len(columns.buffer) - len(name) + 1,), f"V{len(name)}", columns.buffer, 0, (1,))
+    at = columns.topic_position[same]
+    same[same] = (windows[at].view(np.uint8).reshape(-1, len(name)) == np.frombuffer(name, np.uint8)).all(
+        axis=1
+    )
+    return same
+
+
+def _codes_filter(asked: TagFilter, narrowing: Narrowing) -> TagFilter | None:
+    """Return the filter on tag hashes that both the options and the filters of the query allow; None for all."""
+    if narrowing.tags is None:
+        return None if asked.matches_all else asked
+    tags = narrowing.tags if asked.matches_all else narrowing.tags & asked.tags
+    return TagFilter("", False, tags, frozenset(map(tags_code, tags)))
