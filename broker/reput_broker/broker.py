@@ -36,6 +36,7 @@ from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.open_files import raise_limit, shares_of
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
+from reput_broker.processors.fetch import FetchProcessor
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
@@ -388,6 +389,7 @@ class Broker:
             OffsetProcessor(store, access, groups.access, self._offsets, groups.commits),
             groups,
             QueueProcessor(store, access),
+            FetchProcessor(store, self._topics, access, broker_name=config.broker_name),
             QueryProcessor(store),
             TopicProcessor(
                 store,

@@ -39,11 +39,11 @@ class DataLost(SourceError):
 
 
 class DamagedStore(SourceError):
-    """A record, or what leads to it, is damaged."""
+    """A record, or what leads to it, is damaged. `place` and `offset` say where: a file and a byte, or a message."""
 
     def __init__(self, place: str, offset: int, reason: str) -> None:
         super().__init__(
-            f"{place} at byte {offset}: {reason}; 'reput store verify' tells more, and with onDamage=skip the query "
+            f"{place} {offset}: {reason}; 'reput store verify' tells more, and with onDamage=skip the query "
             "leaves out and counts what is damaged"
         )
         self.place = place

@@ -1,16 +1,201 @@
-"""Tasks of a query over a cluster."""
+"""The tasks of a query over a cluster: from fetched blocks to batches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from pyspark.sql.datasource import InputPartition
+import numpy as np
+import pyarrow as pa
+
+from reput_client.blocking.bulk import BulkReader
+from reput_pipeline.batches import BatchMaker
+from reput_pipeline.errors import DamagedStore, DataLost
+from reput_pipeline.live_cluster import connect, repeated
+from reput_pipeline.live_plan import LivePartition
+from reput_pipeline.matching import has_topic
+from reput_pipeline.notes import note
+from reput_pipeline.options import SourceOptions
+from reput_pipeline.places import QueueKey
+from reput_pipeline.ranges import QueueRange
+from reput_protocol.columns import BoolArray, IntArray, RecordColumns, chain, gather
+
+_BATCH_BYTES: Final = 4 << 20
+"""Blocks are collected up to this size before they are decoded: larger batches cost less per message."""
+_BATCH_RECORDS: Final = 32_768
 
 
-@dataclass
-class LivePartition(InputPartition):
-    """A task."""
+class _Block(NamedTuple):
+    """Records of one queue as they were fetched."""
+
+    queue: QueueKey
+    start: int
+    end: int
+    """The messages that were fetched: all that are wanted of `[start, end)`."""
+    records: memoryview
 
 
-def read_live(partition, options, schema):
-    yield
+class LiveReading:
+    """Reads the ranges of one task.
+
+    Args:
+        options: of the query.
+        schema: the Arrow schema that every batch gets.
+        addresses: of the brokers, by name.
+    """
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema, addresses: dict[str, str]) -> None:
+        self._options = options
+        self._addresses = addresses
+        self._readers: dict[str, BulkReader] = {}
+        self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
+        self._place = ""
+        self.skipped = 0
+        """How many damaged messages were left out."""
+
+    def batches(self, ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of ranges, each queue in order.
+
+        Raises:
+            DataLost: messages are not there any more.
+            DamagedStore: a message is damaged.
+            ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: a broker does not answer, or refuses.
+        """
+        try:
+            waiting: list[_Block] = []
+            size = 0
+            for part in ranges:
+                for block in self._blocks(part):
+                    if waiting and (block.queue.broker != waiting[0].queue.broker or size >= _BATCH_BYTES):
+                        yield from self._decoded(waiting)
+                        waiting, size = [], 0
+                    waiting.append(block)
+                    size += len(block.records)
+            yield from self._decoded(waiting)
+        finally:
+            for reader in self._readers.values():
+                reader.close()
+            if self.skipped:
+                note(f"left out {self.skipped} damaged messages")
+
+    def _reader(self, broker: str) -> BulkReader:
+        reader = self._readers.get(broker)
+        if reader is None:
+            reader = self._readers[broker] = connect(self._addresses[broker], self._options)
+        return reader
+
+    def _blocks(self, part: QueueRange) -> Iterator[_Block]:
+        queue, start, end = part
+        reader = self._reader(queue.broker)
+        tags = self._options.sub_expression
+        while start < end:
+            found = repeated(self._options, reader.fetch, queue.topic, queue.queue_id, start, end, tags=tags)
+            if found.moved and found.next_offset > start:
+                self._lost(queue, f"messages {start} to {min(found.next_offset, end) - 1} are gone")
+                start = found.next_offset
+            elif found.next_offset <= start:
+                self._lost(queue, f"it ends at {found.max_offset}, before message {start} that was planned")
+                return
+            else:
+                if len(found.records):
+                    yield _Block(queue, start, min(found.next_offset, end), found.records)
+                elif tags == "*":
+                    self._lost(queue, f"messages {start} to {found.next_offset - 1} are gone")
+                start = found.next_offset
+
+    def _decoded(self, blocks: list[_Block]) -> Iterator[pa.RecordBatch]:
+        if not blocks:
+            return
+        data = (
+            blocks[0].records if len(blocks) == 1 else memoryview(b"".join(block.records for block in blocks))
+        )
+        positions, end = chain(data, 0, len(data))
+        columns, sound = gather(data, positions)
+        starts = np.cumsum([0, *(len(block.records) for block in blocks)])
+        edges = np.searchsorted(columns.position, starts)
+        whole = (
+            end == len(data)
+            and bool(sound.all())
+            and bool((columns.position[edges[:-1]] == starts[:-1]).all())
+        )
+        if whole and all(
+            self._is_block(block, columns.take(slice(int(low), int(high))))
+            for block, low, high in zip(blocks, edges[:-1], edges[1:], strict=True)
+        ):
+            self._place = str(blocks[0].queue) if len(blocks) == 1 else blocks[0].queue.broker
+            for low in range(0, len(columns), _BATCH_RECORDS):
+                some = (
+                    columns
+                    if len(columns) <= _BATCH_RECORDS
+                    else columns.take(slice(low, low + _BATCH_RECORDS))
+                )
+                batch = self._maker.make(some, blocks[0].queue.broker)
+                if batch is not None:
+                    yield batch
+        elif len(blocks) > 1:
+            for block in blocks:
+                yield from self._decoded([block])
+        else:
+            yield from self._one_by_one(blocks[0])
+
+    def _is_block(self, block: _Block, columns: RecordColumns) -> bool:
+        """Whether records are the messages that were fetched, none missing."""
+        head = columns.head
+        offset: IntArray = head["queue_offset"].astype(np.int64)
+        every: BoolArray = np.ones(len(columns), np.bool_)
+        if (
+            not (head["queue_id"] == block.queue.queue_id).all()
+            or not has_topic(columns, every, block.queue.topic).all()
+        ):
+            return False
+        if self._options.sub_expression != "*":
+            return bool((np.diff(offset) > 0).all() and offset[0] >= block.start and offset[-1] < block.end)
+        return len(columns) == block.end - block.start and bool(
+            (offset == np.arange(block.start, block.end)).all()
+        )
+
+    def _one_by_one(self, block: _Block) -> Iterator[pa.RecordBatch]:
+        """Fetch again what is not what it should be, message by message, to tell the good from the bad."""
+        queue = block.queue
+        reader = self._reader(queue.broker)
+        tags = self._options.sub_expression
+        self._place = str(queue)
+        for offset in range(block.start, block.end):
+            found = repeated(
+                self._options, reader.fetch, queue.topic, queue.queue_id, offset, offset + 1, tags=tags
+            )
+            if found.moved or not len(found.records):
+                if tags == "*" or found.moved:
+                    self._lost(queue, f"message {offset} is gone")
+                continue
+            one = _Block(queue, offset, offset + 1, found.records)
+            positions, end = chain(found.records, 0, len(found.records))
+            columns, sound = gather(found.records, positions)
+            if end == len(found.records) and sound.all() and self._is_block(one, columns):
+                batch = self._maker.make(columns, queue.broker)
+                if batch is not None:
+                    yield batch
+            else:
+                self._damage(offset, "its record is damaged, or is another message")
+
+    def _bad_record(self, columns: RecordColumns, row: int, reason: str) -> None:
+        topic = bytes(columns.topic(row)).decode("utf-8", "replace")
+        self._place = f"queue {topic}/{int(columns.head['queue_id'][row])}"
+        physical = int(columns.head["physical_offset"][row])
+        self._damage(int(columns.head["queue_offset"][row]), f"at {physical} in the log: {reason}")
+
+    def _damage(self, offset: int, reason: str) -> None:
+        if not self._options.skip_damage:
+            raise DamagedStore(f"{self._place} of {self._options.where}, message", offset, reason)
+        self.skipped += 1
+
+    def _lost(self, queue: QueueKey, reason: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(queue, reason)
+
+
+def read_live(
+    partition: LivePartition, options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one task."""
+    return LiveReading(options, schema, partition.addresses).batches(partition.ranges)

@@ -18,7 +18,7 @@ from reput_pipeline.offline_store import OfflineStore
 from reput_pipeline.options import SourceOptions
 from reput_pipeline.places import QueueKey
 from reput_pipeline.ranges import QueueRange, cores, pack
-from reput_pipeline.resolve import batch_ranges
+from reput_pipeline.resolve import batch_ranges, narrowed
 
 SEGMENT_SHARE: Final = 0.5
 """From this share of the messages on that lie between the first and the last wanted one, the log is read through."""
@@ -97,22 +97,6 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
     if of_all < SEGMENT_SHARE:
         return [QueuePartition(part) for part in pack(ranges, parts)]
     return [SegmentPartition(stretches, wanted) for stretches in _cut(store, wanted, parts)]
-
-
-def narrowed(store: OfflineStore, part: QueueRange, narrowing: Narrowing) -> QueueRange:
-    """Return what is left of a range once filters have their say; nothing at all is an empty range."""
-    queue, start, end = part
-    if not narrowing.wants(queue.topic, queue.queue_id):
-        return QueueRange(queue, start, start)
-    if narrowing.offset_low is not None:
-        start = max(start, narrowing.offset_low)
-    if narrowing.offset_high is not None:
-        end = min(end, narrowing.offset_high)
-    if start < end and narrowing.time_low_ms is not None:
-        start = max(start, store.offset_at(queue, narrowing.time_low_ms))
-    if start < end and narrowing.time_high_ms is not None:
-        end = min(end, store.offset_at(queue, narrowing.time_high_ms))
-    return QueueRange(queue, start, max(start, end))
 
 
 def _located(store: OfflineStore, part: QueueRange) -> WantedRange:

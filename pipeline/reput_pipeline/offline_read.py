@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -24,7 +23,9 @@ from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.gathering import BUFFER_BYTES_MAX
+from reput_pipeline.matching import has_topic
 from reput_pipeline.narrowing import Narrowing
+from reput_pipeline.notes import note
 from reput_pipeline.offline_plan import (
     PlacesPartition,
     QueuePartition,
@@ -78,7 +79,7 @@ class DirectoryReading:
         self._files.close()
         self._mapped.clear()  # each goes with the last batch that refers to it
         for name, count in self.skipped.items():
-            print(f"reput: left out {count} damaged records of {name}", file=sys.stderr)  # noqa: T201
+            note(f"left out {count} damaged records of {name}")
 
     # -- by queue --------------------------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class DirectoryReading:
         columns, sound = gather(buffer, at[fits])
         head = columns.head
         sound &= (head["physical_offset"] == place[fits]) & (head["queue_offset"] == numbers[fits])
-        sound &= (head["queue_id"] == queue.queue_id) & _has_topic(columns, sound, queue.topic)
+        sound &= (head["queue_id"] == queue.queue_id) & has_topic(columns, sound, queue.topic)
         good = fits.copy()
         good[fits] = sound
         for row in np.flatnonzero(~good).tolist():
@@ -232,7 +233,7 @@ class DirectoryReading:
 
     def _damage(self, place: str, position: int, reason: str) -> None:
         if not self._options.skip_damage:
-            raise DamagedStore(place, position, reason)
+            raise DamagedStore(f"{place} at byte", position, reason)
         self.skipped[place] += 1
 
     def _lost(self, what: object, reason: str) -> None:
@@ -256,18 +257,6 @@ def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:
         stop = max(start + 1, int(np.searchsorted(total, limit, "right")))
         yield slice(low + start, low + stop)
         start = stop
-
-
-def _has_topic(columns: RecordColumns, sound: BoolArray, topic: str) -> BoolArray:
-    """Which of the sound records have a topic."""
-    name = topic.encode()
-    same: BoolArray = sound & (columns.topic_size == len(name))
-    windows = np.ndarray((len(columns.buffer) - len(name) + 1,), f"V{len(name)}", columns.buffer, 0, (1,))
-    at = columns.topic_position[same]
-    same[same] = (windows[at].view(np.uint8).reshape(-1, len(name)) == np.frombuffer(name, np.uint8)).all(
-        axis=1
-    )
-    return same
 
 
 def _codes_filter(asked: TagFilter, narrowing: Narrowing) -> TagFilter | None:

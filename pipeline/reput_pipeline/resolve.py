@@ -8,6 +8,7 @@ from typing import Protocol
 
 from reput_pipeline.errors import DataLost, NoSuchTopic
 from reput_pipeline.known_options import OptionError
+from reput_pipeline.narrowing import Narrowing
 from reput_pipeline.options import SourceOptions
 from reput_pipeline.places import EARLIEST, GROUP, LATEST, Place, QueueKey
 from reput_pipeline.ranges import Bounds, QueueRange
@@ -149,3 +150,19 @@ def within(options: SourceOptions, queue: QueueKey, offset: int, bounds: Bounds)
         raise DataLost(queue, reason)
     warnings.warn(f"queue {queue}: {reason}", stacklevel=2)
     return min(max(offset, bounds.low), bounds.high)
+
+
+def narrowed(catalog: Catalog, part: QueueRange, narrowing: Narrowing) -> QueueRange:
+    """Return what is left of a range once filters have their say."""
+    queue, start, end = part
+    if not narrowing.wants(queue.topic, queue.queue_id):
+        return QueueRange(queue, start, start)
+    if narrowing.offset_low is not None:
+        start = max(start, narrowing.offset_low)
+    if narrowing.offset_high is not None:
+        end = min(end, narrowing.offset_high)
+    if start < end and narrowing.time_low_ms is not None:
+        start = max(start, catalog.offset_at(queue, narrowing.time_low_ms))
+    if start < end and narrowing.time_high_ms is not None:
+        end = min(end, catalog.offset_at(queue, narrowing.time_high_ms))
+    return QueueRange(queue, start, max(start, end))

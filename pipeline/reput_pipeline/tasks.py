@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from reput_pipeline.live_read import LivePartition, read_live
+from reput_pipeline.live_plan import LivePartition
+from reput_pipeline.live_read import read_live
 from reput_pipeline.offline_plan import PlacesPartition, QueuePartition, SegmentPartition
 from reput_pipeline.offline_read import DirectoryReading
 

@@ -19,7 +19,7 @@ class WantedRecords:
 
     A record is of a queue if it has its topic and number, lies between the first and the last record of the range,
     and is no prepared or rolled back message: those are in the log, but in no queue (RocketMQ:
-    CommitLogDispatcherBuildConsumeQueue). Where it lies tells a queue from one of the same name that was deleted before.
+    CommitLogDispatcherBuildConsumeQueue). Where it lies tells a queue from one of the same name, deleted before.
     """
 
     def __init__(self, wanted: Sequence[WantedRange]) -> None:

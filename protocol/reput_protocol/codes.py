@@ -127,6 +127,8 @@ class RequestCode(IntEnum):
     CANCEL_DELAYED_MESSAGE = 700_011
     LIST_GROUPS = 700_020
     DESCRIBE_GROUP = 700_021
+    FETCH_RECORDS = 700_030
+    QUERY_QUEUE_BOUNDS = 700_031
 
 
 class ResponseCode(IntEnum):

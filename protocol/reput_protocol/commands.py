@@ -17,6 +17,7 @@ from reput_protocol.commands_consume import (
     SendBackHeader,
 )
 from reput_protocol.commands_delay import CancelDelayedHeader, ListDelayedHeader
+from reput_protocol.commands_fetch import FetchRecordsHeader, FetchRecordsResult, QueryQueueBoundsHeader
 from reput_protocol.commands_group import (
     ConsumerConnectionHeader,
     ConsumerIdsChangedHeader,
@@ -84,6 +85,8 @@ __all__ = [
     "DescribeGroupHeader",
     "EarliestTimeResult",
     "EndTransactionHeader",
+    "FetchRecordsHeader",
+    "FetchRecordsResult",
     "GetTopicConfigHeader",
     "GroupForbiddenHeader",
     "HeartbeatResult",
@@ -99,6 +102,7 @@ __all__ = [
     "QueryConsumerOffsetHeader",
     "QueryMessageHeader",
     "QueryMessageResult",
+    "QueryQueueBoundsHeader",
     "QueueHeader",
     "ResetOffsetHeader",
     "RouteHeader",

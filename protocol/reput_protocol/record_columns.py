@@ -162,8 +162,8 @@ class RecordColumns:
                 codes[row] = parked_tags_code(data, starts[row], ends[row], stored_at, levels_ms)
         return codes
 
-    def take(self, rows: IntArray | BoolArray) -> RecordColumns:
-        """Return the columns of some records only, by row number or by mask."""
+    def take(self, rows: IntArray | BoolArray | slice) -> RecordColumns:
+        """Return the columns of some records only, by row number, by mask, or from one to another."""
         return RecordColumns(
             self.buffer,
             self.position[rows],

@@ -172,6 +172,7 @@ class MessageStore:
         self.oldest_store_timestamp = reader.oldest_store_timestamp
         self.min_offset_in_queue = offsets.min_offset_in_queue
         self.max_offset_in_queue = offsets.max_offset_in_queue
+        self.durable_max_offset_in_queue = offsets.durable_max_offset_in_queue
         self.offset_by_timestamp = offsets.offset_by_timestamp
         self.nearest_offset_by_timestamp = offsets.nearest_offset_by_timestamp
         self.earliest_message_time = offsets.earliest_message_time

@@ -31,6 +31,27 @@ class QueueOffsets:
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_queue_offset
 
+    def durable_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The queue offset after the last message that is on the disk, 0 for an unknown queue.
+
+        Under SYNC_FLUSH readers see nothing else; otherwise the end of a queue may be taken back by a power cut.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_queue_offset, queue.max_queue_offset
+        flushed = self._log.flushed_offset
+        if flushed >= self._log.max_offset:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            unit = queue.get_unit(middle)
+            if unit is not None and unit.end_offset > flushed:
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
     def offset_by_timestamp(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:

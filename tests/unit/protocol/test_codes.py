@@ -13,6 +13,8 @@ def test_our_own_codes_lie_where_rocketmq_has_none() -> None:
         "CANCEL_DELAYED_MESSAGE": 700011,
         "LIST_GROUPS": 700020,
         "DESCRIBE_GROUP": 700021,
+        "FETCH_RECORDS": 700030,
+        "QUERY_QUEUE_BOUNDS": 700031,
     }
 
 

@@ -1,0 +1,140 @@
+"""Ranges of queues in bulk, as the records lie in the log: FETCH_RECORDS and QUERY_QUEUE_BOUNDS. Both are ours.
+
+They are what readers of much ask for, Spark above all: no group, no waiting, nothing done per message but finding where
+it lies. What is not durable yet is not there for them, whatever the flush mode.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.store.errors import FileMissing
+from reput_broker.store.held_extents import HeldExtents
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import GetMessageResult, TransferLimits
+from reput_broker.store.status import GetStatus
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies_bounds import QueueBounds, QueueBoundsRequest, QueueBoundsTable
+from reput_protocol.codes import Perm, RequestCode, ResponseCode
+from reput_protocol.commands import FetchRecordsHeader, FetchRecordsResult
+from reput_protocol.commands_fetch import FETCH_BYTES_MAX
+from reput_protocol.errors import ErrorCode
+from reput_protocol.filters import TagFilter
+from reput_protocol.header import Value
+
+_MESSAGES_MAX = 16_384
+"""Queue entries that one answer is made from at most: as many small messages as one mebibyte holds."""
+_UNIT_BYTES = 20
+_COLD_READS_AT_ONCE = 2
+_QUEUES_A_TURN = 64
+
+
+class FetchProcessor:
+    """Hands out records by the range.
+
+    Args:
+        store: where they are.
+        topics: which queues there are.
+        access: the door to topics.
+        broker_name: told to who asks for bounds.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        access: TopicAccess,
+        *,
+        broker_name: str,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._access = access
+        self._broker_name = broker_name
+        self._cold_reads = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {RequestCode.FETCH_RECORDS: self.fetch, RequestCode.QUERY_QUEUE_BOUNDS: self.bounds}
+
+    def fetch(self, request: Request) -> Response | None:
+        """Answer the records of a range from its start on, as far as one answer holds them."""
+        header = FetchRecordsHeader.from_ext(request.ext)
+        self._access.readable(header.topic, header.queue_id)
+        if not 0 <= header.start_offset <= header.end_offset:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"[{header.start_offset}, {header.end_offset}) is no range of queue offsets",
+            )
+        tag_filter = TagFilter.parse(header.subscription)
+        request.client.note_role("consumer")
+        while True:
+            high = self._store.durable_max_offset_in_queue(header.topic, header.queue_id)
+            low = self._store.min_offset_in_queue(header.topic, header.queue_id)
+            end = min(header.end_offset, high)
+            if not low <= header.start_offset < end:
+                moved = header.start_offset < low or header.start_offset > high
+                code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
+                place = FetchRecordsResult(max(low, min(header.start_offset, high)), low, high)
+                return Response(int(code), place.to_ext(request.header_type))
+            result = self._get(header, end, tag_filter)
+            ext = FetchRecordsResult(result.next_begin_offset, low, high).to_ext(request.header_type)
+            if result.status is GetStatus.MESSAGE_WAS_REMOVING:
+                return Response(int(ResponseCode.PULL_OFFSET_MOVED), ext)
+            if result.status is not GetStatus.FOUND:
+                return Response(0, ext)
+            try:
+                if not result.cold:
+                    return Response(0, ext, self._store.read_extents(result.extents))
+                held = self._store.hold_extents(result.extents)
+            except FileMissing:
+                if result.extents[0].physical_offset >= self._store.min_physical_offset:
+                    raise
+                continue  # deleted between the look into the queue and now: look again
+            request.client.spawn(self._read_cold, request, held, ext)
+            return None
+
+    def _get(self, header: FetchRecordsHeader, end: int, tag_filter: TagFilter) -> GetMessageResult:
+        count = min(end - header.start_offset, _MESSAGES_MAX)
+        size = min(max(1, header.max_bytes), FETCH_BYTES_MAX)
+        limits = TransferLimits(size, count, size, count, count * _UNIT_BYTES)
+        place = header.topic, header.queue_id, header.start_offset
+        return self._store.get_message(*place, count, size, tag_filter, limits=limits)
+
+    async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
+        """Read records that are not in memory in a worker thread: a page fault here would stop everybody."""
+
+        def read() -> Response:
+            with held:
+                return Response(0, ext, held.read())
+
+        try:
+            response = await trio.to_thread.run_sync(read, limiter=self._cold_reads)
+        except Exception as error:
+            response = Refusal(
+                ErrorCode.INTERNAL, f"reading old messages failed: {error}; fetch again"
+            ).response()
+        finally:
+            held.release()  # the client left before the read began
+        request.reply(response)
+
+    async def bounds(self, request: Request) -> Response:
+        """Answer where the queues of topics begin and end. Topics that do not exist are left out."""
+        asked = QueueBoundsRequest.from_json(request.body)
+        found: dict[str, list[QueueBounds]] = {}
+        queues_done = 0
+        for topic in asked.topics:
+            config = self._topics.get(topic)
+            if config is None:
+                continue
+            found[topic] = queues = []
+            for queue_id in range(config.read_queue_nums if config.perm & Perm.READ else 0):
+                low = self._store.min_offset_in_queue(topic, queue_id)
+                high = self._store.durable_max_offset_in_queue(topic, queue_id)
+                queues.append(QueueBounds(queue_id, low, max(low, high)))
+                queues_done += 1
+                if queues_done % _QUEUES_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+        return Response(0, body=QueueBoundsTable(self._broker_name, found).to_json())

@@ -1,0 +1,217 @@
+"""Reading in bulk: the bounds of many queues at once, and ranges of a queue as blocks of records.
+
+For programs that read much and keep their own progress, such as the Spark source. There is no group and no waiting;
+what is not durable is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from reput_client.backoff import Backoff
+from reput_client.connection import Connection
+from reput_client.core import Call, Waiter
+from reput_client.errors import BrokerNotFound
+from reput_client.offsets import OffsetRequests
+from reput_client.runtime import Runtime
+from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
+from reput_protocol.bodies_bounds import QueueBoundsRequest, QueueBoundsTable
+from reput_protocol.bodies_route import ClusterInfo
+from reput_protocol.bodies_topic import TopicList
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands_fetch import (
+    FETCH_BYTES,
+    FetchRecordsHeader,
+    FetchRecordsResult,
+    QueryQueueBoundsHeader,
+)
+from reput_protocol.errors import error_from_response
+from reput_protocol.header import HeaderType, Value
+
+_MSGPACK: Final = HeaderType.MSGPACK
+_MASTER_ID: Final = 0
+_ANSWERS: Final = (
+    ResponseCode.SUCCESS.value,
+    ResponseCode.PULL_NOT_FOUND.value,
+    ResponseCode.PULL_OFFSET_MOVED.value,
+)
+
+
+class FetchedBlock(NamedTuple):
+    """What one fetch brought."""
+
+    records: memoryview
+    """Records back to back, unchecked; good for as long as it is kept."""
+    next_offset: int
+    """Everything wanted before it is in `records`."""
+    min_offset: int
+    max_offset: int
+    """The bounds of the queue; only what is durable counts."""
+    moved: bool
+    """Whether the messages asked for are not in the queue."""
+
+
+class BulkReader:
+    """Reads queues of one broker in bulk. An async context manager.
+
+    Args:
+        address: `host:port` of the broker, or several such under which it can be reached, with commas.
+        timeout_s: how long a request may take, reconnecting included.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        new_backoff: Callable[[], Backoff] = Backoff,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._session = Session(
+            address,
+            runtime,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+        )
+        self._offsets = OffsetRequests(self._session)
+        self._ahead: tuple[Mapping[str, Value], Connection, Call] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            ConnectFailed: no broker answers at the given address.
+        """
+        await self._session.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. Requests in progress raise `ClientClosed`."""
+        self._session.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone."""
+        self._ahead = None
+        self._session.after_fork()
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    async def brokers(self) -> dict[str, str]:
+        """Return the address of every broker of the cluster by name, as `host:port`."""
+        call = await self._session.ask_ok(
+            RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster"
+        )
+        table = ClusterInfo.from_json(call.body).broker_addr_table
+        found = {
+            name: data.broker_addrs[_MASTER_ID]
+            for name, data in table.items()
+            if _MASTER_ID in data.broker_addrs
+        }
+        if not found:
+            raise BrokerNotFound("", "")
+        return found
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics, system ones included."""
+        call = await self._session.ask_ok(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, what="list of topics"
+        )
+        return sorted(TopicList.from_json(call.body).topics)
+
+    async def queue_bounds(self, topics: Sequence[str]) -> QueueBoundsTable:
+        """Return the bounds of every readable queue of those of the topics that the broker has."""
+        call = await self._session.ask_ok(
+            RequestCode.QUERY_QUEUE_BOUNDS,
+            QueryQueueBoundsHeader().to_ext(_MSGPACK),
+            what="bounds of queues",
+            body=QueueBoundsRequest(list(topics)).to_json(),
+        )
+        return QueueBoundsTable.from_json(call.body)
+
+    async def offset_by_time(self, topic: str, queue_id: int, when_ms: int) -> int:
+        """Return the offset of the first message stored at or after a time; the end of the queue without one."""
+        return await self._offsets.offset_by_time(topic, queue_id, when_ms)
+
+    async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return a group's committed offset, or None if it has none."""
+        return await self._offsets.committed(group, topic, queue_id)
+
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit that a group goes on at `offset`."""
+        await self._offsets.commit(group, topic, queue_id, offset)
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    async def fetch(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        tags: str = "*",
+    ) -> FetchedBlock:
+        """Return the first records of `[start, end)` of a queue, as many as fit into `max_bytes`, one at least.
+
+        What comes after them is asked for at once, so that it arrives while these are looked at: whoever goes on at
+        `next_offset` with the same arguments finds it there.
+
+        Args:
+            tags: `*`, or tags joined by `||`; records whose tag only shares the hash of a wanted one come as well.
+
+        Raises:
+            TopicNotFound, PermissionDenied, BrokerError: refused.
+            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+        """
+        deadline = self._session.deadline(None)
+
+        def ext(start: int) -> dict[str, Value]:
+            subscription = None if tags == "*" else tags
+            return FetchRecordsHeader(topic, queue_id, start, end, max_bytes, subscription).to_ext(_MSGPACK)
+
+        call = await self._take_ahead(ext(start), deadline)
+        if call is None:
+            call = await self._session.ask(
+                RequestCode.FETCH_RECORDS,
+                ext(start),
+                what=f"fetch from {topic}/{queue_id}",
+                deadline=deadline,
+            )
+        header = call.answer
+        if header.code not in _ANSWERS:
+            raise error_from_response(header.code, header.remark, header.ext)
+        result = FetchRecordsResult.from_ext(header.ext)
+        moved = header.code == ResponseCode.PULL_OFFSET_MOVED
+        if not moved and start < result.next_offset < min(end, result.max_offset):
+            await self._ask_ahead(ext(result.next_offset), deadline)
+        return FetchedBlock(call.body, result.next_offset, result.min_offset, result.max_offset, moved)
+
+    async def _ask_ahead(self, ext: Mapping[str, Value], deadline: float) -> None:
+        connection = await self._session.open(None, deadline)
+        call = connection.start(RequestCode.FETCH_RECORDS, ext, Waiter())
+        connection.flush_now()
+        self._ahead = (ext, connection, call)
+
+    async def _take_ahead(self, ext: Mapping[str, Value], deadline: float) -> Call | None:
+        """Return the answered request for `ext` that was made ahead; None if there is none, or it failed."""
+        if self._ahead is None:
+            return None
+        asked, connection, call = self._ahead
+        self._ahead = None
+        try:
+            if asked == ext:
+                await self._session.pump.wait(call.waiter, deadline)
+        finally:
+            if not call.done:
+                connection.abandon(call)
+        return call if call.done and call.error is None and asked == ext else None

@@ -1,0 +1,53 @@
+"""How the ranges of a query over a cluster become tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from reput_pipeline.live_cluster import LiveCluster
+from reput_pipeline.narrowing import Narrowing
+from reput_pipeline.options import SourceOptions
+from reput_pipeline.ranges import QueueRange, cores, pack
+from reput_pipeline.resolve import batch_ranges, narrowed
+
+_TASK_MESSAGES_MIN: Final = 25_000
+"""An empty task costs what some 50,000 messages cost: fewer messages than this are not worth another one."""
+
+
+@dataclass
+class LivePartition(InputPartition):
+    """A task that fetches ranges of queues."""
+
+    ranges: list[QueueRange]
+    addresses: dict[str, str]
+    """Of their brokers, by name."""
+
+
+def plan_batch(options: SourceOptions, narrowing: Narrowing) -> list[InputPartition]:
+    """Return the tasks of a batch query.
+
+    Raises:
+        NoSuchTopic, DataLost, OptionError: the query cannot be answered.
+        ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: a broker does not answer, or refuses.
+    """
+    with LiveCluster(options) as cluster:
+        ranges = [narrowed(cluster, part, narrowing) for part in batch_ranges(cluster, options)]
+        return tasks_of(ranges, cluster.addresses, options.min_partitions)
+
+
+def tasks_of(
+    ranges: Iterable[QueueRange], addresses: Mapping[str, str], parts: int | None
+) -> list[InputPartition]:
+    """Share ranges out to tasks: to as many as there are cores, but not for a few messages each."""
+    wanted = [part for part in ranges if part.size > 0]
+    total = sum(part.size for part in wanted)
+    if parts is None:
+        parts = min(cores(), max(1, total // _TASK_MESSAGES_MIN))
+    return [
+        LivePartition(part, {queue.broker: addresses[queue.broker] for queue, _, _ in part})
+        for part in pack(wanted, parts)
+    ]
