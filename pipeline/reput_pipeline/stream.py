@@ -108,19 +108,20 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue not in bounds:
                 self._lost(queue, "it is not there any more")
         ends: dict[QueueKey, int] = {}
-        for queue, (low, high) in bounds.items():
+        for queue, (low, end) in bounds.items():
+            high = end
             if self._target is not None:
                 if queue not in self._target:
                     continue  # made after the query began
-                high = min(high, self._target[queue])
+                high = min(end, self._target[queue])
             if queue not in begin and low >= high:
                 continue  # it counts from its first message on; an offset that differs would make an empty batch
             first = begin.get(queue, low)
             if first < low:
                 self._lost(queue, f"messages {first} to {low - 1} are gone")
-            elif high < first and (self._target is None or self._target[queue] >= first):
+            elif end < first:
                 self._lost(
-                    queue, f"it ends at {high}, before message {first}: it lost messages or was made anew"
+                    queue, f"it ends at {end}, before message {first}: it lost messages or was made anew"
                 )
             begin[queue] = max(first, low)
             ends[queue] = max(high, begin[queue])

@@ -1,0 +1,52 @@
+"""One Spark session for the whole run: it takes ten seconds to start."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pyspark = pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session: two cores of this machine, filters pushed down."""
+    from reput_pipeline.session import make_session
+
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = make_session(
+            "tests",
+            master="local[2]",
+            conf={
+                "spark.driver.memory": "768m",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": str(warehouse),
+                "spark.local.dir": str(warehouse),
+                "spark.log.level": "ERROR",
+                "spark.sql.streaming.metricsEnabled": "false",
+                "spark.executorEnv.PYTHONWARNINGS": "ignore",
+            },
+        )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Spark's own Python code warns of what is not ours to mend."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"pyspark\..*|py4j\..*")
+        warnings.filterwarnings("ignore", category=ResourceWarning)
+        yield
+
+
+def pytest_configure() -> None:
+    """Workers write no byte code into the tree, and take no part in coverage."""
+    os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
