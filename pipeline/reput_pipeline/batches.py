@@ -17,6 +17,8 @@ from reput_protocol.record_columns import RecordColumns
 BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 16 << 20
 """A batch has at most so many rows, and records of so many bytes, unless a single one is larger."""
+LOG_BATCH_ROWS: Final = 32_768
+"""So many, where all that one read of the log has brought makes a batch."""
 
 _BODIES: Final = frozenset(("body", "value", "bodyCRC"))
 _US_PER_MS: Final = 1000

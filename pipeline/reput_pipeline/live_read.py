@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from reput_client.blocking.bulk import BulkReader
-from reput_pipeline.batches import BatchMaker
+from reput_pipeline.batches import LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.live_cluster import connect, repeated
 from reput_pipeline.live_plan import LivePartition
@@ -22,7 +22,6 @@ from reput_protocol.columns import BoolArray, IntArray, RecordColumns, chain, ga
 
 _BATCH_BYTES: Final = 4 << 20
 """Blocks are collected up to this size before they are decoded: larger batches cost less per message."""
-_BATCH_RECORDS: Final = 32_768
 
 
 class _Block(NamedTuple):
@@ -123,11 +122,11 @@ class LiveReading:
             for block, low, high in zip(blocks, edges[:-1], edges[1:], strict=True)
         ):
             self._place = str(blocks[0].queue) if len(blocks) == 1 else blocks[0].queue.broker
-            for low in range(0, len(columns), _BATCH_RECORDS):
+            for low in range(0, len(columns), LOG_BATCH_ROWS):
                 some = (
                     columns
-                    if len(columns) <= _BATCH_RECORDS
-                    else columns.take(slice(low, low + _BATCH_RECORDS))
+                    if len(columns) <= LOG_BATCH_ROWS
+                    else columns.take(slice(low, low + LOG_BATCH_ROWS))
                 )
                 batch = self._maker.make(some, blocks[0].queue.broker)
                 if batch is not None:

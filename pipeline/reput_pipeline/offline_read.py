@@ -20,7 +20,7 @@ from reput_broker.store.directory_swap import standing_for
 from reput_broker.store_tools.layout import Stream, StreamFile, read_stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
-from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, BatchMaker
+from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.gathering import BUFFER_BYTES_MAX
 from reput_pipeline.matching import has_topic
@@ -43,7 +43,7 @@ from reput_protocol.hashing import tags_code
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record_layout import RECORD_BYTES_MIN
 
-_CHUNK_BYTES: Final = 8 << 20
+_CHUNK_BYTES: Final = 4 << 20
 _PLACE_BYTES: Final = 4096
 """Read at once for a single record, unless it is larger."""
 
@@ -210,8 +210,11 @@ class DirectoryReading:
     def _log_batch(self, part: LogBatch, stretch: Stretch, wanted: WantedRecords) -> Iterator[pa.RecordBatch]:
         columns = part.columns
         rows = wanted.rows(columns, part.offset, stretch.end)
-        for some in np.array_split(rows, -(-len(rows) // BATCH_ROWS)) if len(rows) else ():
-            batch = self._maker.make(columns if len(some) == len(columns) else columns.take(some), "")
+        if len(rows) < len(columns):
+            columns = columns.take(rows)
+        for low in range(0, len(columns), LOG_BATCH_ROWS):
+            whole = len(columns) <= LOG_BATCH_ROWS
+            batch = self._maker.make(columns if whole else columns.take(slice(low, low + LOG_BATCH_ROWS)), "")
             if batch is not None:
                 yield batch
 

@@ -89,11 +89,15 @@ def chain(buffer: Buffer, start: int, end: int) -> tuple[list[int], int]:
     position = start
     unpack = I32.unpack_from
     last_size = repeats = 0
-    while position + RECORD_BYTES_MIN <= end:
+    append = positions.append
+    last_start = end - RECORD_BYTES_MIN
+    while position <= last_start:
         (size,) = unpack(buffer, position)
-        if size < RECORD_BYTES_MIN or size > end - position:
+        if size > end - position:
             break
         if size != last_size:
+            if size < RECORD_BYTES_MIN:
+                break
             last_size = size
             repeats = 0
         elif repeats < _REPEATS_TO_GUESS:
@@ -107,7 +111,7 @@ def chain(buffer: Buffer, start: int, end: int) -> tuple[list[int], int]:
             position += same * size
             repeats = 0
             continue
-        positions.append(position)
+        append(position)
         position += size
     return positions, position
 
