@@ -1,7 +1,7 @@
 """Which task reads which parts of a store directory: by queue, by segment of the log, or by what the index knows.
 
 Reading nearly everything, the log is read from front to back and what is not wanted is passed over. Reading few queues,
-their units lead to their records. Both yield the same messages.
+or few tags, whose hashes are in the units, the units lead to their records. Both yield the same messages.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
     of_all = count / max(count, _messages_between(store, low, high))
     bytes_wanted = int((high - low) * of_all)
     parts = options.min_partitions or _parts(bytes_wanted)
-    if of_all < SEGMENT_SHARE:
+    by_tag = narrowing.tags is not None or not options.tag_filter.matches_all
+    if by_tag or of_all < SEGMENT_SHARE:
         return [QueuePartition(part) for part in pack(ranges, parts)]
     return [SegmentPartition(stretches, wanted) for stretches in _cut(store, wanted, parts)]
 

@@ -88,7 +88,8 @@ def chain(buffer: Buffer, start: int, end: int) -> tuple[list[int], int]:
     positions: list[int] = []
     position = start
     unpack = I32.unpack_from
-    last_size = repeats = 0
+    last_size = RECORD_BYTES_MIN
+    repeats = 0
     append = positions.append
     last_start = end - RECORD_BYTES_MIN
     while position <= last_start:

@@ -1,0 +1,116 @@
+"""Options of the source: every one is read and checked, and none is passed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput_pipeline.known_options import OptionError
+from reput_pipeline.options import parse_source_options
+from reput_pipeline.places import EARLIEST, GROUP, LATEST, QueueKey
+
+LIVE = {"nameServer": "127.0.0.1:10911", "subscribe": "t"}
+
+
+def test_names_are_taken_in_any_case_and_lists_without_blanks() -> None:
+    options = parse_source_options({"NAMESERVER": "a:1", "SubScribe": " x, y,x "}, streaming=False)
+    assert (options.name_servers, options.topics) == ("a:1", ("x", "y"))
+    assert options.start.word == EARLIEST
+    assert parse_source_options(LIVE, streaming=True).start.word == LATEST
+
+
+def test_defaults_are_those_of_the_page() -> None:
+    options = parse_source_options(LIVE, streaming=True)
+    assert (options.pull_timeout_s, options.fetch_retries, options.fetch_retry_interval_s) == (120.0, 3, 0.01)
+    assert (options.max_trigger_delay_s, options.fail_on_data_loss, options.columns) == (
+        900.0,
+        True,
+        "native",
+    )
+    assert options.tag_filter.matches_all
+
+
+def test_offsets_by_queue_with_and_without_the_broker() -> None:
+    text = '{"t":{"0":23,"1":-2},"u":{"broker-a":{"3":7}}}'
+    start = parse_source_options({**LIVE, "startingOffsets": text}, streaming=True).start
+    assert start.offset_of(QueueKey("t", "any", 0)) == 23
+    assert start.offset_of(QueueKey("t", "any", 1)) == EARLIEST
+    assert start.offset_of(QueueKey("u", "broker-a", 3)) == 7
+    assert start.offset_of(QueueKey("u", "broker-b", 3)) == EARLIEST
+
+
+def test_the_more_exact_place_counts() -> None:
+    given = {
+        **LIVE,
+        "startingOffsets": '{"t":{"0":5}}',
+        "startingOffsetsByTimestamp": '{"t":{"0":1000}}',
+    }
+    start = parse_source_options(given, streaming=True).start
+    assert start.timestamp_of(QueueKey("t", "b", 0)) == 1000
+    assert start.timestamp_of(QueueKey("t", "b", 1)) is None
+    start = parse_source_options({**given, "startingTimestamp": "7"}, streaming=True).start
+    assert start.timestamp_of(QueueKey("t", "b", 0)) == 7
+
+
+def test_a_group_to_start_from_has_to_be_named() -> None:
+    options = parse_source_options({**LIVE, "groupId": "g", "startingOffsets": "group"}, streaming=True)
+    assert options.start.word == GROUP
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2 hours", 7200), ("1500", 1.5)]
+)
+def test_delays_are_read_as_spark_writes_them(text: str, seconds: float) -> None:
+    given = {**LIVE, "minOffsetsPerTrigger": "5", "maxTriggerDelay": text}
+    assert parse_source_options(given, streaming=True).max_trigger_delay_s == seconds
+
+
+REFUSED: list[tuple[dict[str, str], bool, str]] = [
+    ({"subscribe": "t"}, False, "option nameServer: is missing"),
+    ({**LIVE, "path": "/x"}, False, "option path: contradicts nameServer"),
+    ({"nameServer": "a:1"}, False, "option subscribe: is missing"),
+    ({**LIVE, "subscribePattern": "x"}, False, "option subscribePattern: contradicts subscribe"),
+    ({**LIVE, "subscribe": " , "}, False, "names no topic"),
+    ({"nameServer": "a:1", "subscribePattern": "("}, False, "no regular expression"),
+    ({"nameServer": "a:1", "assign": '{"t":0}'}, False, "no list of queue ids"),
+    ({"nameServer": "a:1", "assign": '{"t":[0,0]}'}, False, "names a queue twice"),
+    ({"nameServer": "http://a:1", "subscribe": "t"}, False, "is a URL"),
+    ({**LIVE, "maxOffsetsPerTriger": "5"}, True, "did you mean maxOffsetsPerTrigger?"),
+    ({**LIVE, "groupID2": "5"}, True, "did you mean groupId?"),
+    ({**LIVE, "startingOffsets": "latest"}, False, "is 'latest'; it is earliest or group"),
+    ({**LIVE, "startingOffsets": '{"t":{"0":-1}}'}, False, "-1 (latest) has no meaning here"),
+    ({**LIVE, "endingOffsets": "earliest"}, False, "is 'earliest'; it is latest"),
+    ({**LIVE, "endingOffsets": '{"t":{"0":-2}}'}, False, "-2 (earliest) has no meaning here"),
+    ({**LIVE, "startingOffsets": '{"t":{"0":-3}}'}, True, "-3 is no offset"),
+    ({**LIVE, "startingOffsets": '{"t":{"0":true}}'}, True, "True is no whole number"),
+    ({**LIVE, "startingOffsets": "group"}, True, "there is no groupId"),
+    ({**LIVE, "endingOffsets": "latest"}, True, "a stream has no end"),
+    (
+        {**LIVE, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
+        True,
+        "more than maxOffsetsPerTrigger",
+    ),
+    ({**LIVE, "maxTriggerDelay": "5m"}, True, "needs minOffsetsPerTrigger"),
+    ({**LIVE, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, True, "it is a time such as"),
+    ({**LIVE, "startingOffsetsByTimestampStrategy": "latest"}, True, "needs startingTimestamp"),
+    ({**LIVE, "includeHeaders": "true"}, True, "needs columns=kafka"),
+    ({**LIVE, "columns": "avro"}, True, "it is one of native, kafka"),
+    ({**LIVE, "select": "topic,valeu"}, True, "there is no column 'valeu'"),
+    ({**LIVE, "minPartitions": "0"}, True, "a whole number from 1 on"),
+    ({**LIVE, "failOnDataLoss": "maybe"}, True, "it is one of true, false"),
+    ({**LIVE, "subExpression": "||"}, True, "names no tag"),
+    ({**LIVE, "groupId": ""}, True, "is empty"),
+    ({"path": "/x", "subscribe": "t", "pullTimeoutMs": "5"}, False, "needs nameServer"),
+    ({"path": "/x", "subscribe": "t"}, True, "a stream needs nameServer"),
+]
+
+
+@pytest.mark.parametrize(("given", "streaming", "words"), REFUSED)
+def test_what_cannot_be_is_refused_by_name(given: dict[str, str], streaming: bool, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_source_options(given, streaming=streaming)
+    assert words in str(caught.value)
+
+
+def test_limits_of_streams_are_told_to_mean_nothing_in_a_batch() -> None:
+    with pytest.warns(UserWarning, match="maxOffsetsPerTrigger has no effect"):
+        parse_source_options({**LIVE, "maxOffsetsPerTrigger": "5"}, streaming=False)
