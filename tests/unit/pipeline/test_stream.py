@@ -1,0 +1,199 @@
+"""Where micro-batches end, without Spark and without a broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from pipeline_schemas import spark_schema_of
+from reput_client.errors import ConnectFailed
+from reput_pipeline.errors import DataLost
+from reput_pipeline.options import SourceOptions, parse_source_options
+from reput_pipeline.places import QueueKey
+from reput_pipeline.ranges import Bounds
+from reput_pipeline.stream import ReputStreamReader
+
+LIVE = {"nameServer": "127.0.0.1:1", "subscribePattern": "t.*"}
+
+
+class FakeCluster:
+    """Queues whose bounds a test sets."""
+
+    def __init__(self) -> None:
+        self.queues: dict[QueueKey, Bounds] = {}
+        self.commits: list[tuple[QueueKey, int]] = []
+        self.refuses = False
+        self.addresses = {"b": "127.0.0.1:1"}
+
+    def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
+        found: dict[str, list[QueueKey]] = {}
+        for queue in self.queues:
+            if options.is_wanted(queue.topic):
+                found.setdefault(queue.topic, []).append(queue)
+        return found
+
+    def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
+        return {queue: self.queues[queue] for queue in queues}
+
+    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
+        return timestamp_ms
+
+    def committed(self, queue: QueueKey) -> int | None:
+        return 4 if queue.queue_id == 0 else None
+
+    def commit(self, queue: QueueKey, offset: int) -> None:
+        if self.refuses:
+            raise ConnectFailed("127.0.0.1:1", "refused")
+        self.commits.append((queue, offset))
+
+    def close(self) -> None:
+        pass
+
+
+def key(queue_id: int, topic: str = "t") -> QueueKey:
+    return QueueKey(topic, "b", queue_id)
+
+
+class Stream:
+    """A reader over a fake cluster and a fake clock."""
+
+    def __init__(self, **given: str) -> None:
+        self.now_s = 1000.0
+        options = {**LIVE, **given}
+        schema = spark_schema_of(parse_source_options(options, streaming=True))
+        self.reader = ReputStreamReader(options, schema, clock_s=lambda: self.now_s)
+        self.cluster = FakeCluster()
+        self.reader._cluster = self.cluster  # type: ignore[assignment]
+
+    def has(self, *ends: int, low: int = 0, topic: str = "t") -> None:
+        for queue_id, end in enumerate(ends):
+            self.cluster.queues[key(queue_id, topic)] = Bounds(low, end)
+
+    def latest(self, start: dict[str, Any], limit: Any = None) -> dict[str, Any]:
+        end = self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
+        json.dumps(end)
+        return end
+
+
+def ends(offsets: dict[str, Any], topic: str = "t") -> list[int]:
+    return list(offsets["topics"].get(topic, {}).get("b", {}).values())
+
+
+def test_a_new_query_begins_where_the_options_say() -> None:
+    for given, expected in (
+        ({}, [10, 7]),
+        ({"startingOffsets": "earliest"}, [2, 2]),
+        ({"startingOffsets": '{"t":{"0":5}}'}, [5, 2]),
+        ({"startingOffsets": "group", "groupId": "g"}, [4, 2]),
+        ({"startingTimestamp": "6"}, [6, 6]),
+    ):
+        stream = Stream(**given)
+        stream.has(10, 7, low=2)
+        assert ends(stream.reader.initialOffset()) == expected
+
+
+def test_a_batch_takes_all_or_so_many_and_nothing_new_is_no_batch() -> None:
+    stream = Stream(startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    stream.has(30, 10)
+    start = stream.reader.initialOffset()
+    first = stream.latest(start)
+    assert ends(first) == [7, 2]
+    assert ends(stream.latest(first, ReadAllAvailable())) == [30, 10]
+    end = stream.latest(first, ReadMaxRows(1000))
+    assert stream.latest(end) == end
+    assert ends(stream.reader.reportLatestOffset() or {}) == [30, 10]
+
+
+def test_few_messages_wait_until_there_are_enough_or_time_is_up() -> None:
+    stream = Stream(startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+    assert stream.reader.getDefaultReadLimit() == ReadMinRows(10)
+    stream.has(3)
+    start = stream.reader.initialOffset()
+    first = stream.latest(start)  # the first batch waits for nothing
+    assert ends(first) == [3]
+    stream.has(8)
+    assert stream.latest(first) == first
+    stream.now_s += 59
+    assert stream.latest(first) == first
+    stream.now_s += 1
+    second = stream.latest(first)
+    assert ends(second) == [8]
+    stream.has(18)
+    assert ends(stream.latest(second)) == [18]
+
+
+def test_available_now_ends_where_it_was_when_it_began() -> None:
+    stream = Stream(startingOffsets="earliest", maxOffsetsPerTrigger="6")
+    stream.has(10)
+    stream.reader.prepareForTriggerAvailableNow()
+    offset = stream.reader.initialOffset()
+    stream.has(500)
+    stream.has(5, topic="t2")
+    taken = []
+    while (end := stream.latest(offset)) != offset:
+        taken.append(ends(end)[0])
+        offset = end
+    assert taken == [6, 10]
+
+
+def test_new_queues_are_read_from_their_beginning_once_they_have_messages() -> None:
+    stream = Stream()
+    stream.has(10)
+    start = stream.reader.initialOffset()
+    stream.has(0, topic="t2")
+    assert stream.latest(start) == start
+    stream.has(4, topic="t2", low=1)
+    end = stream.latest(start)
+    assert ends(end, "t2") == [4]
+    (partition,) = stream.reader.partitions(start, end)
+    assert [(part.queue, part.start, part.end) for part in partition.ranges] == [  # type: ignore[attr-defined]
+        (key(0, "t2"), 1, 4)
+    ]
+    assert stream.reader.partitions(end, end) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda stream: stream.has(20, 20, low=12), "messages 10 to 11 are gone"),
+        (lambda stream: stream.has(3, 20), "it ends at 3, before message 10"),
+        (lambda stream: stream.cluster.queues.pop(key(1)), "it is not there any more"),
+    ],
+)
+def test_what_is_lost_ends_the_query_or_is_passed_over(change: Any, words: str) -> None:
+    stream = Stream()
+    stream.has(10, 10)
+    start = stream.reader.initialOffset()
+    change(stream)
+    with pytest.raises(DataLost, match=words):
+        stream.latest(start)
+    stream = Stream(failOnDataLoss="false")
+    stream.has(10, 10)
+    start = stream.reader.initialOffset()
+    change(stream)
+    with pytest.warns(UserWarning, match=words):
+        end = stream.latest(start)
+    assert all(offset >= 10 for offset in ends(end))
+
+
+def test_progress_is_published_and_its_failure_does_not_end_the_query(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stream = Stream(groupId="g", startingOffsets="earliest")
+    stream.has(10, 5)
+    end = stream.latest(stream.reader.initialOffset())
+    stream.reader.commit(end)
+    stream.reader.commit(end)
+    assert stream.cluster.commits == [(key(0), 10), (key(1), 5)]
+    stream.has(11, 5)
+    stream.cluster.refuses = True
+    stream.reader.commit(stream.latest(end))
+    assert "progress of group g not published" in capsys.readouterr().err
+    stream = Stream()
+    stream.has(3)
+    stream.reader.commit(stream.reader.initialOffset())
+    assert stream.cluster.commits == []
