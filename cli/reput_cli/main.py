@@ -24,6 +24,7 @@ _COMMANDS = {
     "broker": ("reput_cli.broker", "Ask a broker about itself."),
     "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
     "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),
+    "pipeline": ("reput_cli.pipeline", "Archive, audit, rebuild, report and more, on Spark."),
     "bench": ("reput_cli.bench", "Measure produce, consume and round trips."),
 }
 

@@ -49,3 +49,11 @@ class DamagedStore(SourceError):
         self.place = place
         self.offset = offset
         self.reason = reason
+
+
+class NotAnArchive(SourceError):
+    """A directory is no archive, not the kind that is wanted, or not whole."""
+
+
+class TooManyPartitions(SourceError):
+    """The messages of one range would go into more files of an archive than make sense."""

@@ -1,0 +1,54 @@
+"""`reput pipeline NAME ...`: the jobs on Spark. Each is also `python -m reput_pipeline.NAME`, and goes to spark-submit."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import click
+
+
+class _Jobs(click.Group):
+    """One command for each job, which takes all its arguments as they are."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from reput_pipeline.jobs import JOBS
+
+        return list(JOBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from reput_pipeline.jobs import JOBS
+
+        if cmd_name not in JOBS:
+            return None
+
+        @click.command(
+            cmd_name,
+            help=JOBS[cmd_name],
+            context_settings={"ignore_unknown_options": True, "help_option_names": []},
+            add_help_option=False,
+        )
+        @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+        def start(arguments: tuple[str, ...]) -> int:
+            from reput_pipeline.jobs.frame import run_job
+
+            return run_job(cmd_name, arguments)
+
+        return start
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the job, or name the one that was probably meant."""
+        jobs = self.list_commands(ctx)
+        near = [] if args[0] in jobs else get_close_matches(args[0], jobs, n=1)
+        if near:
+            ctx.fail(f"No such job {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Jobs)
+def command() -> None:
+    """Jobs on Spark: `reput pipeline NAME --help` says what each takes.
+
+    The last line of their output is one JSON object. They need the extra `spark`: pip install 'reput[spark]'.
+    """

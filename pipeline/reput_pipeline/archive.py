@@ -1,0 +1,194 @@
+"""The job `archive`: topics or a store directory to Parquet, exactly once, batch by batch.
+
+What is written is a function of the data (`archives/names.py`), and the archive itself says how far it is
+(`archives/manifests.py`): started again after whatever has stopped it, it goes on there, and a batch that was cut short
+is written again under the same names.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reput_pipeline.archives.columns import PARTITION_COLUMNS
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind, Batch
+from reput_pipeline.archives.plan import addresses_of, catalog_of, next_tasks, open_ranges
+from reput_pipeline.archives.write import ArchiveTask, summed, write_task
+from reput_pipeline.jobs.arguments import checked_source, source_arguments
+from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.outcomes import ArgumentError, Exit, Outcome
+from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.offline_store import directory_of
+from reput_pipeline.options import SourceOptions
+
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
+
+
+@job
+@source_arguments
+@click.option("--to", "target", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The archive.")
+@click.option(
+    "--partition-by",
+    default="",
+    metavar="COLUMNS",
+    help=f"Directories below those of the topics: {', '.join(PARTITION_COLUMNS)}, with commas between them.",
+)
+@click.option("--compression", type=click.Choice(_CODECS), default="zstd", show_default=True)
+@click.option("--follow", is_flag=True, help="Go on with what arrives until interrupted; without: up to the end.")
+@click.option("--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between batches.")
+@click.option("--batches", type=click.IntRange(1), help="Stop after so many batches.")
+@click.option(
+    "--batch-messages", type=click.IntRange(1), default=2_000_000, show_default=True, help="Messages of a batch."
+)
+@click.option(
+    "--file-messages", type=click.IntRange(1), default=1_000_000, show_default=True, help="Messages of a file at most."
+)
+def command(
+    run: JobRun,
+    source: dict[str, str],
+    target: Path,
+    partition_by: str,
+    compression: str,
+    follow: bool,
+    every: float,
+    batches: int | None,
+    batch_messages: int,
+    file_messages: int,
+) -> Outcome:
+    """Copy the messages of topics, or of a store directory, to Parquet files in DIR.
+
+    Start it again to go on where it stopped; nothing is there twice and nothing is missing. spark.read.parquet(DIR)
+    reads the archive between runs; while one is at work, `reput pipeline find` and its like see whole batches only.
+    """
+    options = checked_source(source)
+    if follow and options.path is not None:
+        raise ArgumentError("--follow", "a store directory does not grow; leave it out, or read from --server")
+    columns = _partition_columns(partition_by)
+    archive = ArchiveDirectory(target.absolute())
+    kind = _kind_of(options, columns)
+    _check_kind(archive, kind, partition_given=bool(partition_by))
+    with catalog_of(options) as catalog:  # whatever cannot be is said before anything is made
+        open_ranges(catalog, options, archive.ends())
+    with archive:
+        kind = archive.kind() or kind
+        archive.begin(kind)
+        work = _Archiving(run, archive, kind, options, compression)
+        written = work.clean_up()
+        try:
+            while batches is None or written < batches:
+                if work.batch(batch_messages, file_messages):
+                    written += 1
+                elif not follow:
+                    break
+                if follow:
+                    time.sleep(every)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+            run.note("interrupted; what is there is whole, and the next run goes on from it")
+    return Outcome(
+        {
+            "archive": str(archive.root),
+            "source": kind.source,
+            "batches": written,
+            **summed(work.files),
+            "next_batch": archive.next_number(),
+            "rows_in_archive": sum(manifest["rows"] for manifest in archive.manifests()),
+        },
+        Exit.DONE,
+    )
+
+
+def _partition_columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip() and name.strip() != "topic")
+    for name in names:
+        if name not in PARTITION_COLUMNS:
+            raise ArgumentError(
+                "--partition-by", f"{name!r} is none of {', '.join(PARTITION_COLUMNS)}; the topic comes first by itself"
+            )
+    if len(set(names)) < len(names):
+        raise ArgumentError("--partition-by", "names a column twice")
+    return names
+
+
+def _kind_of(options: SourceOptions, columns: tuple[str, ...]) -> ArchiveKind:
+    place = str(directory_of(options.path).absolute()) if options.path is not None else "broker"
+    return ArchiveKind("archive", place, columns)
+
+
+def _check_kind(archive: ArchiveDirectory, wanted: ArchiveKind, *, partition_given: bool) -> None:
+    found = archive.kind()
+    if found is None:
+        archive.check_new()
+        return
+    if found.kind != wanted.kind:
+        raise ArgumentError("--to", f"{archive.root} was made by the job {found.kind}, and cannot be continued")
+    if found.source != wanted.source:
+        raise ArgumentError("--to", f"{archive.root} is of {found.source}, not of {wanted.source}; name another directory")
+    if partition_given and found.partition_by != wanted.partition_by:
+        there = ",".join(found.partition_by) or "nothing"
+        raise ArgumentError("--partition-by", f"{archive.root} is partitioned by {there}; leave it out, or name another --to")
+
+
+class _Archiving:
+    """The batches of one run."""
+
+    def __init__(
+        self, run: JobRun, archive: ArchiveDirectory, kind: ArchiveKind, options: SourceOptions, compression: str
+    ) -> None:
+        self.files: list[ArchiveFile] = []
+        self._run = run
+        self._archive = archive
+        self._kind = kind
+        self._options = options
+        self._compression = compression
+
+    def clean_up(self) -> int:
+        """Write a batch again that was cut short, and remove what else it has left; return how many there were."""
+        batch = self._archive.unfinished()
+        if batch is None:
+            return 0
+        self._run.note(f"batch {batch.number} was cut short: it is written again")
+        removed = self._archive.remove_strays()
+        if removed:
+            self._run.note(f"removed {len(removed)} files that it had left")
+        with catalog_of(self._options) as catalog:
+            self._write(batch, addresses_of(catalog))
+        return 1
+
+    def batch(self, most: int, file_messages: int) -> bool:
+        """Write the next batch; return whether there was anything."""
+        with catalog_of(self._options) as catalog:
+            start, end = open_ranges(catalog, self._options, self._archive.ends())
+            tasks = next_tasks(
+                start, end, most=most, file_messages=file_messages, parts=2 * self._run.parallelism
+            )
+            if not tasks:
+                return False
+            self._write(self._archive.plan(tasks), addresses_of(catalog))
+        return True
+
+    def _write(self, batch: Batch, addresses: dict[str, str]) -> None:
+        since = time.monotonic()
+        tasks = [
+            ArchiveTask(
+                str(self._archive.root), task, self._options, addresses, self._kind.partition_by, self._compression
+            )
+            for task in batch.tasks
+        ]
+        files = self._run.each(f"batch {batch.number}", tasks, write_task)
+        more: dict[str, Any] = {}
+        rows = sum(file.rows for file in files)
+        if rows < batch.size:
+            more["left_out"] = batch.size - rows
+        self._archive.complete(batch, files, **more)
+        self.files += files
+        taken = time.monotonic() - since
+        self._run.note(f"batch {batch.number}: {rows} messages in {len(files)} files, {taken:.1f} s")
+
+
+if __name__ == "__main__":
+    main("archive")

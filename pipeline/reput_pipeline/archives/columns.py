@@ -1,0 +1,64 @@
+"""Which columns an archive has: those of the source, less those that the directories say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reput_pipeline.schema import NATIVE_COLUMNS
+
+PARTITION_COLUMNS: Final = {"queueId": "int", "tags": "string", "date": "string", "hour": "string"}
+"""What an archive can be partitioned by besides the topic. `date` and `hour` are those of the store time, in UTC."""
+_FORMATS: Final = {"date": "%Y-%m-%d", "hour": "%H"}
+_ARROW_TYPES: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+
+
+def read_schema() -> pa.Schema:
+    """Return the Arrow schema in which messages are read to be archived: all native columns but the topic."""
+    return pa.schema(
+        [pa.field(name, _ARROW_TYPES[kind]) for name, kind in NATIVE_COLUMNS.items() if name != "topic"]
+    )
+
+
+def file_schema(partition_by: Sequence[str]) -> pa.Schema:
+    """Return the schema of a file: what the directories do not say."""
+    return pa.schema([field for field in read_schema() if field.name not in partition_by])
+
+
+def spark_schema(partition_by: Sequence[str]) -> str:
+    """Return the DDL text of an archive as it is read: the native columns, and `date` and `hour` if it has them."""
+    extra = {name: PARTITION_COLUMNS[name] for name in partition_by if name not in NATIVE_COLUMNS}
+    return ", ".join(f"`{name}` {kind}" for name, kind in {**NATIVE_COLUMNS, **extra}.items())
+
+
+def split(
+    batch: pa.RecordBatch, partition_by: Sequence[str]
+) -> list[tuple[tuple[str | None, ...], pa.Table | pa.RecordBatch]]:
+    """Return the rows of a batch by the values of the partitions' columns, in their order, without those columns."""
+    if not partition_by:
+        return [((), batch)]
+    keys = [_values(batch, name) for name in partition_by]
+    columns = [name for name in batch.schema.names if name not in partition_by]
+    rest = batch.select(columns)
+    table = pa.table([*keys, pa.array(range(batch.num_rows), pa.int64())], [*partition_by, "row"])
+    groups = table.group_by(list(partition_by)).aggregate([("row", "list")]).to_pylist()
+    return [
+        (tuple(group[name] for name in partition_by), rest.take(pa.array(group["row_list"], pa.int64())))
+        for group in groups
+    ]
+
+
+def _values(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name in _FORMATS:
+        return pc.strftime(batch.column("storeTimestamp"), format=_FORMATS[name])
+    return batch.column(name).cast(pa.string())

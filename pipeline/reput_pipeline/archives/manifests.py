@@ -1,0 +1,243 @@
+"""What an archive holds and how far it is: a description, a plan before each batch and a manifest after it.
+
+    _reput/archive.json            what kind of archive this is, and how it is partitioned
+    _reput/00000000000000000007.plan.json   the ranges of batch 7, on the disk before its first file
+    _reput/00000000000000000007.json        its files, on the disk after the last of them; ends of all queues so far
+
+A batch with a plan and without a manifest was cut short; the same plan is carried out again first of all, and writes
+the same names. Spark and other readers of Parquet pass over names that begin with `_` or a point.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from reput_broker.store.file_io import sync_directory
+from reput_pipeline.archives.names import is_data_file
+from reput_pipeline.errors import NotAnArchive
+from reput_pipeline.places import QueueKey
+from reput_pipeline.ranges import QueueRange
+
+VERSION: Final = 1
+_DIRECTORY: Final = "_reput"
+_DIGITS: Final = 20
+
+
+@dataclass(frozen=True)
+class ArchiveKind:
+    """What an archive is; `source` says where its messages are from, for people and to keep sources apart."""
+
+    kind: str
+    source: str
+    partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ArchiveFile:
+    """One file. `path` is below the archive; the times are store times in ms."""
+
+    path: str
+    topic: str
+    rows: int
+    bytes: int
+    first_ms: int | None
+    last_ms: int | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch: its number, and what each of its tasks has to write."""
+
+    number: int
+    tasks: tuple[tuple[QueueRange, ...], ...]
+
+    @property
+    def ranges(self) -> list[QueueRange]:
+        """All ranges."""
+        return [part for task in self.tasks for part in task]
+
+    @property
+    def size(self) -> int:
+        """How many messages are wanted."""
+        return sum(part.size for part in self.ranges)
+
+
+class ArchiveDirectory:
+    """One archive. Use it as a context manager to write: only one job may at a time.
+
+    Args:
+        root: the directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.directory = root / _DIRECTORY
+        self._lock: int | None = None
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    def kind(self) -> ArchiveKind | None:
+        """Return what is written about it; None where nothing is.
+
+        Raises:
+            NotAnArchive: it cannot be read.
+        """
+        path = self.directory / "archive.json"
+        try:
+            found = json.loads(path.read_bytes())
+            if found["version"] != VERSION:
+                raise NotAnArchive(f"{path} has version {found['version']}; this program knows {VERSION}")
+            return ArchiveKind(found["kind"], found["source"], tuple(found["partition_by"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise NotAnArchive(f"{path} cannot be read: {error}") from None
+
+    def existing(self) -> ArchiveKind:
+        """Return what is written about it.
+
+        Raises:
+            NotAnArchive: it is no archive.
+        """
+        kind = self.kind()
+        if kind is None:
+            raise NotAnArchive(f"{self.root} is no archive: it has no {_DIRECTORY}/archive.json")
+        return kind
+
+    def check_new(self) -> None:
+        """Check that an archive can begin here.
+
+        Raises:
+            NotAnArchive: something else lies here.
+        """
+        if self.root.is_dir():
+            if any(path.name != _DIRECTORY for path in self.root.iterdir()):
+                raise NotAnArchive(f"{self.root} holds something that is no archive; name an empty or a new directory")
+        elif self.root.exists():
+            raise NotAnArchive(f"{self.root} is no directory")
+
+    def begin(self, kind: ArchiveKind) -> None:
+        """Write down what it is; makes the directory."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_whole(self.directory / "archive.json", {"version": VERSION, **asdict(kind)})
+
+    # -- the lock --------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> ArchiveDirectory:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.__exit__()
+            raise NotAnArchive(f"another job writes to {self.root}; try again after it has ended") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    def manifests(self) -> Iterator[dict[str, Any]]:
+        """Yield the manifests in the order of their batches."""
+        for path in sorted(self.directory.glob("[0-9]" * _DIGITS + ".json")):
+            yield json.loads(path.read_bytes())
+
+    def last(self) -> dict[str, Any] | None:
+        """Return the last manifest."""
+        paths = sorted(self.directory.glob("[0-9]" * _DIGITS + ".json"))
+        return json.loads(paths[-1].read_bytes()) if paths else None
+
+    def files(self) -> list[ArchiveFile]:
+        """Return all files of all batches that are complete."""
+        return [ArchiveFile(**entry) for manifest in self.manifests() for entry in manifest["files"]]
+
+    def ends(self) -> dict[QueueKey, int]:
+        """Return where each queue ends that is in the archive, or was looked at."""
+        last = self.last()
+        return {} if last is None else {_queue(entry): int(entry[3]) for entry in last["ends"]}
+
+    def unfinished(self) -> Batch | None:
+        """Return the batch that was planned and is not complete."""
+        number = self.next_number()
+        try:
+            plan = json.loads(self._plan(number).read_bytes())
+        except FileNotFoundError:
+            return None
+        tasks = tuple(
+            tuple(QueueRange(_queue(part), int(part[3]), int(part[4])) for part in task) for task in plan["tasks"]
+        )
+        return Batch(number, tasks)
+
+    def next_number(self) -> int:
+        """Return the number of the next batch."""
+        last = self.last()
+        return 0 if last is None else int(last["batch"]) + 1
+
+    def plan(self, tasks: Sequence[Sequence[QueueRange]]) -> Batch:
+        """Write down what the next batch will be, before anything of it is written."""
+        batch = Batch(self.next_number(), tuple(tuple(task) for task in tasks))
+        rows = [[[*part.queue, part.start, part.end] for part in task] for task in batch.tasks]
+        write_whole(self._plan(batch.number), {"version": VERSION, "batch": batch.number, "tasks": rows})
+        return batch
+
+    def complete(self, batch: Batch, files: Sequence[ArchiveFile], **more: object) -> None:
+        """Write the manifest of a batch whose files are all on the disk; the plan is not needed any more."""
+        ends = self.ends()
+        for part in batch.ranges:
+            ends[part.queue] = max(ends.get(part.queue, 0), part.end)
+        manifest = {
+            "version": VERSION,
+            "batch": batch.number,
+            "written_at_ms": time.time_ns() // 1_000_000,
+            "rows": sum(file.rows for file in files),
+            "ranges": [[*part.queue, part.start, part.end] for part in batch.ranges],
+            "ends": [[*queue, end] for queue, end in sorted(ends.items())],
+            **more,
+            "files": [asdict(file) for file in files],
+        }
+        write_whole(self.directory / f"{batch.number:0{_DIGITS}d}.json", manifest)
+        self._plan(batch.number).unlink(missing_ok=True)
+
+    def remove_strays(self) -> list[str]:
+        """Remove files of data that no manifest names: what a batch has left that was cut short.
+
+        Files that this program would not have named are left alone.
+        """
+        known = {file.path for file in self.files()}
+        removed = []
+        for path in sorted(self.root.glob("topic=*/**/*.parquet*")):
+            below = path.relative_to(self.root).as_posix()
+            name = path.name
+            is_temporary = name.startswith(".") and ".parquet." in name
+            if is_temporary or (is_data_file(name) and below not in known):
+                path.unlink()
+                removed.append(below)
+        return removed
+
+    def _plan(self, number: int) -> Path:
+        return self.directory / f"{number:0{_DIGITS}d}.plan.json"
+
+
+def _queue(entry: Sequence[Any]) -> QueueKey:
+    return QueueKey(str(entry[0]), str(entry[1]), int(entry[2]))
+
+
+def write_whole(path: Path, value: object) -> None:
+    """Write a JSON file that is there whole or not at all, whatever happens."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w") as file:
+        json.dump(value, file, separators=(",", ":"), ensure_ascii=False)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)

@@ -1,0 +1,47 @@
+"""How the files of an archive are named: by topic, values of partitions, queue and offsets, and by nothing else.
+
+A batch that is written again writes the same names; so nothing is there twice. Directories are Hive's, as Spark makes
+and understands them: `topic=orders/tags=paid/broker-a-0-00000000000000000000-00000000000000001000.parquet`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Final
+
+from reput_pipeline.ranges import QueueRange
+
+NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+_DIGITS: Final = 20
+_ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
+"""What Spark escapes in the name of a partition's directory (ExternalCatalogUtils)."""
+_NAME = re.compile(rf"(?:(?P<broker>.+)-)?(?P<queue>\d+)-(?P<start>\d{{{_DIGITS}}})-(?P<end>\d{{{_DIGITS}}})\.parquet")
+
+
+def partition_name(column: str, value: str | None) -> str:
+    """Return the name of the directory for a value; an empty value counts as none, as in Spark."""
+    if not value:
+        return f"{column}={NULL_VALUE}"
+    return f"{column}=" + "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in value)
+
+
+def file_name(part: QueueRange) -> str:
+    """Return the name of a file with the messages of a range."""
+    broker = "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in part.queue.broker)
+    front = f"{broker}-" if broker else ""
+    return f"{front}{part.queue.queue_id}-{part.start:0{_DIGITS}d}-{part.end:0{_DIGITS}d}.parquet"
+
+
+def file_path(part: QueueRange, values: Mapping[str, str | None]) -> PurePosixPath:
+    """Return where in an archive the messages of a range lie that have these values of the partitions' columns."""
+    path = PurePosixPath(partition_name("topic", part.queue.topic))
+    for column, value in values.items():
+        path /= partition_name(column, value)
+    return path / file_name(part)
+
+
+def is_data_file(name: str) -> bool:
+    """Tell whether a name is one that `file_name` makes."""
+    return _NAME.fullmatch(name) is not None

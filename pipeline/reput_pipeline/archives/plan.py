@@ -1,0 +1,91 @@
+"""What the next batch of an archive is: from where each queue was left to where it ends now, so many messages of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from reput_pipeline.errors import DataLost
+from reput_pipeline.limits import limited
+from reput_pipeline.live_cluster import LiveCluster
+from reput_pipeline.offline_store import OfflineStore
+from reput_pipeline.options import SourceOptions
+from reput_pipeline.places import QueueKey
+from reput_pipeline.ranges import QueueRange, pack
+from reput_pipeline.resolve import Catalog, resolve, wanted_queues
+
+_TASK_MESSAGES_MIN = 10_000
+
+
+@contextmanager
+def catalog_of(options: SourceOptions) -> Iterator[Catalog]:
+    """Open the place that options name.
+
+    Raises:
+        NotAStore, ConnectFailed: it is not there.
+    """
+    if options.path is not None:
+        with OfflineStore(options.path) as store:
+            yield store
+    else:
+        with LiveCluster(options) as cluster:
+            yield cluster
+
+
+def addresses_of(catalog: Catalog) -> dict[str, str]:
+    """Return the address of every broker by name; none for a store directory."""
+    return dict(catalog.addresses) if isinstance(catalog, LiveCluster) else {}
+
+
+def open_ranges(
+    catalog: Catalog, options: SourceOptions, done: Mapping[QueueKey, int]
+) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
+    """Return where each queue goes on, and where it ends now.
+
+    A queue that the archive knows goes on where it was left; another begins where the options say.
+
+    Raises:
+        NoSuchTopic, DataLost, OptionError: see `resolve.batch_ranges`; also if messages that were not archived yet
+            are gone, or a queue ends before what has been archived of it.
+    """
+    queues = wanted_queues(catalog, options)
+    bounds = catalog.bounds(queues)
+    start: dict[QueueKey, int] = {}
+    end: dict[QueueKey, int] = {}
+    for queue in queues:
+        low, high = bounds[queue]
+        at = done.get(queue)
+        if at is None:
+            at = resolve(catalog, options, options.start, queue, bounds[queue])
+        elif at > high:
+            raise DataLost(queue, f"{at} messages of it are archived, but it ends at {high}: it was made anew")
+        elif at < low and options.fail_on_data_loss:
+            raise DataLost(queue, f"messages {at} to {low - 1} are gone and not in the archive")
+        start[queue] = max(at, low)
+        end[queue] = max(start[queue], resolve(catalog, options, options.end, queue, bounds[queue]))
+    return start, end
+
+
+def next_tasks(
+    start: Mapping[QueueKey, int], end: Mapping[QueueKey, int], *, most: int, file_messages: int, parts: int
+) -> list[list[QueueRange]]:
+    """Return the ranges of the next batch by task; empty if there is nothing.
+
+    Args:
+        start: where each queue goes on.
+        end: where it ends.
+        most: about how many messages to take.
+        file_messages: how many messages a file may have.
+        parts: how many tasks run at once.
+    """
+    ends = limited(start, end, most)
+    ranges = [QueueRange(queue, start[queue], ends[queue]) for queue in sorted(start)]
+    total = sum(part.size for part in ranges)
+    tasks = pack(ranges, min(parts, max(1, total // _TASK_MESSAGES_MIN)))
+    return [[piece for part in task for piece in _pieces(part, file_messages)] for task in tasks]
+
+
+def _pieces(part: QueueRange, size: int) -> Sequence[QueueRange]:
+    return [
+        QueueRange(part.queue, start, min(start + size, part.end)) for start in range(part.start, part.end, size)
+    ]

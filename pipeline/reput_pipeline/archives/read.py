@@ -1,0 +1,34 @@
+"""Read an archive back: its complete batches, and nothing that a batch has left that was cut short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reput_pipeline.archives.columns import spark_schema
+from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.errors import NotAnArchive
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_archive(spark: SparkSession, root: str | Path) -> DataFrame:
+    """Return the messages of an archive with the native columns of the source.
+
+    Raises:
+        NotAnArchive: it is none, or a file that a manifest names is gone.
+    """
+    archive = ArchiveDirectory(Path(root).absolute())
+    kind = archive.existing()
+    schema = spark_schema(kind.partition_by)
+    files = archive.files()
+    missing = [file.path for file in files if not (archive.root / file.path).is_file()]
+    if missing:
+        raise NotAnArchive(
+            f"{len(missing)} files of {archive.root} are gone, the first is {missing[0]}; the manifests name them"
+        )
+    if not files:
+        return spark.createDataFrame([], schema)
+    paths = [str(archive.root / file.path) for file in files]
+    return spark.read.schema(schema).option("basePath", str(archive.root)).parquet(*paths)

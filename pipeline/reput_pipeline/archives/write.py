@@ -1,0 +1,177 @@
+"""What a task of an archive does: read its ranges, decode them, and write Parquet, all in the worker.
+
+Nothing but the list of files goes through the JVM.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from reput_broker.store.file_io import sync_directory
+from reput_pipeline.archives.columns import file_schema, read_schema, split
+from reput_pipeline.archives.manifests import ArchiveFile
+from reput_pipeline.archives.names import file_path
+from reput_pipeline.errors import TooManyPartitions
+from reput_pipeline.live_plan import LivePartition
+from reput_pipeline.narrowing import NOTHING_NARROWED
+from reput_pipeline.offline_plan import QueuePartition
+from reput_pipeline.options import SourceOptions
+from reput_pipeline.ranges import QueueRange
+from reput_pipeline.tasks import read_task
+
+_BUFFER_BYTES: Final = 32 << 20
+"""So much is collected before a row group is written: larger ones compress better, smaller ones need less memory."""
+_FILES_MAX: Final = 2000
+
+
+@dataclass(frozen=True)
+class ArchiveTask:
+    """What one task writes."""
+
+    root: str
+    ranges: tuple[QueueRange, ...]
+    options: SourceOptions
+    addresses: Mapping[str, str]
+    """Of the brokers, by name; empty for a store directory."""
+    partition_by: tuple[str, ...]
+    compression: str
+
+
+def write_task(task: ArchiveTask) -> Iterator[ArchiveFile]:
+    """Write the files of a task, and yield what they hold."""
+    for part in task.ranges:
+        files = _RangeFiles(task, part)
+        try:
+            for batch in read_task(_partition(task, part), task.options, read_schema(), NOTHING_NARROWED):
+                files.add(batch)
+            yield from files.finish()
+        finally:
+            files.discard()
+
+
+def _partition(task: ArchiveTask, part: QueueRange) -> QueuePartition | LivePartition:
+    if task.options.path is not None:
+        return QueuePartition([part])
+    return LivePartition([part], {part.queue.broker: task.addresses[part.queue.broker]})
+
+
+class _RangeFiles:
+    """The files of one range, one for each combination of the partitions' values."""
+
+    def __init__(self, task: ArchiveTask, part: QueueRange) -> None:
+        self._task = task
+        self._part = part
+        self._files: dict[tuple[str | None, ...], _OneFile] = {}
+        self._buffered = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take messages, in their order."""
+        for values, rows in split(batch, self._task.partition_by):
+            file = self._files.get(values)
+            if file is None:
+                if len(self._files) >= _FILES_MAX:
+                    raise TooManyPartitions(
+                        f"--partition-by {','.join(self._task.partition_by)} makes more than {_FILES_MAX} directories "
+                        f"of {self._part}; leave out the column with the many values"
+                    )
+                named = dict(zip(self._task.partition_by, values, strict=True))
+                path = Path(self._task.root) / file_path(self._part, named)
+                file = self._files[values] = _OneFile(path, file_schema(self._task.partition_by), self._task)
+            file.add(rows)
+            self._buffered += rows.nbytes
+        if self._buffered >= _BUFFER_BYTES:
+            for file in self._files.values():
+                file.write_group()
+            self._buffered = 0
+
+    def finish(self) -> Iterator[ArchiveFile]:
+        """Bring all files to the disk under their names, and yield them."""
+        for file in self._files.values():
+            rows, first_ms, last_ms = file.close()
+            below = file.path.relative_to(self._task.root).as_posix()
+            yield ArchiveFile(below, self._part.queue.topic, rows, file.path.stat().st_size, first_ms, last_ms)
+        for directory in {file.path.parent for file in self._files.values()}:
+            for level in (directory, *directory.parents):
+                sync_directory(level)
+                if level == Path(self._task.root):
+                    break
+
+    def discard(self) -> None:
+        """Remove what was not finished."""
+        for file in self._files.values():
+            file.discard()
+
+
+class _OneFile:
+    """One Parquet file under a temporary name until it is whole."""
+
+    def __init__(self, path: Path, schema: pa.Schema, task: ArchiveTask) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary: Path | None = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        self._schema = schema
+        self._writer = pq.ParquetWriter(
+            self._temporary,
+            schema,
+            compression=task.compression,
+            # Texts that repeat shrink by it; bodies and places do not, and it would be tried in vain.
+            use_dictionary=[name for name in ("brokerName", "tags") if name in schema.names],
+            write_statistics=[name for name in ("queueOffset", "storeTimestamp", "keys") if name in schema.names],
+            store_schema=False,
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._first_ms: int | None = None
+        self._last_ms: int | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        times = pc.min_max(batch.column("storeTimestamp").cast(pa.int64())).as_py()
+        if times["min"] is not None:
+            low, high = times["min"] // 1000, times["max"] // 1000
+            self._first_ms = low if self._first_ms is None else min(low, self._first_ms)
+            self._last_ms = high if self._last_ms is None else max(high, self._last_ms)
+
+    def write_group(self) -> None:
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting, self._schema)
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+            self._waiting = []
+
+    def close(self) -> tuple[int, int | None, int | None]:
+        assert self._temporary is not None, "a file is closed once"
+        self.write_group()
+        self._writer.close()
+        fd = os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(self._temporary, self.path)
+        self._temporary = None
+        return self._rows, self._first_ms, self._last_ms
+
+    def discard(self) -> None:
+        if self._temporary is not None:
+            self._writer.close()
+            self._temporary.unlink(missing_ok=True)
+            self._temporary = None
+
+
+def summed(files: list[ArchiveFile]) -> dict[str, Any]:
+    """Return how many rows and bytes files have."""
+    return {
+        "rows": sum(file.rows for file in files),
+        "files": len(files),
+        "bytes": sum(file.bytes for file in files),
+    }

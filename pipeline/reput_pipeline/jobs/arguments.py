@@ -1,0 +1,83 @@
+"""Arguments that several jobs share: where messages are read from."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from reput_pipeline.jobs.frame import pairs_of
+from reput_pipeline.jobs.outcomes import ArgumentError
+from reput_pipeline.known_options import SOURCE_OPTIONS, check_names
+from reput_pipeline.options import SourceOptions, parse_source_options
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+DEFAULT_SERVER = "127.0.0.1:10911"
+NO_SYSTEM_TOPICS = r"(?!(?:%|rmq_sys_|RMQ_SYS_|SCHEDULE_TOPIC_XXXX$|TBW102$|OFFSET_MOVED_EVENT$)).*"
+"""Topics of applications: what is read where no topic is named."""
+
+
+def source_arguments(function: _Function) -> _Function:
+    """Give a job the arguments that name messages, received as `source`: the options of the Spark source."""
+
+    @click.option("--server", metavar="HOST:PORT", help="Read from the brokers behind this address.")
+    @click.option("--path", metavar="DIR", help="Read a store directory, Reput's or RocketMQ's.")
+    @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A topic to read; repeatable.")
+    @click.option(
+        "--topics", "pattern", metavar="REGEX", help="Read the topics whose whole name fits.  [default: no system topics]"
+    )
+    @click.option("--tag", "tags", metavar="EXPR", help="Only messages with these tags: a || b.")
+    @click.option("--since", type=click.IntRange(0), metavar="MS", help="From this store time on, in ms since 1970.")
+    @click.option("--until", type=click.IntRange(0), metavar="MS", help="Before this store time.")
+    @click.option(
+        "-o", "--option", "options", multiple=True, metavar="KEY=VALUE", help="Any option of the Spark source; repeatable."
+    )
+    @functools.wraps(function)
+    def with_source(
+        *given: Any,
+        server: str | None,
+        path: str | None,
+        topics: tuple[str, ...],
+        pattern: str | None,
+        tags: str | None,
+        since: int | None,
+        until: int | None,
+        options: tuple[str, ...],
+        **arguments: Any,
+    ) -> Any:
+        source = pairs_of(options, "--option")
+        proper = check_names(source, SOURCE_OPTIONS)
+        if topics and pattern is not None:
+            raise ArgumentError("--topics", "contradicts --topic; give one of them")
+        for name, value in (
+            ("nameServer", server),
+            ("path", path),
+            ("subscribe", ",".join(topics) or None),
+            ("subscribePattern", pattern),
+            ("subExpression", tags),
+            ("startingTimestamp", since),
+            ("endingTimestamp", until),
+        ):
+            if value is not None:
+                if name in proper:
+                    raise ArgumentError("--option", f"{name} is given by an argument as well")
+                source[name] = str(value)
+        names = set(proper) | set(source)
+        if not names & {"subscribe", "subscribePattern", "assign"}:
+            source["subscribePattern"] = NO_SYSTEM_TOPICS
+        if since is not None and "startingOffsetsByTimestampStrategy" not in names:
+            source["startingOffsetsByTimestampStrategy"] = "latest"
+        return function(*given, source=source, **arguments)
+
+    return with_source  # type: ignore[return-value]
+
+
+def checked_source(source: dict[str, str]) -> SourceOptions:
+    """Read the options of a batch of the source.
+
+    Raises:
+        OptionError: one is wrong.
+    """
+    return parse_source_options(source, streaming=False)

@@ -1,0 +1,112 @@
+"""Run a job: from its arguments to the exit code.
+
+The last line of stdout is one JSON object, whatever happened; what goes wrong is said on stderr as well. A job that
+is given a wrong argument names it and changes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from reput_pipeline.jobs import JOBS
+from reput_pipeline.jobs.outcomes import STATUS, Exit, Failure, Outcome, failure_of
+from reput_pipeline.jobs.run import JobRun
+
+
+def job(function: Callable[..., Outcome]) -> click.Command:
+    """Make a job's command of its function, whose first argument is the `JobRun`, with the options that all jobs have."""
+
+    @click.pass_obj
+    @functools.wraps(function)
+    def called(
+        run: JobRun, master: str | None, conf: tuple[str, ...], quiet: bool, verbose: int, **arguments: Any
+    ) -> Outcome:
+        run.master, run.quiet, run.verbosity = master, quiet, verbose
+        run.conf = dict(_pair(text, "--conf") for text in conf)
+        return function(run, **arguments)
+
+    options = [
+        click.option("--master", metavar="URL", help="Where Spark runs.  [default: what spark-submit says, or local[*]]"),
+        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
+        click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
+        click.option("-v", "--verbose", count=True, help="Twice: Spark's warnings, and tracebacks of errors."),
+    ]
+    decorated: Callable[..., Any] = called
+    for option in reversed(options):
+        decorated = option(decorated)
+    return click.command(context_settings={"help_option_names": ["-h", "--help"]})(decorated)
+
+
+def pairs_of(texts: Sequence[str], argument: str) -> dict[str, str]:
+    """Read `KEY=VALUE` texts.
+
+    Raises:
+        click.BadParameter: one is not of that form.
+    """
+    return dict(_pair(text, argument) for text in texts)
+
+
+def _pair(text: str, argument: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", param_hint=argument)
+    return key.strip(), value
+
+
+def run_job(name: str, arguments: Sequence[str], *, stop_session: bool = True) -> int:
+    """Run a job and return its exit code; see the module for what is printed.
+
+    Args:
+        name: one of `JOBS`.
+        arguments: its arguments, as on the command line.
+        stop_session: whether a session that the job starts is stopped at the end.
+    """
+    assert name in JOBS, f"there is no job {name}"
+    run = JobRun(name, stop_session=stop_session)
+    started_at = time.monotonic()
+    result: dict[str, Any] = {"job": name}
+    try:
+        command: click.Command = import_module(f"reput_pipeline.{name}").command
+        outcome = command.main(
+            args=list(arguments), prog_name=f"reput pipeline {name}", standalone_mode=False, obj=run
+        )
+        if not isinstance(outcome, Outcome):
+            return int(outcome or 0)  # --help
+        code = outcome.code
+        result |= {"status": STATUS[code], "exit_code": int(code), **outcome.figures}
+    except ImportError as error:
+        code = _failed(run, result, Failure(Exit.FAILED, f"{error}; pip install 'reput[spark]'"), error)
+    except (Exception, KeyboardInterrupt) as error:
+        code = _failed(run, result, failure_of(error), error)
+    finally:
+        run.close()
+    result["elapsed_s"] = round(time.monotonic() - started_at, 3)
+    sys.stdout.write(json.dumps(result, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+    return int(code)
+
+
+def _failed(run: JobRun, result: dict[str, Any], failure: Failure, error: BaseException) -> Exit:
+    result |= {"status": STATUS[failure.code], "exit_code": int(failure.code), "error": failure.text}
+    if failure.argument is not None:
+        result["argument"] = failure.argument
+    sys.stderr.write(f"error: {failure.text}\n")
+    if failure.code is Exit.USAGE:
+        sys.stderr.write(f"  try:    reput pipeline {run.name} --help\n")
+    if run.verbosity >= 2:
+        traceback.print_exception(error)
+    return failure.code
+
+
+def main(name: str) -> NoReturn:
+    """Run a job as a program: `python -m reput_pipeline.NAME`, or the file of the module under `spark-submit`."""
+    sys.exit(run_job(name, sys.argv[1:]))

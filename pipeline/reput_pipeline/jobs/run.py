@@ -1,0 +1,143 @@
+"""One run of one job: its session, what it tells the person, and what it does on many executors."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from reput_pipeline.session import make_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+_POLL_S: Final = 0.5
+_LINE_EVERY_S: Final = 10.0
+
+
+class JobRun:
+    """What a job's function is given.
+
+    Args:
+        name: the job's name.
+        stop_session: whether a session that this run starts is stopped at its end.
+    """
+
+    def __init__(self, name: str, *, stop_session: bool = True) -> None:
+        self.name = name
+        self.quiet = False
+        self.verbosity = 0
+        self.master: str | None = None
+        self.conf: Mapping[str, str] = {}
+        self.wants_result = False
+        """Whether the job's function was called, and a last line is due."""
+        self._session: SparkSession | None = None
+        self._stop_session = stop_session
+        self._is_own = False
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session: started when it is first needed, so that a wrong argument costs nothing."""
+        if self._session is None:
+            from pyspark.sql import SparkSession
+
+            self._is_own = SparkSession.getActiveSession() is None
+            conf = {"spark.log.level": "ERROR", **self.conf} if self.verbosity < 2 else self.conf
+            self._session = make_session(f"reput {self.name}", master=self.master, conf=conf)
+        return self._session
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at once."""
+        return max(1, self.spark.sparkContext.defaultParallelism)
+
+    def source(self, options: Mapping[str, str], columns: Sequence[str] = ()) -> DataFrame:
+        """Return the messages that options of the source mean, all columns of them or some."""
+        from reput_pipeline.source import register
+
+        register(self.spark)
+        chosen = {**options, "select": ",".join(columns)} if columns else options
+        return self.spark.read.format("reput").options(**chosen).load()
+
+    def each(
+        self, what: str, items: Sequence[T], work: Callable[[T], Iterable[R]], *, parts: int | None = None
+    ) -> list[R]:
+        """Do something with every item on the executors, and return all results in the order of the items.
+
+        Args:
+            what: what this is, for the person.
+            items: what can be pickled; one task each.
+            work: a function of a module, or one that cloudpickle can carry.
+            parts: how many tasks, if several items are to share one.
+        """
+        if not items:
+            return []
+        with self.progress(what):
+            tasks = self.spark.sparkContext.parallelize(items, min(len(items), parts or len(items)))
+            return tasks.flatMap(work).collect()
+
+    def note(self, text: str) -> None:
+        """Say something to the person, on stderr, unless asked to be quiet."""
+        if not self.quiet:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def write(self, text: str) -> None:
+        """Write a line of the result to stdout."""
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[None]:
+        """Show how many of Spark's tasks are done while the body runs: a line that changes, or a line now and then."""
+        if self.quiet:
+            yield
+            return
+        tracker = self.spark.sparkContext.statusTracker()
+        stop = threading.Event()
+        on_terminal = sys.stderr.isatty()
+
+        def watch() -> None:
+            waited, shown = 0.0, ""
+            while not stop.wait(_POLL_S):
+                waited += _POLL_S
+                text = ""
+                with contextlib.suppress(Exception):  # the session may be ending
+                    text = _tasks_text(tracker)
+                if text and text != shown and (on_terminal or waited >= _LINE_EVERY_S):
+                    shown, waited = text, 0.0
+                    sys.stderr.write(f"\r{what}: {text}\x1b[K" if on_terminal else f"{what}: {text}\n")
+                    sys.stderr.flush()
+            if shown and on_terminal:
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+
+        watcher = threading.Thread(target=watch, name="reput-progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            watcher.join()
+
+    def close(self) -> None:
+        """Stop the session, if this run has started it."""
+        if self._session is not None and self._is_own and self._stop_session:
+            self._session.stop()
+        self._session = None
+
+
+def _tasks_text(tracker: Any) -> str:
+    """How far the stages are that run now."""
+    done = total = 0
+    for stage in tracker.getActiveStageIds():
+        info = tracker.getStageInfo(stage)
+        if info is not None:
+            done += info.numCompletedTasks
+            total += info.numTasks
+    return f"{done} of {total} tasks" if total else ""
