@@ -29,7 +29,9 @@ _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 @job
 @source_arguments
-@click.option("--to", "target", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The archive.")
+@click.option(
+    "--to", "target", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The archive."
+)
 @click.option(
     "--partition-by",
     default="",
@@ -37,14 +39,26 @@ _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
     help=f"Directories below those of the topics: {', '.join(PARTITION_COLUMNS)}, with commas between them.",
 )
 @click.option("--compression", type=click.Choice(_CODECS), default="zstd", show_default=True)
-@click.option("--follow", is_flag=True, help="Go on with what arrives until interrupted; without: up to the end.")
-@click.option("--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between batches.")
-@click.option("--batches", type=click.IntRange(1), help="Stop after so many batches.")
 @click.option(
-    "--batch-messages", type=click.IntRange(1), default=2_000_000, show_default=True, help="Messages of a batch."
+    "--follow", is_flag=True, help="Go on with what arrives until interrupted; without: up to the end."
 )
 @click.option(
-    "--file-messages", type=click.IntRange(1), default=1_000_000, show_default=True, help="Messages of a file at most."
+    "--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between batches."
+)
+@click.option("--batches", type=click.IntRange(1), help="Stop after so many batches.")
+@click.option(
+    "--batch-messages",
+    type=click.IntRange(1),
+    default=2_000_000,
+    show_default=True,
+    help="Messages of a batch.",
+)
+@click.option(
+    "--file-messages",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="Messages of a file at most.",
 )
 def command(
     run: JobRun,
@@ -65,7 +79,9 @@ def command(
     """
     options = checked_source(source)
     if follow and options.path is not None:
-        raise ArgumentError("--follow", "a store directory does not grow; leave it out, or read from --server")
+        raise ArgumentError(
+            "--follow", "a store directory does not grow; leave it out, or read from --server"
+        )
     columns = _partition_columns(partition_by)
     archive = ArchiveDirectory(target.absolute())
     kind = _kind_of(options, columns)
@@ -107,7 +123,8 @@ def _partition_columns(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in PARTITION_COLUMNS:
             raise ArgumentError(
-                "--partition-by", f"{name!r} is none of {', '.join(PARTITION_COLUMNS)}; the topic comes first by itself"
+                "--partition-by",
+                f"{name!r} is none of {', '.join(PARTITION_COLUMNS)}; the topic comes first by itself",
             )
     if len(set(names)) < len(names):
         raise ArgumentError("--partition-by", "names a column twice")
@@ -125,19 +142,30 @@ def _check_kind(archive: ArchiveDirectory, wanted: ArchiveKind, *, partition_giv
         archive.check_new()
         return
     if found.kind != wanted.kind:
-        raise ArgumentError("--to", f"{archive.root} was made by the job {found.kind}, and cannot be continued")
+        raise ArgumentError(
+            "--to", f"{archive.root} was made by the job {found.kind}, and cannot be continued"
+        )
     if found.source != wanted.source:
-        raise ArgumentError("--to", f"{archive.root} is of {found.source}, not of {wanted.source}; name another directory")
+        raise ArgumentError(
+            "--to", f"{archive.root} is of {found.source}, not of {wanted.source}; name another directory"
+        )
     if partition_given and found.partition_by != wanted.partition_by:
         there = ",".join(found.partition_by) or "nothing"
-        raise ArgumentError("--partition-by", f"{archive.root} is partitioned by {there}; leave it out, or name another --to")
+        raise ArgumentError(
+            "--partition-by", f"{archive.root} is partitioned by {there}; leave it out, or name another --to"
+        )
 
 
 class _Archiving:
     """The batches of one run."""
 
     def __init__(
-        self, run: JobRun, archive: ArchiveDirectory, kind: ArchiveKind, options: SourceOptions, compression: str
+        self,
+        run: JobRun,
+        archive: ArchiveDirectory,
+        kind: ArchiveKind,
+        options: SourceOptions,
+        compression: str,
     ) -> None:
         self.files: list[ArchiveFile] = []
         self._run = run
@@ -175,7 +203,12 @@ class _Archiving:
         since = time.monotonic()
         tasks = [
             ArchiveTask(
-                str(self._archive.root), task, self._options, addresses, self._kind.partition_by, self._compression
+                str(self._archive.root),
+                task,
+                self._options,
+                addresses,
+                self._kind.partition_by,
+                self._compression,
             )
             for task in batch.tasks
         ]

@@ -31,7 +31,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows_of(spark: Any, archive: Path) -> list[tuple[int, int, bytes]]:
-    return sorted((row.queueId, row.queueOffset, bytes(row.body)) for row in read_archive(spark, archive).collect())
+    return sorted(
+        (row.queueId, row.queueOffset, bytes(row.body)) for row in read_archive(spark, archive).collect()
+    )
 
 
 EXPECTED = sorted((number % 2, number // 2, b"body-%04d" % number) for number in range(MESSAGES))
@@ -39,21 +41,41 @@ EXPECTED = sorted((number % 2, number // 2, b"body-%04d" % number) for number in
 
 def test_a_store_becomes_an_archive_once(spark: Any, run: Run, root: Path, tmp_path: Path) -> None:
     before = hashes(root)
-    ran = run("archive", "--path", root, "--to", tmp_path / "a", "--batch-messages", 25, "--partition-by", "tags,date")
+    ran = run(
+        "archive",
+        "--path",
+        root,
+        "--to",
+        tmp_path / "a",
+        "--batch-messages",
+        25,
+        "--partition-by",
+        "tags,date",
+    )
     assert ran.code == 0, ran.err
     assert ran.result["rows"] == MESSAGES
     assert ran.result["batches"] == 3
     assert rows_of(spark, tmp_path / "a") == EXPECTED
     assert hashes(root) == before
     row = read_archive(spark, tmp_path / "a").where("queueOffset = 3 AND queueId = 1").first()
-    assert (row.topic, row.tags, row.keys, row.date, row.properties["colour"]) == ("T", "tag1", "k7", "2023-11-14", "blue")
+    assert (row.topic, row.tags, row.keys, row.date, row.properties["colour"]) == (
+        "T",
+        "tag1",
+        "k7",
+        "2023-11-14",
+        "blue",
+    )
     assert row.storeTimestamp.isoformat() == "2023-11-14T22:13:25.600000"
-    assert spark.read.parquet(str(tmp_path / "a")).groupBy("tags").count().collect()[0]["count"] == MESSAGES // 3
+    assert (
+        spark.read.parquet(str(tmp_path / "a")).groupBy("tags").count().collect()[0]["count"] == MESSAGES // 3
+    )
     again = run("archive", "--path", root, "--to", tmp_path / "a")
     assert (again.code, again.result["rows"], again.result["batches"]) == (0, 0, 0)
 
 
-def test_a_batch_that_was_cut_short_is_written_again(spark: Any, run: Run, root: Path, tmp_path: Path) -> None:
+def test_a_batch_that_was_cut_short_is_written_again(
+    spark: Any, run: Run, root: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "a"
     run("archive", "--path", root, "--to", target, "--batch-messages", 25, "--batches", 2)
     directory = target / "_reput"
@@ -83,7 +105,9 @@ def test_a_topic_is_archived_as_it_grows(
         arguments = ("archive", "--server", broker.address, "--topic", "a-b", "--to", tmp_path / "a")
         for first in (0, 100):
             for queue_id in (0, 1):
-                producer.send_batch([Message("a-b", b"%d" % n) for n in range(first, first + 100)], queue_id=queue_id)
+                producer.send_batch(
+                    [Message("a-b", b"%d" % n) for n in range(first, first + 100)], queue_id=queue_id
+                )
             ran = run(*arguments)
             assert (ran.code, ran.result["rows"]) == (0, 200), ran.err
         files = ArchiveDirectory(tmp_path / "a").files()

@@ -91,24 +91,32 @@ LogPart = LogBatch | Damage | BlankEnd | LogEnd
 
 
 def read_log(
-    stream: Stream, from_index: int = 0, *, from_position: int = 0, chunk_bytes: int = CHUNK_BYTES
+    stream: Stream,
+    from_index: int = 0,
+    *,
+    to_index: int | None = None,
+    from_position: int = 0,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[LogPart]:
     """Read the stream's files one after the other from the given one on, and that one from a record's position on.
 
+    With `to_index` only the files before that one are read, and readings of all parts of the files one after the other
+    yield what one reading of them all does, but for the ends: a file that is missing before a part belongs to it.
+
     Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET; checksums are the caller's (`crc_faults`).
     """
-    last = _last_file_with_data(stream)
+    last = last_file_with_data(stream)
     end = LogEnd(stream.min_offset, 0, 0)
-    for index in range(from_index, len(stream.files)):
+    for index in range(from_index, len(stream.files) if to_index is None else to_index):
         file = stream.files[index]
-        if index > from_index:
+        if index > (from_index if to_index is None else 0):
             before = stream.files[index - 1]
             if file.start != before.start + stream.file_size and index <= last:
                 gap = StreamFile(
                     before.path.with_name(f"{before.start + stream.file_size:020d}"), before.end, 0
                 )
                 yield Damage(gap, 0, file.start - before.end, "the file is missing", False)
-        if index > last and index > from_index:
+        if index > last and index > (from_index if to_index is None else 0):
             break  # made ahead and never used
         reading = _FileReading(stream, file, index >= last, chunk_bytes)
         try:
@@ -121,7 +129,7 @@ def read_log(
     yield end
 
 
-def _last_file_with_data(stream: Stream) -> int:
+def last_file_with_data(stream: Stream) -> int:
     """Index of the last file that holds anything but zeros, -1 if none does."""
     for index in range(len(stream.files) - 1, -1, -1):
         fd = os.open(stream.files[index].path, os.O_RDONLY | os.O_CLOEXEC)

@@ -65,9 +65,21 @@ class Verification:
         self.other_delays: Path | None = None
         """A queue of parked messages most of which are due at other times than these delay levels say."""
         self._progress = progress
+        self._topics: dict[str, dict[str, Any]] | None = None
+        self.queues: QueuesCheck
+        """The queues, from `begin` on."""
+        self.index: IndexCheck
+        """The key index, from `begin` on."""
 
     def run(self) -> Report:
         """Check everything."""
+        self.begin()
+        self.index.verify_files()
+        self.walk()
+        return self.conclude()
+
+    def begin(self) -> None:
+        """Look at the files and the tables that the walk needs."""
         report, layout, log = self.report, self.layout, self.log
         if not self.stopped:
             report.note(
@@ -80,12 +92,23 @@ class Verification:
         topics = read_topics(layout.config_dir, report)
         deleted = read_deleted_topics(self.root, report)
         other_form = self._topics_of_another_form(topics or {})
-        queues = QueuesCheck(layout, deleted, None if topics is None else set(topics), other_form)
+        self._topics = topics
+        self.queues = QueuesCheck(layout, deleted, None if topics is None else set(topics), other_form)
         whole_until_ms = None if self.stopped else index_time(self.root)
-        index = IndexCheck(layout, deleted, log.damages, report, whole_until_ms)
+        self.index = IndexCheck(layout, deleted, log.damages, report, whole_until_ms)
         if not layout.index_files():
             report.note("there is no key index")
-        log.walk(queues, index, self.delay_levels_ms, self._progress)
+
+    def walk(self, from_index: int = 0, to_index: int | None = None) -> None:
+        """Check the files of the log, or some of them: in order, each once."""
+        self.log.walk(self.queues, self.index, self.delay_levels_ms, self._progress, from_index, to_index)
+
+    def conclude(self) -> Report:
+        """Check what can be checked once the log is walked through, and return what was found in all."""
+        report, layout, log = self.report, self.layout, self.log
+        queues, index, topics = self.queues, self.index, self._topics
+        log.conclude()
+        self._progress(layout.log.total_bytes, layout.log.total_bytes)
         certain = None if self.stopped else (self.mark.queues_offset if self.mark is not None else 0)
         queues.finish(report, log.damages, log.kept_end, certain)
         index.finish(stopped=self.stopped, log_has_damage=bool(log.damages))

@@ -8,7 +8,7 @@ behind it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,16 @@ from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 
 _SECONDS_MAX = 0x7FFF_FFFF
 _SLACK = 1024
+
+
+class IndexFindings(NamedTuple):
+    """Where a walk through a part of the log is in the index, when there was no fault; see `IndexCheck`."""
+
+    cursor: int
+    compared_until: int
+    last_keys: set[tuple[int, int]]
+    behind: int
+    behind_from: int
 
 
 class IndexCheck:
@@ -64,9 +74,55 @@ class IndexCheck:
         self._last_keys: set[tuple[int, int]] = set()
         self._behind = 0
         self._behind_from = -1
-        report.figures["index_entries"] += self._total
-        for raw in files:
-            verify_index_file(raw, report)
+
+    def verify_files(self) -> None:
+        """Check every file against itself."""
+        self._report.figures["index_entries"] += self._total
+        for raw in self._entries.files:
+            verify_index_file(raw, self._report)
+
+    # -- in parts ------------------------------------------------------------------------------------------
+
+    def cursor_at(self, offset: int) -> int:
+        """Return which entry is the first of a record at or after a log offset, if the entries ascend."""
+        low, high = 0, self._total
+        while low < high:
+            middle = (low + high) // 2
+            if int(self._entries.read(middle, 1)["physical_offset"][0]) >= offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def resume(self, cursor: int, offset: int) -> None:
+        """Go on with an entry, at a log offset."""
+        self._cursor = cursor
+        self._compared_until = offset
+
+    def would_go_on_with(self, offset: int) -> int:
+        """Return with which entry the walk goes on if the next batch begins at a log offset."""
+        kept = self._cursor
+        self._pass_over(offset)
+        cursor, self._cursor = self._cursor, kept
+        return cursor
+
+    def findings(self) -> IndexFindings:
+        """Return where the walk is, and what was found if there is no fault."""
+        return IndexFindings(
+            self._cursor, self._compared_until, self._last_keys, self._behind, self._behind_from
+        )
+
+    def take(self, found: IndexFindings) -> None:
+        """Take what somebody else found in the next files of the log, who went on from where this walk is."""
+        self._cursor = found.cursor
+        self._compared_until = max(self._compared_until, found.compared_until)
+        self._last_keys = found.last_keys or self._last_keys
+        self._behind += found.behind
+        self._behind_from = found.behind_from if self._behind_from < 0 else self._behind_from
+
+    def close(self) -> None:
+        """Close the files."""
+        self._entries.close()
 
     @property
     def is_there(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,16 @@ from reput_protocol.dispatch_rows import DispatchRows, rows_of_columns
 LOST_PAGE = "its properties hold zeros where a lost page would leave them"
 _NO_LETTER = "\N{REPLACEMENT CHARACTER}"
 _QUEUE_OFFSET_MAX = (1 << 62) // UNIT_BYTES
+
+
+class LogFindings(NamedTuple):
+    """What was found in some files of the log; the names are those of `LogCheck`."""
+
+    damages: tuple[Damage, ...]
+    undecided: tuple[Damage, ...]
+    unfinished: tuple[int, ...]
+    end_offset: int
+    max_store_timestamp_ms: int
 
 
 class LogCheck:
@@ -58,19 +69,26 @@ class LogCheck:
         return [damage for damage in self.damages if not damage.is_framed]
 
     def walk(
-        self, queues: QueuesCheck, index: IndexCheck, levels_ms: Sequence[int], progress: Progress
+        self,
+        queues: QueuesCheck,
+        index: IndexCheck,
+        levels_ms: Sequence[int],
+        progress: Progress,
+        from_index: int = 0,
+        to_index: int | None = None,
     ) -> None:
-        """Check every record, and what `queues` and `index` hold of it.
+        """Check every record, and what `queues` and `index` hold of it; `conclude` once all files are done.
 
         Args:
             queues, index: compared with every batch of records.
             levels_ms: the delay levels, which decide when a parked message is due.
             progress: told how many bytes of the log are done.
+            from_index, to_index: which files of the log, all by default.
         """
         total = self.layout.log.total_bytes
         figures = self.report.figures
         done = 0
-        for part in read_log(self.layout.log):
+        for part in read_log(self.layout.log, from_index, to_index=to_index):
             if isinstance(part, LogBatch):
                 self._verify_batch(part, queues, index, levels_ms)
                 records = len(part.columns)
@@ -85,6 +103,10 @@ class LogCheck:
             else:
                 assert isinstance(part, BlankEnd)
             progress(done, total)
+
+    def conclude(self) -> None:
+        """Judge what can only be judged once it is known where the log ends."""
+        figures = self.report.figures
         for damage in self._undecided:
             if damage.end_offset == self.end_offset:
                 self._note_unfinished(damage)
@@ -92,7 +114,6 @@ class LogCheck:
                 self._record_fault(damage)
         self.damages.sort(key=lambda damage: damage.offset)
         figures["log_files"] = len(self.layout.log.files)
-        progress(total, total)
         if self.mark is not None and self.mark.flushed_offset > self.end_offset and not self.damages:
             # The rest of the log is gone without a trace: its place must be named too.
             path, position = self.layout.log.place(self.end_offset)
@@ -102,6 +123,24 @@ class LogCheck:
                 position,
                 f"the records end here, but had been flushed up to offset {self.mark.flushed_offset}",
             )
+
+    def findings(self) -> LogFindings:
+        """Return what was found so far."""
+        return LogFindings(
+            tuple(self.damages),
+            tuple(self._undecided),
+            tuple(self._unfinished),
+            self.end_offset,
+            self.max_store_timestamp_ms,
+        )
+
+    def take(self, found: LogFindings) -> None:
+        """Take what somebody else found in the next files of the log."""
+        self.damages += found.damages
+        self._undecided += found.undecided
+        self._unfinished += found.unfinished
+        self.end_offset = found.end_offset
+        self.max_store_timestamp_ms = max(self.max_store_timestamp_ms, found.max_store_timestamp_ms)
 
     def _verify_batch(
         self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck, levels_ms: Sequence[int]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,26 @@ from reput_protocol.record_layout import QUEUE_OFFSET_AT
 
 _FAULTS_KEPT = 50
 _READ_UNITS = 65_536
+
+
+class QueueState(NamedTuple):
+    """Where a walk is in a queue."""
+
+    next: int
+    """Number after the last message seen."""
+    last_offset: int
+    """Log offset of that message."""
+
+
+class QueueFindings(NamedTuple):
+    """What a walk through a part of the log found in a queue, when there was nothing odd; see `QueueCheck`."""
+
+    first: int
+    state: QueueState
+    behind: list[tuple[int, int]]
+    behind_count: int
+    compared: int
+    other_times: int
 
 
 class QueueCheck:
@@ -59,6 +80,47 @@ class QueueCheck:
     def has_other_delay(self) -> bool:
         """Whether most of its messages are due at another time than their delay level says."""
         return 2 * self._other_times > self._compared
+
+    @property
+    def state(self) -> QueueState | None:
+        """Where the walk is in this queue; None before its first message."""
+        return None if self.first is None else QueueState(self.next, self._last_offset)
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether anything was found that depends on what came before."""
+        return bool(self.kinds or self.renumbered or self.started_anew)
+
+    def resume(self, state: QueueState) -> None:
+        """Go on from a later place than the beginning."""
+        self.first = self.next = state.next
+        self._last_offset = state.last_offset
+
+    def take(self, later: QueueFindings) -> None:
+        """Take what somebody else found, who went on from this very state."""
+        self.first = later.first if self.first is None else self.first
+        self.next, self._last_offset = later.state
+        self.behind = (self.behind + later.behind)[:_FAULTS_KEPT]
+        self.behind_count += later.behind_count
+        self._compared += later.compared
+        self._other_times += later.other_times
+
+    def findings(self) -> QueueFindings:
+        """Return what was found, if it is nothing odd."""
+        assert self.first is not None, "something was compared"
+        return QueueFindings(
+            self.first,
+            QueueState(self.next, self._last_offset),
+            self.behind,
+            self.behind_count,
+            self._compared,
+            self._other_times,
+        )
+
+    @property
+    def was_compared(self) -> bool:
+        """Whether a message of this queue was met."""
+        return self._compared > 0
 
     def compare(self, run: QueueRows, damages: Sequence[Damage]) -> None:
         """Compare a run of records with the units of their numbers."""

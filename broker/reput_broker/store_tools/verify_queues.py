@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,9 +15,17 @@ from reput_broker.store_tools.layout import StoreLayout, Stream
 from reput_broker.store_tools.log_reader import Damage
 from reput_broker.store_tools.report import Report
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
-from reput_broker.store_tools.verify_queue import QueueCheck
+from reput_broker.store_tools.verify_queue import QueueCheck, QueueFindings, QueueState
 
 LMQ_PREFIX = "%LMQ%"
+
+
+class QueuesFindings(NamedTuple):
+    """What a walk through a part of the log found in all queues, when there was nothing odd."""
+
+    queues: dict[tuple[str, int], QueueFindings]
+    skipped: dict[str, int]
+    """Records of deleted topics."""
 
 
 class QueuesCheck:
@@ -54,6 +63,10 @@ class QueuesCheck:
         ext = ExtUnits.of_queue(self._layout.root, topic, queue_id, self.files)
         return QueueCheck(topic, queue_id, UnitFiles(stream, self.files), self._layout.log, ext)
 
+    def _make_missing(self, topic: str, queue_id: int) -> QueueCheck:
+        path = self._layout.consume_queue_dir / topic / str(queue_id)
+        return self._make(topic, queue_id, Stream((path,), file_size=self._layout.queue_file_size))
+
     def compare(self, run: QueueRows, damages: Sequence[Damage]) -> None:
         """Compare a run of records with its queue."""
         check = self._checks.get((run.topic, run.queue_id))
@@ -63,9 +76,7 @@ class QueuesCheck:
             if topic in self._skip or (topic not in self._topics_with_queues and gone):
                 self._skipped[topic] = self._skipped.get(topic, 0) + len(run.physical_offsets)
                 return
-            path = self._layout.consume_queue_dir / topic / str(run.queue_id)
-            stream = Stream((path,), file_size=self._layout.queue_file_size)
-            check = self._checks[topic, run.queue_id] = self._make(topic, run.queue_id, stream)
+            check = self._checks[topic, run.queue_id] = self._make_missing(topic, run.queue_id)
         if len(self._deleted):
             end = self._deleted.end_offset(check.topic)
             skip = int(np.searchsorted(run.physical_offsets, end))
@@ -76,6 +87,41 @@ class QueuesCheck:
                     run.topic, run.queue_id, run.first_queue_offset + skip, *(part[skip:] for part in run[3:])
                 )
         check.compare(run, damages)
+
+    def resume(self, states: Mapping[tuple[str, int], QueueState]) -> None:
+        """Go on from a later place than the beginning of the log."""
+        for key, state in states.items():
+            if key in self._checks:
+                self._checks[key].resume(state)
+
+    def state_of(self, key: tuple[str, int]) -> QueueState | None:
+        """Return where the walk is in a queue; None before its first message."""
+        check = self._checks.get(key)
+        return None if check is None else check.state
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether anything was found that depends on what came before."""
+        return any(check.is_odd for check in self._checks.values())
+
+    def findings(self) -> QueuesFindings:
+        """Return what was found, if it is nothing odd."""
+        met = {key: check.findings() for key, check in self._checks.items() if check.was_compared}
+        return QueuesFindings(met, self._skipped)
+
+    def take(self, found: QueuesFindings) -> None:
+        """Take what somebody else found in the next files of the log, who went on from where this walk is."""
+        for (topic, queue_id), findings in found.queues.items():
+            check = self._checks.get((topic, queue_id))
+            if check is None:
+                check = self._checks[topic, queue_id] = self._make_missing(topic, queue_id)
+            check.take(findings)
+        for topic, count in found.skipped.items():
+            self._skipped[topic] = self._skipped.get(topic, 0) + count
+
+    def close(self) -> None:
+        """Close all files."""
+        self.files.close()
 
     def other_delays(self) -> Path | None:
         """Return the directory of a queue whose messages are mostly due at other times than by the delay levels."""

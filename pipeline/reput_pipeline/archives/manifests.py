@@ -119,7 +119,9 @@ class ArchiveDirectory:
         """
         if self.root.is_dir():
             if any(path.name != _DIRECTORY for path in self.root.iterdir()):
-                raise NotAnArchive(f"{self.root} holds something that is no archive; name an empty or a new directory")
+                raise NotAnArchive(
+                    f"{self.root} holds something that is no archive; name an empty or a new directory"
+                )
         elif self.root.exists():
             raise NotAnArchive(f"{self.root} is no directory")
 
@@ -174,7 +176,8 @@ class ArchiveDirectory:
         except FileNotFoundError:
             return None
         tasks = tuple(
-            tuple(QueueRange(_queue(part), int(part[3]), int(part[4])) for part in task) for task in plan["tasks"]
+            tuple(QueueRange(_queue(part), int(part[3]), int(part[4])) for part in task)
+            for task in plan["tasks"]
         )
         return Batch(number, tasks)
 

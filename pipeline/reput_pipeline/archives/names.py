@@ -17,7 +17,9 @@ NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIGITS: Final = 20
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
 """What Spark escapes in the name of a partition's directory (ExternalCatalogUtils)."""
-_NAME = re.compile(rf"(?:(?P<broker>.+)-)?(?P<queue>\d+)-(?P<start>\d{{{_DIGITS}}})-(?P<end>\d{{{_DIGITS}}})\.parquet")
+_NAME = re.compile(
+    rf"(?:(?P<broker>.+)-)?(?P<queue>\d+)-(?P<start>\d{{{_DIGITS}}})-(?P<end>\d{{{_DIGITS}}})\.parquet"
+)
 
 
 def partition_name(column: str, value: str | None) -> str:

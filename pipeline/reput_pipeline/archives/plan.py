@@ -58,7 +58,9 @@ def open_ranges(
         if at is None:
             at = resolve(catalog, options, options.start, queue, bounds[queue])
         elif at > high:
-            raise DataLost(queue, f"{at} messages of it are archived, but it ends at {high}: it was made anew")
+            raise DataLost(
+                queue, f"{at} messages of it are archived, but it ends at {high}: it was made anew"
+            )
         elif at < low and options.fail_on_data_loss:
             raise DataLost(queue, f"messages {at} to {low - 1} are gone and not in the archive")
         start[queue] = max(at, low)
@@ -87,5 +89,6 @@ def next_tasks(
 
 def _pieces(part: QueueRange, size: int) -> Sequence[QueueRange]:
     return [
-        QueueRange(part.queue, start, min(start + size, part.end)) for start in range(part.start, part.end, size)
+        QueueRange(part.queue, start, min(start + size, part.end))
+        for start in range(part.start, part.end, size)
     ]

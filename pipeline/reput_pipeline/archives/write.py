@@ -98,7 +98,9 @@ class _RangeFiles:
         for file in self._files.values():
             rows, first_ms, last_ms = file.close()
             below = file.path.relative_to(self._task.root).as_posix()
-            yield ArchiveFile(below, self._part.queue.topic, rows, file.path.stat().st_size, first_ms, last_ms)
+            yield ArchiveFile(
+                below, self._part.queue.topic, rows, file.path.stat().st_size, first_ms, last_ms
+            )
         for directory in {file.path.parent for file in self._files.values()}:
             for level in (directory, *directory.parents):
                 sync_directory(level)
@@ -125,7 +127,9 @@ class _OneFile:
             compression=task.compression,
             # Texts that repeat shrink by it; bodies and places do not, and it would be tried in vain.
             use_dictionary=[name for name in ("brokerName", "tags") if name in schema.names],
-            write_statistics=[name for name in ("queueOffset", "storeTimestamp", "keys") if name in schema.names],
+            write_statistics=[
+                name for name in ("queueOffset", "storeTimestamp", "keys") if name in schema.names
+            ],
             store_schema=False,
         )
         self._waiting: list[pa.RecordBatch] = []

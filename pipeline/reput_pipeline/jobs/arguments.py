@@ -26,13 +26,23 @@ def source_arguments(function: _Function) -> _Function:
     @click.option("--path", metavar="DIR", help="Read a store directory, Reput's or RocketMQ's.")
     @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A topic to read; repeatable.")
     @click.option(
-        "--topics", "pattern", metavar="REGEX", help="Read the topics whose whole name fits.  [default: no system topics]"
+        "--topics",
+        "pattern",
+        metavar="REGEX",
+        help="Read the topics whose whole name fits.  [default: no system topics]",
     )
     @click.option("--tag", "tags", metavar="EXPR", help="Only messages with these tags: a || b.")
-    @click.option("--since", type=click.IntRange(0), metavar="MS", help="From this store time on, in ms since 1970.")
+    @click.option(
+        "--since", type=click.IntRange(0), metavar="MS", help="From this store time on, in ms since 1970."
+    )
     @click.option("--until", type=click.IntRange(0), metavar="MS", help="Before this store time.")
     @click.option(
-        "-o", "--option", "options", multiple=True, metavar="KEY=VALUE", help="Any option of the Spark source; repeatable."
+        "-o",
+        "--option",
+        "options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any option of the Spark source; repeatable.",
     )
     @functools.wraps(function)
     def with_source(

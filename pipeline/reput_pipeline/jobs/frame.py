@@ -23,22 +23,29 @@ from reput_pipeline.jobs.run import JobRun
 
 
 def job(function: Callable[..., Outcome]) -> click.Command:
-    """Make a job's command of its function, whose first argument is the `JobRun`, with the options that all jobs have."""
+    """Make a job's command of its function, which gets the `JobRun` first; adds the options that all jobs have."""
 
-    @click.pass_obj
     @functools.wraps(function)
     def called(
-        run: JobRun, master: str | None, conf: tuple[str, ...], quiet: bool, verbose: int, **arguments: Any
+        master: str | None, conf: tuple[str, ...], quiet: bool, verbose: int, **arguments: Any
     ) -> Outcome:
+        run = click.get_current_context().find_object(JobRun)
+        assert run is not None, "a job is started by run_job"
         run.master, run.quiet, run.verbosity = master, quiet, verbose
         run.conf = dict(_pair(text, "--conf") for text in conf)
         return function(run, **arguments)
 
     options = [
-        click.option("--master", metavar="URL", help="Where Spark runs.  [default: what spark-submit says, or local[*]]"),
+        click.option(
+            "--master",
+            metavar="URL",
+            help="Where Spark runs.  [default: what spark-submit says, or local[*]]",
+        ),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
         click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
-        click.option("-v", "--verbose", count=True, help="Twice: Spark's warnings, and tracebacks of errors."),
+        click.option(
+            "-v", "--verbose", count=True, help="Twice: Spark's warnings, and tracebacks of errors."
+        ),
     ]
     decorated: Callable[..., Any] = called
     for option in reversed(options):

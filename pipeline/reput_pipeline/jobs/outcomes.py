@@ -16,7 +16,12 @@ from reput_pipeline.java import JavaMissing
 from reput_pipeline.known_options import OptionError
 from reput_protocol.errors import NotFound, PermissionDenied, TopicNotFound
 
-ARGUMENT_OF: Final = {"nameServer": "--server", "path": "--path", "subscribe": "--topic", "subscribePattern": "--topics"}
+ARGUMENT_OF: Final = {
+    "nameServer": "--server",
+    "path": "--path",
+    "subscribe": "--topic",
+    "subscribePattern": "--topics",
+}
 """The arguments that stand for options of the source; the others are given with --option."""
 _REMOTE = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$")
 _TEXT_MAX: Final = 2000
@@ -119,7 +124,7 @@ def failure_of(error: BaseException) -> Failure:
         (PermissionDenied, Exit.NOT_AUTHORISED),
         (JavaMissing, Exit.FAILED),
     ):
-        if isinstance(error, kinds):  # type: ignore[arg-type]
+        if isinstance(error, kinds):
             return Failure(code, str(error))
     return _remote_failure(error)
 
