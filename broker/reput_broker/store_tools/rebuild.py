@@ -58,6 +58,9 @@ class Derived(Protocol):
 DerivedFactory = Callable[[StoreLayout, Path], Derived]
 """Begins to make one kind anew: gets the layout and the empty directory to make it in."""
 
+Fill = Callable[[StoreLayout, Sequence[Derived], DeletedTopics], None]
+"""Hands the log out to what is made, in another way than `hand_out`."""
+
 REBUILDERS: dict[str, DerivedFactory] = {"queues": QueuesRebuild, "index": IndexRebuild}
 """Everything that can be made anew, by the name of its option."""
 
@@ -69,6 +72,7 @@ def rebuild(
     *,
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
     progress: Progress = no_progress,
+    fill: Fill | None = None,
 ) -> list[str]:
     """Make what is derived from the log anew, and return what was made.
 
@@ -78,6 +82,7 @@ def rebuild(
         kinds: what to make.
         delay_levels_ms: the delay levels of the broker that wrote the log.
         progress: told how many bytes of the log are done.
+        fill: fills what is made from the log; by default `hand_out` does.
 
     Raises:
         ForeignFile: something is in the way that is no part of a store; nothing was changed.
@@ -103,7 +108,10 @@ def rebuild(
                     raise ForeignFile(
                         made[-1].directory, "it is a symbolic link, and a directory would take its place"
                     )
-            _dispatch(layout, end_offset, made, deleted, delay_levels_ms, progress)
+            if fill is None:
+                hand_out(layout, end_offset, made, deleted, delay_levels_ms, progress)
+            else:
+                fill(layout, made, deleted)
             words = [derived.finish() for derived in made]
         finally:
             for derived in made:
@@ -137,7 +145,7 @@ def _remove(root: Path, temporaries: Sequence[Path]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _dispatch(
+def hand_out(
     layout: StoreLayout,
     end_offset: int,
     kinds: Sequence[Derived],

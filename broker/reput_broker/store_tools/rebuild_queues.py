@@ -31,6 +31,7 @@ class QueuesRebuild:
         options = StoreOptions(data_dir=layout.root, commit_log_file_size=layout.log.file_size or 1 << 30)
         if layout.queue_file_size:
             options = replace(options, consume_queue_entries=-(-layout.queue_file_size // UNIT_BYTES))
+        self._entries = options.consume_queue_entries
         self._table = ConsumeQueueTable(temporary, options)
         self._temporary = temporary
         self._builder = RecoveringQueueBuilder(self._table, from_beginning=True, on_event=ignore_event)
@@ -42,7 +43,7 @@ class QueuesRebuild:
     def finish(self) -> str:
         """Keep what the log no longer holds, and bring all of it to the disk."""
         self._table.flush()
-        made = sum(queue.max_queue_offset - queue.min_queue_offset for queue in self._table)
+        made = self._count()
         kept = self._keep_expired()
         count = len(self._table)
         words = f"{made} units in {count} queue{'' if count == 1 else 's'}"
@@ -58,6 +59,9 @@ class QueuesRebuild:
         if stopped and mark is not None:
             layout = StoreLayout(self._layout.root, self._layout.log.directories, self._layout.geometry)
             checkpoint.mark = mark._replace(queues_offset=end_offset, queues_digest=queues_digest(layout))
+
+    def _count(self) -> int:
+        return sum(queue.max_queue_offset - queue.min_queue_offset for queue in self._table)
 
     def _keep_expired(self) -> int:
         """Copy the queues whose messages have all left the log: without them message numbers would begin again at 0."""

@@ -7,7 +7,7 @@ behind it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +80,20 @@ class IndexCheck:
         self._report.figures["index_entries"] += self._total
         for raw in self._entries.files:
             verify_index_file(raw, self._report)
+
+    @property
+    def files(self) -> list[RawIndex]:
+        """The files whose entries can be read."""
+        return self._entries.files
+
+    def take_files(self, reports: Iterable[Report]) -> None:
+        """Take what somebody else found who has checked every file against itself, in their order."""
+        self._report.figures["index_entries"] += self._total
+        for report in reports:
+            for fault in report.faults:
+                self._report.fault(*fault)
+            for kind, count in report.kinds.items():
+                self._report.kinds[kind] += count - sum(fault.kind == kind for fault in report.faults)
 
     # -- in parts ------------------------------------------------------------------------------------------
 

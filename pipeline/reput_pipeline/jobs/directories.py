@@ -1,0 +1,113 @@
+"""Store directories as jobs take them: the argument, the sizes, the lock."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from reput_broker.store.abort_marker import AbortMarker
+from reput_broker.store.dir_lock import DirectoryLock
+from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
+from reput_broker.store_tools.layout import Geometry
+from reput_broker.store_tools.verify_parts import Directory
+from reput_pipeline.errors import NotAStore
+from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed
+from reput_pipeline.offline_store import directory_of
+from reput_protocol.delay_levels import parse_delay_levels
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def directory_arguments(function: _Function) -> _Function:
+    """Give a job a store directory, received as `directory`."""
+
+    @click.option(
+        "--path", required=True, metavar="DIR", help="The store directory, at this path on every executor."
+    )
+    @click.option(
+        "--commit-log-dir",
+        "commit_log_dirs",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="Where the log lies, if not in DIR/commitlog; repeatable.",
+    )
+    @click.option(
+        "--commit-log-file-size", type=click.IntRange(0), default=0, help="Bytes; what the files have."
+    )
+    @click.option(
+        "--consume-queue-entries", type=click.IntRange(0), default=0, help="Units; what the files have."
+    )
+    @click.option("--index-slots", type=click.IntRange(0), default=0, help="Hash slots; what fits the files.")
+    @click.option("--index-entries", type=click.IntRange(0), default=0, help="Entries; what fits the files.")
+    @click.option(
+        "--delay-levels",
+        metavar="'1s 5s ...'",
+        help="Of the broker that wrote DIR.  [default: RocketMQ's 18]",
+    )
+    @functools.wraps(function)
+    def with_directory(
+        *given: Any,
+        path: str,
+        commit_log_dirs: tuple[Path, ...],
+        commit_log_file_size: int,
+        consume_queue_entries: int,
+        index_slots: int,
+        index_entries: int,
+        delay_levels: str | None,
+        **arguments: Any,
+    ) -> Any:
+        try:
+            levels = None if delay_levels is None else tuple(parse_delay_levels(delay_levels))
+        except ValueError as error:
+            raise ArgumentError("--delay-levels", str(error)) from None
+        root = directory_of(path).absolute()
+        for log_dir in commit_log_dirs:
+            if not log_dir.is_dir():
+                raise ArgumentError("--commit-log-dir", f"there is no directory {log_dir}")
+        if not root.is_dir():
+            raise NotAStore(path, "there is no such directory")
+        if not (root / "commitlog").is_dir() and not commit_log_dirs:
+            raise NotAStore(path, "it has no directory commitlog")
+        directory = Directory(
+            root,
+            tuple(log_dir.absolute() for log_dir in commit_log_dirs),
+            Geometry(commit_log_file_size, consume_queue_entries, index_slots, index_entries),
+            levels,
+        )
+        return function(*given, directory=directory, **arguments)
+
+    return with_directory  # type: ignore[return-value]
+
+
+@contextmanager
+def locked(directory: Directory, *, to_write: bool = False) -> Iterator[DirectoryLock]:
+    """Hold the directory's lock: shared, or as its owner, who must `acquire` it before anything is changed.
+
+    Raises:
+        JobFailed: a broker, or another tool, has it.
+    """
+    root = directory.root
+    log_dirs = directory.commit_log_dirs or (root / "commitlog",)
+    lock = DirectoryLock(root / "lock", AbortMarker(root / "abort"), log_dirs)
+    try:
+        if to_write:
+            lock.reserve()
+        else:
+            lock.acquire_shared()
+        yield lock
+    except LogDirectoryLocked as error:
+        raise JobFailed(
+            f"the log directory {error.path} is in use by another store; try again after that has ended, or on a copy"
+        ) from error
+    except StoreLocked as error:
+        owner = f"process {error.pid}" if error.pid is not None else "another process"
+        raise JobFailed(
+            f"{root} is in use by {owner}, a broker or a store tool; try again after it has ended, or on a copy"
+        ) from error
+    finally:
+        lock.release()

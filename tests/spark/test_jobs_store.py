@@ -1,0 +1,109 @@
+"""`reput pipeline audit` and `rebuild` on directories of this broker and of Apache RocketMQ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
+from pipeline_jobs import Run, runner
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store_tools.layout import Geometry
+from store_samples import MESSAGES, copied, examine, fill, hashes, records_of
+from stores import flip_bit, small_options, tree
+
+
+@pytest.fixture
+def run(spark: Any, capfd: pytest.CaptureFixture[str]) -> Run:
+    return runner(capfd)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sound") / "store"
+    fill(root)
+    return root
+
+
+def without_lock(root: Path) -> dict[str, tuple[str, int]]:
+    return {name: value for name, value in hashes(root).items() if name != "lock"}
+
+
+def test_a_sound_store_is_clean(run: Run, sound: Path) -> None:
+    before = without_lock(sound)
+    ran = run("audit", "--path", sound)
+    assert (ran.code, ran.result["clean"]) == (0, True), ran.err
+    expected = examine(sound).report.figures
+    figures = ran.result["figures"]
+    assert {name: figures[name] for name in expected} == dict(expected)
+    assert (figures["records"], figures["files_read_again"]) == (MESSAGES, 0)
+    assert without_lock(sound) == before
+
+
+def test_all_planted_damage_is_found_and_nothing_else(run: Run, sound: Path, tmp_path: Path) -> None:
+    root = copied(sound, tmp_path / "store")
+    records = records_of(root)
+    flip_bit(records[5].path, records[5].body)
+    flip_bit(records[40].path, records[40].position + 4)  # its magic number
+    flip_bit(root / "consumequeue" / "T" / "0" / f"{0:020d}", 7 * 20 + 7)
+    index = max((root / "index").iterdir())
+    flip_bit(index, 40 + 4 * 16 + 20 * 3 + 5)
+    flip_bit(root / "checkpoint", 3)
+    expected = examine(root).report
+    ran = run("audit", "--path", root)
+    assert ran.code == 7
+    assert [(fault["file"], fault["position"]) for fault in ran.result["faults"]] == [
+        (str(fault.file), fault.position) for fault in expected.faults
+    ]
+    places = {(fault["file"], fault["position"]) for fault in ran.result["faults"]}
+    assert {
+        (str(records[5].path), records[5].position),
+        (str(records[40].path), records[40].position),
+    } <= places
+    assert ran.result["faults_by_kind"] == dict(expected.kinds)
+    assert len(ran.lines) == ran.result["fault_count"]
+    refused = run("rebuild", "--path", root)
+    assert refused.code == 7
+    assert "nothing was changed" in refused.result["error"]
+
+
+def test_queues_and_index_come_out_byte_for_byte(run: Run, sound: Path, tmp_path: Path) -> None:
+    root = copied(sound, tmp_path / "store")
+    wanted = {name: data for name, data in tree(root).items() if name.startswith(("consumequeue", "index"))}
+    for path in (root / "consumequeue").rglob("0*"):
+        if path.is_file():
+            path.write_bytes(bytes(path.stat().st_size))
+    flip_bit(min((root / "index").iterdir()), 200)
+    ran = run("rebuild", "--path", root)
+    assert ran.code == 0, ran.err
+    assert ran.result["made"]["queues"] == "60 units in 2 queues"
+    made = {name: data for name, data in tree(root).items() if name.startswith(("consumequeue", "index"))}
+    assert made == wanted
+    assert examine(root).report.is_clean
+
+
+def test_a_store_of_rocketmq(run: Run, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    mini_store(root)
+    ran = run("audit", "--path", root, "--consume-queue-entries", 3)
+    expected = examine(root, geometry=Geometry(consume_queue_entries=3)).report
+    assert ran.result["faults_by_kind"] == dict(expected.kinds)  # its queues were left out
+    assert run("rebuild", "--path", root, "--queues", "--consume-queue-entries", 3).code == 0
+    assert digests(root, CONSUME_QUEUES) == CONSUME_QUEUES
+
+
+def test_what_a_broker_has_and_what_is_no_store_is_refused(run: Run, tmp_path: Path) -> None:
+    assert run("audit", "--path", tmp_path).code == 5
+    store = MessageStore(small_options(tmp_path / "s"), clock_ms=lambda: 0)
+    store.open()
+    before = hashes(tmp_path / "s")
+    for name in ("audit", "rebuild"):
+        ran = run(name, "--path", tmp_path / "s")
+        assert ran.code == 1
+        assert "is in use by process" in ran.result["error"]
+    assert hashes(tmp_path / "s") == before
+    store.close()
+    ran = run("audit", "--path", tmp_path / "s", "--delay-levels", "1 fortnight")
+    assert (ran.code, ran.result["argument"]) == (2, "--delay-levels")
