@@ -202,7 +202,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 def is_python(pid: int) -> bool:
     """Whether a process runs Python."""
-    return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
 
 
 def rss_anon_mib(pid: int) -> float:
