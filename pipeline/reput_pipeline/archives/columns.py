@@ -13,7 +13,7 @@ from reput_pipeline.schema import NATIVE_COLUMNS
 PARTITION_COLUMNS: Final = {"queueId": "int", "tags": "string", "date": "string", "hour": "string"}
 """What an archive can be partitioned by besides the topic. `date` and `hour` are those of the store time, in UTC."""
 _FORMATS: Final = {"date": "%Y-%m-%d", "hour": "%H"}
-_ARROW_TYPES: Final = {
+ARROW_TYPES: Final = {
     "string": pa.string(),
     "int": pa.int32(),
     "bigint": pa.int64(),
@@ -21,12 +21,13 @@ _ARROW_TYPES: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
+"""The Arrow type of a column by its Spark type."""
 
 
 def read_schema() -> pa.Schema:
     """Return the Arrow schema in which messages are read to be archived: all native columns but the topic."""
     return pa.schema(
-        [pa.field(name, _ARROW_TYPES[kind]) for name, kind in NATIVE_COLUMNS.items() if name != "topic"]
+        [pa.field(name, ARROW_TYPES[kind]) for name, kind in NATIVE_COLUMNS.items() if name != "topic"]
     )
 
 

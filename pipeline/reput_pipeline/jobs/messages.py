@@ -1,0 +1,100 @@
+"""Messages as jobs take them that only read: of brokers, of a store directory, or of an archive."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.read import read_archive
+from reput_pipeline.jobs.arguments import checked_source, source_arguments
+from reput_pipeline.jobs.outcomes import ArgumentError
+from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.options import SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_ARCHIVE_KNOWS = frozenset(
+    (
+        "subscribe",
+        "subscribePattern",
+        "subExpression",
+        "startingTimestamp",
+        "endingTimestamp",
+        "startingOffsetsByTimestampStrategy",
+    )
+)
+_NOWHERE = "reput-archive"
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Which messages a job reads."""
+
+    source: Mapping[str, str]
+    """Options of the source; for an archive those that say which of its messages."""
+    archive: Path | None
+    options: SourceOptions
+    """The same, read and checked; for an archive with a place that is never opened."""
+
+    @property
+    def where(self) -> str:
+        """The place, for people."""
+        return str(self.archive) if self.archive is not None else self.options.where
+
+    def frame(self, run: JobRun, columns: Sequence[str]) -> DataFrame:
+        """Return some columns of the messages.
+
+        Raises:
+            NotAnArchive: it is none.
+        """
+        if self.archive is None:
+            return run.source(self.source, columns)
+        from pyspark.sql import functions
+
+        options = self.options
+        frame = read_archive(run.spark, self.archive)
+        if options.pattern is not None:
+            frame = frame.where(functions.col("topic").rlike(f"^(?:{options.pattern})$"))
+        else:
+            frame = frame.where(functions.col("topic").isin(list(options.topics)))
+        if not options.tag_filter.matches_all:
+            frame = frame.where(functions.col("tags").isin(sorted(options.tag_filter.tags)))
+        for when, sign in ((options.start.timestamp_ms, ">="), (options.end.timestamp_ms, "<")):
+            if when is not None:
+                frame = frame.where(f"storeTimestamp {sign} timestamp_millis({when})")
+        return frame.select(*columns)
+
+
+def messages_arguments(function: _Function) -> _Function:
+    """Give a job the arguments that name messages, received as `messages`."""
+
+    @click.option(
+        "--archive",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Read an archive that `archive` has made.",
+    )
+    @source_arguments
+    @functools.wraps(function)
+    def with_messages(*given: Any, archive: Path | None, source: dict[str, str], **arguments: Any) -> Any:
+        if archive is None:
+            messages = Messages(source, None, checked_source(source))
+        else:
+            for name in source:
+                if name not in _ARCHIVE_KNOWS:
+                    argument = {"nameServer": "--server", "path": "--path"}.get(name, f"--option {name}")
+                    raise ArgumentError(argument, "contradicts --archive")
+            archive = archive.absolute()
+            ArchiveDirectory(archive).existing()
+            messages = Messages(source, archive, checked_source({**source, "path": _NOWHERE}))
+        return function(*given, messages=messages, **arguments)
+
+    return with_messages  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""Figures about messages, and the page that shows them."""
