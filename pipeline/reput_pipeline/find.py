@@ -123,7 +123,9 @@ def _tasks(messages: Messages, wanted: Wanted) -> list[FindTask]:
     else:
         with OfflineStore(options.path) as store:
             token = wanted.key
-            if token is None and (wanted.physical_offset is None or store.log.find(wanted.physical_offset) is None):
+            if token is None and (
+                wanted.physical_offset is None or store.log.find(wanted.physical_offset) is None
+            ):
                 token = wanted.unique_id  # of the 32 digits that may as well be an offset message id
             if token is not None:
                 narrowing = Narrowing(keys=frozenset([token]))

@@ -29,20 +29,36 @@ def archive(spark: Any, root: Path, tmp_path_factory: pytest.TempPathFactory) ->
     from reput_pipeline.jobs.frame import run_job
 
     path = tmp_path_factory.mktemp("archive") / "a"
-    assert run_job("archive", ["--path", str(root), "--to", str(path), "--partition-by", "tags"], stop_session=False) == 0
+    assert (
+        run_job(
+            "archive", ["--path", str(root), "--to", str(path), "--partition-by", "tags"], stop_session=False
+        )
+        == 0
+    )
     return path
 
 
-def test_a_report_of_a_store_and_of_its_archive_agree(run: Run, root: Path, archive: Path, tmp_path: Path) -> None:
+def test_a_report_of_a_store_and_of_its_archive_agree(
+    run: Run, root: Path, archive: Path, tmp_path: Path
+) -> None:
     page = tmp_path / "page.html"
     ran = run("report", "--path", root, "--html", page, "--top", 3)
     assert ran.code == 0, ran.err
     (topic,) = ran.result["topics"]
-    assert (topic["topic"], topic["messages"], topic["bytes"], topic["tags"]) == ("T", MESSAGES, 9 * MESSAGES, 3)
+    assert (topic["topic"], topic["messages"], topic["bytes"], topic["tags"]) == (
+        "T",
+        MESSAGES,
+        9 * MESSAGES,
+        3,
+    )
     assert (topic["size_p50"], topic["size_max"]) == (9, 9)
     assert topic["messages_per_s"] == pytest.approx(60 / 41.3, abs=0.01)
     assert sum(row["messages"] for row in ran.result["hours"]) == MESSAGES
-    assert [(row["name"], row["messages"]) for row in ran.result["keys"]] == [("k0", 3), ("k1", 3), ("k10", 3)]
+    assert [(row["name"], row["messages"]) for row in ran.result["keys"]] == [
+        ("k0", 3),
+        ("k1", 3),
+        ("k10", 3),
+    ]
     assert ran.lines[0].startswith("TOPIC")
     text = page.read_text()
     assert "<svg" in text

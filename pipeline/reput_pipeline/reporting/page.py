@@ -68,13 +68,9 @@ class Page:
         if len(points) <= 12:
             names = []
             bars += [
-                _label(_LEFT + (at + 0.42) * step, name, "middle")
-                for at, (name, _) in enumerate(points)
+                _label(_LEFT + (at + 0.42) * step, name, "middle") for at, (name, _) in enumerate(points)
             ]
-        bars += [
-            _label(_LEFT + place * (_WIDTH - _LEFT), name, anchor)
-            for place, name, anchor in names
-        ]
+        bars += [_label(_LEFT + place * (_WIDTH - _LEFT), name, anchor) for place, name, anchor in names]
         self._parts.append(
             f'<svg width="{_WIDTH}" height="{_HEIGHT + _BOTTOM}" role="img" aria-label="{escape(label)}">'
             f'<text x="{_LEFT - 8}" y="14" text-anchor="end">{_cell(high)}</text>'

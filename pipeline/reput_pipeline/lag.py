@@ -1,0 +1,172 @@
+"""The job `lag`: how far groups are behind now, and, with a history, how that came about."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reput_pipeline.jobs.arguments import NO_SYSTEM_TOPICS, checked_source, source_arguments
+from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
+from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.tables import table_lines
+from reput_pipeline.lagging import QueueLag, snapshot
+
+_COLUMNS = ("group", "topic", "queues", "lag", "lag_ms", "unread_gone")
+_HISTORY_COLUMNS = (
+    "group",
+    "topic",
+    "samples",
+    "lag_first",
+    "lag_last",
+    "lag_max",
+    "lag_ms_last",
+    "consumed_per_s",
+)
+_HISTORY_SCHEMA = (
+    "at_ms long, group string, topic string, broker string, queue int, committed long, start long, end long, "
+    "oldest_ms long, lag long, gone long, lag_ms long"
+)
+
+
+@job
+@source_arguments
+@click.option(
+    "--group", "groups", multiple=True, metavar="GROUP", help="A group; repeatable.  [default: all]"
+)
+@click.option(
+    "--history", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Add snapshots here."
+)
+@click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Snapshots to take.")
+@click.option(
+    "--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between them."
+)
+@click.option(
+    "--now", type=click.IntRange(0), metavar="MS", help="Measure ages against this time.  [default: now]"
+)
+def command(
+    run: JobRun,
+    source: dict[str, str],
+    groups: tuple[str, ...],
+    history: Path | None,
+    samples: int,
+    every: float,
+    now: int | None,
+) -> Outcome:
+    """Tell how many messages groups have not committed, and how old the oldest of them is.
+
+    With --history each snapshot is a file of JSON lines in DIR, and all that lie there are summed up.
+    """
+    if now is not None and samples > 1:
+        raise ArgumentError("--now", "contradicts --samples; one snapshot has one time")
+    if history is not None and history.is_dir() and any(not _is_snapshot(path) for path in history.iterdir()):
+        raise ArgumentError(
+            "--history", f"{history} holds something else than snapshots; name another directory"
+        )
+    if source.get("subscribePattern") == NO_SYSTEM_TOPICS:
+        source["subscribePattern"] = ".*"  # groups have retry topics, too
+    options = checked_source(source)
+    taken: list[QueueLag] = []
+    for number in range(samples):
+        if number:
+            time.sleep(every)
+        at_ms = now if now is not None else time.time_ns() // 1_000_000
+        taken = snapshot(run, options, groups, at_ms)
+        if history is not None:
+            _keep(history, at_ms, taken)
+    rows = _by_group(taken)
+    for line in table_lines(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows]):
+        run.write(line)
+    figures: dict[str, Any] = {
+        "source": options.where,
+        "groups": rows,
+        "queues": [one.to_members() for one in taken],
+    }
+    if history is not None:
+        figures["history"] = trend = _history(run, history)
+        run.write("")
+        for line in table_lines(
+            _HISTORY_COLUMNS, [[row[name] for name in _HISTORY_COLUMNS] for row in trend]
+        ):
+            run.write(line)
+    return Outcome(figures)
+
+
+def _is_snapshot(path: Path) -> bool:
+    return path.name.startswith(("lag-", ".")) and path.suffix in (".json", ".crc", ".tmp")
+
+
+def _keep(directory: Path, at_ms: int, taken: Sequence[QueueLag]) -> None:
+    """Write a snapshot, whole or not at all."""
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = directory / f".lag-{at_ms:015d}.tmp"
+    temporary.write_text("".join(json.dumps(one.to_members()) + "\n" for one in taken), encoding="utf-8")
+    temporary.replace(directory / f"lag-{at_ms:015d}.json")
+
+
+def _by_group(taken: Sequence[QueueLag]) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str], list[QueueLag]] = {}
+    for one in taken:
+        found.setdefault((one.group, one.topic), []).append(one)
+    return [
+        {
+            "group": group,
+            "topic": topic,
+            "queues": len(queues),
+            "lag": sum(one.lag for one in queues),
+            "lag_ms": max(one.lag_ms for one in queues),
+            "unread_gone": sum(one.gone for one in queues),
+        }
+        for (group, topic), queues in sorted(found.items())
+    ]
+
+
+def _history(run: JobRun, directory: Path) -> list[dict[str, Any]]:
+    """Sum all snapshots of a directory up, by group and topic."""
+    from pyspark.sql import functions as f
+
+    samples = (
+        run.spark.read.schema(_HISTORY_SCHEMA)
+        .json(str(directory.absolute()))
+        .groupBy("group", "topic", "at_ms")
+        .agg(
+            f.sum("lag").alias("lag"),
+            f.max("lag_ms").alias("lag_ms"),
+            f.sum("committed").alias("committed"),
+            f.sum("end").alias("end"),
+        )
+    )
+    first, last = "min_by({0}, at_ms)", "max_by({0}, at_ms)"
+    summed = samples.groupBy("group", "topic").agg(
+        f.count("*").alias("samples"),
+        f.min("at_ms").alias("first_ms"),
+        f.max("at_ms").alias("last_ms"),
+        f.max("lag").alias("lag_max"),
+        f.max("lag_ms").alias("lag_ms_max"),
+        *(
+            f.expr(first.format(name)).alias(f"{name}_first")
+            for name in ("lag", "lag_ms", "committed", "end")
+        ),
+        *(f.expr(last.format(name)).alias(f"{name}_last") for name in ("lag", "lag_ms", "committed", "end")),
+    )
+    return [_rates(row.asDict()) for row in summed.orderBy("group", "topic").collect()]
+
+
+def _rates(row: dict[str, Any]) -> dict[str, Any]:
+    span_s = (row["last_ms"] - row["first_ms"]) / 1000
+    consumed, produced = row["committed_last"] - row["committed_first"], row["end_last"] - row["end_first"]
+    row["consumed_per_s"] = round(consumed / span_s, 3) if span_s else None
+    row["produced_per_s"] = round(produced / span_s, 3) if span_s else None
+    row["is_stalled"] = row["samples"] > 1 and consumed <= 0 and row["lag_last"] > 0
+    gain = consumed - produced
+    row["caught_up_in_s"] = round(row["lag_last"] * span_s / gain, 1) if gain > 0 and span_s else None
+    return row
+
+
+if __name__ == "__main__":
+    main("lag")
