@@ -1,0 +1,152 @@
+"""The job `compact`: an archive with the latest message of every key, or with one of each unique id, as a new archive."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from reput_broker.store.file_io import sync_directory
+from reput_pipeline.archives.columns import file_schema
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind, Batch
+from reput_pipeline.archives.read import read_archive
+from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
+from reput_pipeline.jobs.run import JobRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TIMES = "spark.sql.parquet.outputTimestampType"
+
+
+@job
+@click.option(
+    "--archive", required=True, type=click.Path(path_type=Path), metavar="DIR", help="What `archive` has made."
+)
+@click.option("--to", "target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A new archive.")
+@click.option(
+    "--by",
+    type=click.Choice(["key", "id"]),
+    default="key",
+    show_default=True,
+    help="key: the latest message of each value of KEYS; id: the first of each unique id.",
+)
+@click.option("--drop-empty", is_flag=True, help="With --by key: leave out keys whose latest message has no body.")
+@click.option("--drop-keyless", is_flag=True, help="Leave out messages without a key, or id; else all of them are kept.")
+def command(
+    run: JobRun, archive: Path, target: Path, by: str, drop_empty: bool, drop_keyless: bool
+) -> Outcome:
+    """Keep one message of each key, or of each unique id, of every topic of an archive.
+
+    The latest is that with the latest store time; of those, the one with the highest offset. The archive that is read
+    stays as it is.
+    """
+    if drop_empty and by == "id":
+        raise ArgumentError("--drop-empty", "needs --by key")
+    source = ArchiveDirectory(archive.absolute())
+    source.existing()
+    made = ArchiveDirectory(target.absolute())
+    if made.root == source.root or made.kind() is not None:
+        raise ArgumentError("--to", f"{made.root} is an archive already; name a new directory")
+    made.check_new()
+    before = sum(file.rows for file in source.files())
+    with made:
+        kept = chosen(read_archive(run.spark, source.root), by, drop_empty=drop_empty, drop_keyless=drop_keyless)
+        with run.progress("compact"):
+            files = write_frame(run, kept, made)
+        made.begin(ArchiveKind("compact", str(source.root)))
+        made.complete(Batch(0, ()), files, by=by)
+    after = sum(file.rows for file in files)
+    run.note(f"{after} of {before} messages are kept")
+    return Outcome(
+        {
+            "archive": str(made.root),
+            "source": str(source.root),
+            "by": by,
+            "rows_before": before,
+            "rows": after,
+            "files": len(files),
+            "bytes": sum(file.bytes for file in files),
+        }
+    )
+
+
+def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -> DataFrame:
+    """Return the messages of a frame that stay."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
+    names = [name for name in frame.columns if name not in ("date", "hour")]
+    frame = frame.select(*names)
+    key = f.col("keys") if by == "key" else f.element_at("properties", "UNIQ_KEY")
+    place = ["storeTimestamp", "queueOffset", "queueId", "brokerName"]
+    order = [f.desc(name) if by == "key" else f.asc(name) for name in place]
+    with_key = frame.withColumn("_key", key)
+    window = Window.partitionBy("topic", "_key").orderBy(*order)
+    kept = with_key.where("_key is not null").withColumn("_rank", f.row_number().over(window)).where("_rank = 1")
+    if drop_empty:
+        kept = kept.where(f.octet_length("body") > 0)
+    kept = kept.select(*names)
+    return kept if drop_keyless else kept.unionByName(with_key.where("_key is null").select(*names))
+
+
+def write_frame(run: JobRun, frame: DataFrame, archive: ArchiveDirectory) -> list[ArchiveFile]:
+    """Write messages as the files of a new archive; they have their names when all of them are whole."""
+    written = archive.directory / f"writing-{uuid.uuid4().hex}"
+    times = run.spark.conf.get(_TIMES)
+    run.spark.conf.set(_TIMES, "TIMESTAMP_MICROS")  # as the job archive writes them
+    try:
+        columns = file_schema(()).names
+        ordered = frame.select("topic", *columns).sortWithinPartitions("topic", "brokerName", "queueId", "queueOffset")
+        ordered.write.partitionBy("topic").option("compression", "zstd").parquet(str(written))
+        files = []
+        for path in sorted(written.glob("topic=*/*.parquet")):
+            topic_directory = archive.root / path.parent.name
+            topic_directory.mkdir(exist_ok=True)
+            _sync(path)
+            place = topic_directory / path.name
+            os.replace(path, place)
+            sync_directory(topic_directory)
+            files.append(_entry(archive.root, place))
+        sync_directory(archive.root)
+        return files
+    finally:
+        run.spark.conf.set(_TIMES, str(times))
+        shutil.rmtree(written, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _entry(root: Path, path: Path) -> ArchiveFile:
+    from urllib.parse import unquote
+
+    with pq.ParquetFile(path) as file:
+        rows = file.metadata.num_rows
+        times = [pc.min_max(batch.column(0)).as_py() for batch in file.iter_batches(columns=["storeTimestamp"])]
+    low = min((time["min"] for time in times if time["min"] is not None), default=None)
+    high = max((time["max"] for time in times if time["max"] is not None), default=None)
+    return ArchiveFile(
+        path.relative_to(root).as_posix(),
+        unquote(path.parent.name.partition("=")[2]),
+        rows,
+        path.stat().st_size,
+        None if low is None else round(low.timestamp() * 1000),
+        None if high is None else round(high.timestamp() * 1000),
+    )
+
+
+if __name__ == "__main__":
+    main("compact")
