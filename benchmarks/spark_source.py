@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from filled_store import dispatch, opened, options_for, put
-
 from reput_broker.background import BackgroundBroker
 from reput_broker.config import BrokerConfig
 from reput_pipeline.session import make_session
@@ -174,7 +173,7 @@ class Bench:
         """Return how long each of some micro-batches took, in ms, the first ones left out."""
         query = reader.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
         until = time.monotonic() + 60
-        while query.isActive and query.lastProgress is None or query.lastProgress["batchId"] < 25:
+        while (query.isActive and query.lastProgress is None) or query.lastProgress["batchId"] < 25:
             if time.monotonic() > until:
                 break
             time.sleep(0.1)
