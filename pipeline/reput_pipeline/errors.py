@@ -49,3 +49,7 @@ class DamagedStore(SourceError):
         self.place = place
         self.offset = offset
         self.reason = reason
+
+
+class SinkError(ReputError):
+    """A frame cannot be written as it is. What of it was staged is dropped."""

@@ -56,7 +56,7 @@ def encode_staged_head(topic: str, queue_id: int, count: int, block: Buffer) -> 
 
 
 def staged_head(data: Buffer, position: int, index: int = 0) -> StagedBlock | None:
-    """Return the block whose head is at `position` of `data`, or None if the head is cut off. Nothing is checked but it.
+    """Return the block whose head is at `position` of `data`, or None if the head is cut off. Only it is checked.
 
     Raises:
         RecordMalformed: there is no head; `index` is the number that it names.

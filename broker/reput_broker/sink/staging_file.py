@@ -238,7 +238,7 @@ class StagingFile:
             self.path,
             position,
             reason,
-            "the batch cannot be published from it; check the disk, and see docs/pipeline.md",
+            "the batch cannot be published from it; check the disk",
         )
 
     def verify(self) -> list[PlacedBlock]:
