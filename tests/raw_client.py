@@ -24,9 +24,11 @@ def in_letters(topic: str, **more: Value) -> dict[str, Value]:
 class RawClient:
     """One connection; `header_type` is what its requests are written in."""
 
-    def __init__(self, address: str, header_type: int = HeaderType.MSGPACK) -> None:
+    def __init__(
+        self, address: str, header_type: int = HeaderType.MSGPACK, timeout_s: float = TIMEOUT_S
+    ) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._reader = FrameReader()
         self._answers: list[tuple[Header, bytes, int]] = []
         self._opaques = count(1)

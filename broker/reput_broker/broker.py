@@ -52,6 +52,7 @@ from reput_broker.request import Handler, Request
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.services import AllocateService, OffsetSaveService, ReputMessageService, StoreUpkeep
+from reput_broker.sink.parts import SinkParts, SinkTables
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
@@ -168,6 +169,7 @@ class Broker:
                 self._compose()
                 for service in self._services():
                     nursery.start_soon(service)
+                await self._complete_batches()
                 await nursery.start(self._server.run, self._sockets)
                 self._say_ready(report)
                 try:
@@ -181,6 +183,18 @@ class Broker:
                 bound.close()
             with trio.CancelScope(shield=True):
                 await self._close()
+
+    async def _complete_batches(self) -> None:
+        """Complete what a sink had begun to publish, before anybody is served, unless the broker is to stop first."""
+        async with trio.open_nursery() as nursery:
+
+            async def give_up() -> None:
+                await self._stop_wanted.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(give_up)
+            await self._sink.recover()
+            nursery.cancel_scope.cancel()
 
     def _bind(self) -> None:
         config = self.config
@@ -227,6 +241,8 @@ class Broker:
         self._group_settings = await trio.to_thread.run_sync(
             open_groups, tables, self._offsets, config.groups, clock_ms
         )
+        self._sink_tables = SinkTables(config.data_dir, clock_ms)
+        await trio.to_thread.run_sync(self._sink_tables.load)
         self._adopt_queues_without_topic()
         self.sources.store, self.sources.topics, self.sources.offsets = (
             self._store,
@@ -355,6 +371,19 @@ class Broker:
             readers_see_unflushed=not sync,
         )
         filter_check = FilterCheck(config.filters)
+        self._sink = sink = SinkParts(
+            config.sink,
+            self._sink_tables,
+            store,
+            access,
+            appender,
+            self._flush,
+            self._topics,
+            self._topic_saver,
+            counters,
+            clock_ms=self._surroundings.clock_ms,
+        )
+        self._clean.before_delete = sink.before_delete
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
         processors = (
             SendProcessor(
@@ -390,6 +419,7 @@ class Broker:
             groups,
             QueueProcessor(store, access),
             FetchProcessor(store, self._topics, access, broker_name=config.broker_name),
+            sink,
             QueryProcessor(store),
             TopicProcessor(
                 store,
@@ -467,6 +497,7 @@ class Broker:
             self._measure_loop,
             self._refresh_disk,
             *self._groups.services(),
+            *self._sink.services(),
         )
 
     async def _measure_loop(self) -> None:
@@ -524,7 +555,7 @@ class Broker:
 
     async def _close(self) -> None:
         """Flush and save everything that was opened; what fails is logged, and the rest is done all the same."""
-        for name in ("_topics", "_offsets", "_group_settings"):
+        for name in ("_topics", "_offsets", "_group_settings", "_sink_tables"):
             table = getattr(self, name, None)
             if table is not None:
                 try:

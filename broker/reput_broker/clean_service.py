@@ -7,7 +7,7 @@ time; what a step leads to, refusing puts for instance, is done here, on the eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import structlog
@@ -71,6 +71,8 @@ class CleanFilesService:
         self._wanted = trio.Event()
         self._told: tuple[DiskLevel, str] | None = None
         self._log, self._queues = self._make_cleaners(surroundings)
+        self.before_delete: Callable[[], Awaitable[None]] = _nothing
+        """Awaited before files of the log are deleted; what it raises keeps them."""
 
     def _make_cleaners(self, surroundings: Surroundings) -> tuple[CleanCommitLog, CleanConsumeQueue]:
         return self._store.cleaners(
@@ -113,6 +115,8 @@ class CleanFilesService:
         try:
             due = await self._step(self._log.look)
             self._apply_disk()
+            if due:
+                await self.before_delete()
             while due and (file := await self._step(self._log.delete_next)) is not None:
                 self._note(file, deleted)
                 self._apply_disk()
@@ -189,3 +193,7 @@ class CleanFilesService:
                 "the oldest file of the log is the last one or has not been dispatched yet; free disk space"
             )
         return "no file of the log is past its time; free disk space, or shorten store.file_reserved_time"
+
+
+async def _nothing() -> None:
+    """Nothing has to be done first."""

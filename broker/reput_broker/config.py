@@ -36,6 +36,7 @@ from reput_broker.config_filters import FiltersConfig
 from reput_broker.config_groups import GroupsConfig
 from reput_broker.config_section import Section as _Section
 from reput_broker.config_section import option as _option
+from reput_broker.config_sink import SinkConfig
 from reput_broker.config_units import Directories, Duration, HoursOfDay, Size
 from reput_broker.store.options import physical_memory_bytes
 from reput_protocol.errors import InvalidName
@@ -428,6 +429,7 @@ class BrokerConfig(_Section):
     dedup: DedupConfig = Field(default_factory=DedupConfig)
     groups: GroupsConfig = Field(default_factory=GroupsConfig)
     filters: FiltersConfig = Field(default_factory=FiltersConfig)
+    sink: SinkConfig = Field(default_factory=SinkConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

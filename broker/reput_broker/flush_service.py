@@ -21,11 +21,14 @@ import trio
 from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.pending_puts import PendingPut
+from reput_broker.request import Refusal
 from reput_broker.store.message_store import MessageStore
 from reput_broker.waiting_puts import WaitingPuts
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ErrorCode, ReputError
 
 log = structlog.get_logger(__name__)
+
+_NO_PROGRESS_S = 0.05
 
 
 class FlushCommitLogService:
@@ -57,6 +60,7 @@ class FlushCommitLogService:
         self._waiters = WaitingPuts(counters.produce_seconds["flushed"])
         self._wanted = trio.Event()
         self._waiting = trio.Event()
+        self._synced = trio.Event()
         self._limiter = trio.CapacityLimiter(1)
         self._failure: str | None = None
         self._sync_always = config.flush == "sync"
@@ -80,6 +84,21 @@ class FlushCommitLogService:
             return
         self._wanted.set()
         self._waiting.set()
+
+    async def flushed_to(self, end_offset: int) -> None:
+        """Have the log synced and wait until it is durable up to `end_offset`, however long that takes.
+
+        Raises:
+            Refusal: a sync has failed, so that it will not be.
+        """
+        while self._store.flushed_offset < end_offset:
+            if self._failure is not None:
+                raise Refusal(ErrorCode.READ_ONLY, f"{self._failure}; see the broker's log")
+            before = self._store.flushed_offset
+            self._wanted.set()
+            await self._synced.wait()
+            if self._store.flushed_offset == before:  # a pool found no room to commit to; that passes
+                await trio.sleep(_NO_PROGRESS_S)
 
     async def run(self) -> None:
         """Sync whenever it is wanted; with `flush = "async"` also by the clock."""
@@ -105,6 +124,8 @@ class FlushCommitLogService:
         finally:
             if self._on_committed is not None:
                 self._on_committed()
+            synced, self._synced = self._synced, trio.Event()
+            synced.set()
         if flushed > before:
             self._counters.flush_seconds["commitlog"].observe(time.monotonic() - started_at)
             self._on_flushed()

@@ -15,7 +15,7 @@ from reput_protocol.message_id import UniqueIdGenerator
 def new_generator() -> UniqueIdGenerator:
     """Return a generator for this process; its random part keeps ids of equal containers apart."""
     return UniqueIdGenerator(
-        _own_address(),
+        own_address(),
         os.getpid(),
         random.SystemRandom().getrandbits(32),
         lambda: time.time_ns() // 1_000_000,
@@ -30,7 +30,7 @@ def ids_for(messages: Sequence[Message], generator: UniqueIdGenerator | None) ->
     return [message.unique_id or own for message, own in zip(messages, fresh, strict=True)]
 
 
-def _own_address() -> bytes:
+def own_address() -> bytes:
     """Return the IPv4 address that this machine would use towards the outside; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -57,3 +57,7 @@ class NotAnArchive(SourceError):
 
 class TooManyPartitions(SourceError):
     """The messages of one range would go into more files of an archive than make sense."""
+
+
+class SinkError(ReputError):
+    """A frame cannot be written as it is. What of it was staged is dropped."""

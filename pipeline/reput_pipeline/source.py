@@ -5,7 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +55,18 @@ class ReputDataSource(DataSource):
         from reput_pipeline.stream import ReputStreamReader
 
         return ReputStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return a writer of a batch."""
+        from reput_pipeline.sink import ReputBatchWriter
+
+        return ReputBatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
+        """Return a writer of a stream."""
+        from reput_pipeline.sink import ReputStreamWriter
+
+        return ReputStreamWriter(self.options, schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:

@@ -52,6 +52,16 @@ from reput_protocol.commands_send import (
     SendMessageHeader,
     SendMessageResult,
 )
+from reput_protocol.commands_stage import (
+    AbortStagedHeader,
+    CommitStagedHeader,
+    CommitStagedResult,
+    EndStagingHeader,
+    QueryStagedHeader,
+    QueryStagedResult,
+    StageRecordsHeader,
+    StageRecordsResult,
+)
 from reput_protocol.commands_topic import (
     CreateTopicHeader,
     DeleteTopicHeader,
@@ -62,12 +72,15 @@ from reput_protocol.commands_topic import (
 from reput_protocol.commands_transaction import CheckTransactionHeader, EndTransactionHeader
 
 __all__ = [
+    "AbortStagedHeader",
     "BrokerConsumeStatsHeader",
     "BrokerStatsHeader",
     "CancelDelayedHeader",
     "CheckTransactionHeader",
     "CloneGroupOffsetHeader",
     "CommandHeader",
+    "CommitStagedHeader",
+    "CommitStagedResult",
     "ConsumeDirectlyHeader",
     "ConsumeStatsHeader",
     "ConsumeTimeSpanHeader",
@@ -84,6 +97,7 @@ __all__ = [
     "DeleteTopicHeader",
     "DescribeGroupHeader",
     "EarliestTimeResult",
+    "EndStagingHeader",
     "EndTransactionHeader",
     "FetchRecordsHeader",
     "FetchRecordsResult",
@@ -103,6 +117,8 @@ __all__ = [
     "QueryMessageHeader",
     "QueryMessageResult",
     "QueryQueueBoundsHeader",
+    "QueryStagedHeader",
+    "QueryStagedResult",
     "QueueHeader",
     "ResetOffsetHeader",
     "RouteHeader",
@@ -110,6 +126,8 @@ __all__ = [
     "SendBackHeader",
     "SendMessageHeader",
     "SendMessageResult",
+    "StageRecordsHeader",
+    "StageRecordsResult",
     "SubscriptionGroupHeader",
     "SubscriptionGroupTableHeader",
     "SubscriptionGroupTableResult",

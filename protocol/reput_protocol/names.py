@@ -25,6 +25,8 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+SINK_TOPIC: Final = "rmq_sys_reput_sink"
+"""Ours: a marker for every batch that a sink has committed."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -38,6 +40,7 @@ SYSTEM_TOPICS: Final = frozenset(
         SELF_TEST_TOPIC,
         OFFSET_MOVED_EVENT,
         TIMER_TOPIC,
+        SINK_TOPIC,
     }
 )
 
@@ -51,6 +54,7 @@ FORBIDDEN_SEND_TOPICS: Final = frozenset(
         OFFSET_MOVED_EVENT,
         # The timer's own topic: RocketMQ lets clients write to it and then trips over what it finds there.
         TIMER_TOPIC,
+        SINK_TOPIC,
     }
 )
 """Topics that only the broker itself writes to."""

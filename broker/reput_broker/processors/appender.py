@@ -95,6 +95,13 @@ class Appender:
         topic: str,
         ack: AckLevel,
     ) -> Response | None:
+        result = await self._put_slowly(size, put)
+        if result.status is not _OK:
+            raise self._refusal(result.status)
+        return self._finish(request, result, size, answer(result), topic, ack)
+
+    async def _put_slowly(self, size: int, put: Callable[[], PutResult]) -> PutResult:
+        """Wait for the lock and for a log file where one is needed, then put."""
         self._store.note_file_wait()
         async with self._lock.held():
             for _ in range(_FILE_ROUNDS):
@@ -107,10 +114,31 @@ class Appender:
                     raise self._no_file(error) from error
                 except StoreClosed as error:
                     raise self._refusal(PutStatus.SERVICE_NOT_AVAILABLE) from error
-            result = put()
+            return put()
+
+    async def append_own(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
+        """Run `put`, which stores what the broker itself has to store, as soon as nothing is in its way.
+
+        Raises:
+            Refusal: it cannot be done, and nothing was stored.
+        """
+        lock = self._lock
+        if lock.is_held or self._store.needs_new_file(size):
+            result = await self._put_slowly(size, put)
+        else:
+            lock.acquire_nowait()
+            try:
+                result = put()
+            finally:
+                lock.release()
         if result.status is not _OK:
             raise self._refusal(result.status)
-        return self._finish(request, result, size, answer(result), topic, ack)
+        self._counters.topic(topic).count_in(result.count, size)
+        self._wake_reput()
+        if self._commit is not None:
+            self._commit.wrote()
+        self._flush.wrote()
+        return result
 
     def _finish(
         self, request: Request, result: PutResult, size: int, response: Response, topic: str, ack: AckLevel

@@ -15,6 +15,11 @@ def test_our_own_codes_lie_where_rocketmq_has_none() -> None:
         "DESCRIBE_GROUP": 700021,
         "FETCH_RECORDS": 700030,
         "QUERY_QUEUE_BOUNDS": 700031,
+        "STAGE_RECORDS": 700040,
+        "END_STAGING": 700041,
+        "COMMIT_STAGED": 700042,
+        "ABORT_STAGED": 700043,
+        "QUERY_STAGED": 700044,
     }
 
 

@@ -1,0 +1,133 @@
+"""The last batch of every query that was committed: what makes a repeated commit a commit that is answered and no
+more.
+
+Each commit appends a marker to the topic `rmq_sys_reput_sink`, which is durable before the commit is answered. The
+table is read from a snapshot, `config/sinkBatches.json`, and the markers that follow it. The snapshot is written
+after commits, and before files of the log are deleted, so that it outlives retention.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from reput_broker.config_file import ConfigFile, ConfigFileSave
+from reput_broker.data_version import DataVersion
+
+_DAY_MS: Final = 86_400_000
+
+
+class Batch(NamedTuple):
+    """A committed batch of a query."""
+
+    batch_id: int
+    messages: int
+    committed_ms: int
+
+
+class CommittedBatches:
+    """The table of last batches. One owner; only a save job's `write` runs in another thread.
+
+    Args:
+        path: `.../config/sinkBatches.json`; nothing is read yet.
+        clock_ms: the time of day.
+    """
+
+    def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
+        self.file = ConfigFile(path)
+        self._clock_ms = clock_ms
+        self._last: dict[str, Batch] = {}
+        self._version = DataVersion()
+        self.next_marker = 0
+        """Queue offset of the first marker that the table does not know."""
+        self.unsaved_from: int | None = None
+        """Physical offset of the first marker that the snapshot does not know, None if it knows all."""
+        self._unsaved = False
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def load(self) -> None:
+        """Read the snapshot. Blocks.
+
+        Raises:
+            ConfigFileDamaged: neither the file nor its backup can be used.
+            OSError: a file cannot be read.
+        """
+        members = self.file.load().members
+        self._version = DataVersion.from_json(members.get("dataVersion"))
+        self.next_marker = int(members.get("nextMarker", 0))
+        for query_id, (batch_id, messages, committed_ms) in (members.get("lastBatches") or {}).items():
+            self._last[query_id] = Batch(batch_id, messages, committed_ms)
+
+    def last(self, query_id: str) -> Batch | None:
+        """Return the last batch of a query, or None if none is known."""
+        return self._last.get(query_id)
+
+    def is_committed(self, query_id: str, batch_id: int) -> bool:
+        """Whether this batch of a query, or a later one, has been committed."""
+        last = self._last.get(query_id)
+        return last is not None and batch_id <= last.batch_id
+
+    def note(self, marker: bytes, queue_offset: int, physical_offset: int) -> None:
+        """Take a marker, in the order of its queue."""
+        query_id, batch = read_marker(marker)
+        self._last[query_id] = batch
+        self.next_marker = queue_offset + 1
+        if self.unsaved_from is None:
+            self.unsaved_from = physical_offset
+        self._changed()
+
+    def forget_before(self, age_s: float) -> int:
+        """Forget queries that have committed nothing for so long; return how many."""
+        since_ms = self._clock_ms() - int(age_s * 1000)
+        old = [query_id for query_id, batch in self._last.items() if batch.committed_ms < since_ms]
+        for query_id in old:
+            del self._last[query_id]
+        if old:
+            self._changed()
+        return len(old)
+
+    def begin_save(self) -> ConfigFileSave | None:
+        """Return a job that saves what the table holds now, or None if the file has it already."""
+        if not self._unsaved:
+            return None
+        self._unsaved = False
+        marked, self.unsaved_from = self.unsaved_from, None
+
+        def failed() -> None:
+            self._unsaved = True
+            if marked is not None:
+                self.unsaved_from = marked
+
+        return ConfigFileSave(self.file, self._members(), failed)
+
+    def _members(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self._version.to_json(),
+            "nextMarker": self.next_marker,
+            "lastBatches": dict(sorted(self._last.items())),
+        }
+
+    def _changed(self) -> None:
+        self._version = self._version.next(self._clock_ms())
+        self._unsaved = True
+
+
+def marker_of(query_id: str, batch: Batch) -> bytes:
+    """Return the body of the marker for a committed batch."""
+    members = {
+        "queryId": query_id,
+        "batchId": batch.batch_id,
+        "messages": batch.messages,
+        "committedMs": batch.committed_ms,
+    }
+    return json.dumps(members, separators=(",", ":")).encode()
+
+
+def read_marker(body: bytes) -> tuple[str, Batch]:
+    """Return whose batch a marker stands for, and which. Raises ValueError, KeyError: it is no marker of ours."""
+    members = json.loads(body)
+    return members["queryId"], Batch(members["batchId"], members["messages"], members["committedMs"])

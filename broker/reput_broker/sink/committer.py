@@ -1,0 +1,352 @@
+"""Committing batches: one at a time, each decided by a synced intent, published in pieces, and closed by a marker.
+
+The steps, and what a kill between them leaves:
+
+1. The stagings are read whole and the intent is synced. Before that, nothing has happened.
+2. Their records are appended. Some may be in the log: the next start finds which, and appends the others before it
+   serves.
+3. The marker is appended and the log synced. From then on the batch is committed, and a repeated commit is only
+   answered.
+4. The intent and the stagings are removed. What is left of them, the next start removes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.processors.appender import Appender
+from reput_broker.request import Refusal
+from reput_broker.sink.batches import Batch, CommittedBatches, marker_of
+from reput_broker.sink.intent import Intent, IntentFile
+from reput_broker.sink.publisher import Publisher, Queue
+from reput_broker.sink.queue_records import records_from
+from reput_broker.sink.staging import Staging, remove
+from reput_broker.sink.staging_file import PlacedBlock, StagingFile
+from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_broker.table_saver import TableSaver
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies import TopicConfig
+from reput_protocol.bodies_stage import StagedPart
+from reput_protocol.codes import Perm
+from reput_protocol.errors import ErrorCode, ReputError
+from reput_protocol.names import SINK_TOPIC
+from reput_protocol.properties import KEYS, encode_properties
+from reput_protocol.record import Record
+
+log = structlog.get_logger(__name__)
+
+_RETRY_INTERVAL_S: Final = 1.0
+_MARKER_QUEUE: Final = 0
+
+
+class Commit(NamedTuple):
+    """A commit that a sink asks for."""
+
+    query_id: str
+    batch_id: int
+    parts: Sequence[StagedPart]
+
+
+class Committed(NamedTuple):
+    """What came of it."""
+
+    batch: Batch
+    repeated: bool
+
+
+class Committer:
+    """Commits batches. `commit` may be called by many; they are done in order.
+
+    Args:
+        store: appended to.
+        appender, flush: of the broker.
+        publisher: appends what is staged.
+        staging: the stagings there are.
+        batches: the last batch of each query.
+        intents: where the batch that is being published is decided.
+        topics, topics_saver: the topic of the markers is made at first use.
+        clock_ms: the time of day.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        appender: Appender,
+        flush: FlushCommitLogService,
+        publisher: Publisher,
+        staging: Staging,
+        batches: CommittedBatches,
+        intents: IntentFile,
+        topics: TopicConfigManager,
+        topics_saver: TableSaver,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._appender = appender
+        self._flush = flush
+        self._publisher = publisher
+        self._staging = staging
+        self._batches = batches
+        self._intents = intents
+        self._topics = topics
+        self._topics_saver = topics_saver
+        self._clock_ms = clock_ms
+        self._lock = trio.Lock()
+        self._decided: Intent | None = None
+        self._counts: dict[Queue, int] = {}
+        self._retry = trio.Event()
+
+    def is_decided(self, query_id: str, batch_id: int) -> bool:
+        """Whether a batch is being published, so that nothing of it can be dropped."""
+        intent = self._decided
+        return intent is not None and (intent.query_id, intent.batch_id) == (query_id, batch_id)
+
+    # -- at a start --------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Learn which batches are committed, and complete the one that was being published. Before anything is served.
+
+        Waits where the disk has no room for it. A store that takes nothing at all keeps the intent for the next start.
+
+        Raises:
+            StoreError: intent, stagings, log or markers cannot be read.
+        """
+        await self._read_markers()
+        intent = await trio.to_thread.run_sync(self._intents.read)
+        if intent is None:
+            return
+        if self._batches.is_committed(intent.query_id, intent.batch_id):
+            await trio.to_thread.run_sync(self._intents.remove)
+            await self._drop(intent.query_id, intent.batch_id)
+            return
+        started_at = time.monotonic()
+        self._counts = await self._publisher.count_published(intent, self._files_of(intent))
+        self._decided = intent
+        found = sum(self._counts.values())
+        while True:
+            try:
+                await self._complete(intent)
+            except Refusal as refusal:
+                log.error("sink_batch_waits", **_names(intent), detail=refusal.text, hint="it is tried again")
+                if refusal.error is ErrorCode.READ_ONLY and self._store.read_only_reason is not None:
+                    return
+                await trio.sleep(_RETRY_INTERVAL_S)
+            else:
+                break
+        log.info(
+            "sink_batch_completed",
+            **_names(intent),
+            messages=intent.messages,
+            found=found,
+            duration_s=round(time.monotonic() - started_at, 3),
+        )
+
+    async def _read_markers(self) -> None:
+        end = self._store.max_offset_in_queue(SINK_TOPIC, _MARKER_QUEUE)
+        start = min(self._batches.next_marker, end)
+        self._batches.next_marker = start
+        async for record in records_from(self._store, SINK_TOPIC, _MARKER_QUEUE, start):
+            try:
+                self._batches.note(record.body, record.queue_offset, record.physical_offset)
+            except (ValueError, KeyError, TypeError):
+                log.warning(
+                    "sink_marker_strange", queue_offset=record.queue_offset, hint="not written by this broker"
+                )
+
+    def _files_of(self, intent: Intent) -> list[StagingFile]:
+        files = []
+        for staging_id in intent.staging_ids:
+            file = self._staging.get(staging_id)
+            if file is None or not file.ended:
+                raise StoreDamaged(
+                    self._staging.directory / f"{staging_id}.stage",
+                    0,
+                    f"it is not there whole, and batch {intent.batch_id} of query {intent.query_id} is decided",
+                    "bring it back, or move staging/intent away to start with the batch published in part",
+                )
+            files.append(file)
+        return files
+
+    # -- a commit ----------------------------------------------------------------------------------------------
+
+    async def commit(self, wanted: Commit) -> Committed:
+        """Publish a batch, unless it has been; return when it is durable.
+
+        Raises:
+            Refusal: not committed and nothing published, unless its text says that the batch is decided.
+        """
+        async with self._lock:
+            await self._complete_earlier(wanted)
+            last = self._batches.last(wanted.query_id)
+            if last is not None and wanted.batch_id <= last.batch_id:
+                await self._drop(wanted.query_id, last.batch_id)
+                return Committed(last, repeated=True)
+            files = self._checked(wanted)
+            blocks: list[PlacedBlock] = []
+            try:
+                for file in files:
+                    blocks += await trio.to_thread.run_sync(file.verify)
+            except StoreDamaged as error:
+                raise Refusal(ErrorCode.INTERNAL, f"{error}; stage the batch again") from error
+            await self._make_topic()
+            intent = Intent(
+                wanted.query_id,
+                wanted.batch_id,
+                [file.key.staging_id for file in files],
+                sum(file.messages for file in files),
+                self._publisher.places(blocks),
+            )
+            await self._decide(intent)
+            try:
+                return Committed(await self._complete(intent), repeated=False)
+            except Refusal as refusal:
+                self._retry.set()
+                raise _decided(intent, refusal) from refusal
+
+    async def _complete_earlier(self, wanted: Commit) -> None:
+        intent = self._decided
+        if intent is None:
+            return
+        try:
+            await self._complete(intent)
+        except Refusal as refusal:
+            if self.is_decided(wanted.query_id, wanted.batch_id):
+                raise _decided(intent, refusal) from refusal
+            raise Refusal(
+                refusal.error,
+                f"batch {intent.batch_id} of query {intent.query_id} is decided and waits to be published: "
+                f"{refusal.text}; commit again once that is done",
+            ) from refusal
+
+    def _checked(self, wanted: Commit) -> list[StagingFile]:
+        """Return the stagings of a commit, which are there as their sender knows them.
+
+        Raises:
+            Refusal: one is not.
+        """
+        files: dict[str, StagingFile] = {}
+        for part in wanted.parts:
+            file = self._staging.get(part.staging_id)
+            if file is None or (file.key.query_id, file.key.batch_id) != (wanted.query_id, wanted.batch_id):
+                raise Refusal(
+                    ErrorCode.NOT_FOUND,
+                    f"staging {part.staging_id} of batch {wanted.batch_id} is not there: it was aborted, or its query "
+                    "did nothing for longer than sink.staging_timeout; run the batch again",
+                )
+            if not file.ended or (file.messages, file.checksum) != (part.messages, part.checksum):
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT,
+                    f"staging {part.staging_id} has {file.messages} messages with checksum {file.checksum}"
+                    f"{'' if file.ended else ', and was not ended'}, but the commit names {part.messages} with "
+                    f"{part.checksum}; run the batch again",
+                )
+            files[part.staging_id] = file
+        return list(files.values())
+
+    async def _make_topic(self) -> None:
+        if self._topics.get(SINK_TOPIC) is None:
+            self._topics.put(
+                TopicConfig(topic_name=SINK_TOPIC, read_queue_nums=1, write_queue_nums=1, perm=Perm.READ)
+            )
+        try:
+            await self._topics_saver.save()
+        except OSError as error:
+            raise Refusal(
+                ErrorCode.DISK_FULL, f"topics.json cannot be written: {error}; commit again"
+            ) from error
+
+    async def _decide(self, intent: Intent) -> None:
+        with trio.CancelScope(shield=True):
+            try:
+                await trio.to_thread.run_sync(self._intents.write, intent)
+            except (OSError, ReputError) as error:
+                # It may have got there all the same. Only if that is ruled out, nothing has been decided.
+                try:
+                    await trio.to_thread.run_sync(self._intents.remove)
+                except OSError:
+                    self._decided, self._counts = intent, {}
+                    raise
+                raise Refusal(
+                    ErrorCode.DISK_FULL, f"the batch cannot be decided: {error}; commit it again"
+                ) from error
+            self._decided, self._counts = intent, {}
+
+    async def _complete(self, intent: Intent) -> Batch:
+        """Publish what is not published of the decided batch, and close it.
+
+        Raises:
+            Refusal: the store takes no more now; the batch stays decided.
+        """
+        try:
+            end = await self._publisher.publish(self._files_of(intent), self._counts)
+            batch = Batch(intent.batch_id, intent.messages, self._clock_ms())
+            marker = await self._append_marker(intent.query_id, batch)
+            await self._flush.flushed_to(max(end, marker.end_offset))
+        except StoreDamaged as error:
+            raise Refusal(ErrorCode.READ_ONLY, str(error)) from error
+        self._batches.note(marker_of(intent.query_id, batch), marker.queue_offset, marker.physical_offset)
+        self._decided = None
+        await trio.to_thread.run_sync(self._intents.remove)
+        await self._drop(intent.query_id, intent.batch_id)
+        return batch
+
+    async def _append_marker(self, query_id: str, batch: Batch) -> PutResult:
+        host = self._store.options.host
+        record = Record(
+            SINK_TOPIC,
+            marker_of(query_id, batch),
+            queue_id=_MARKER_QUEUE,
+            born_timestamp_ms=batch.committed_ms,
+            born_host=host,
+            store_host=host,
+            properties=encode_properties({KEYS: query_id}),
+        )
+        size = len(record.body) + len(record.properties) + 256
+        return await self._appender.append_own(size, lambda: self._store.put_record(record), SINK_TOPIC)
+
+    async def _drop(self, query_id: str, batch_id: int) -> None:
+        """Drop everything that a query has staged for a batch that is committed, or for one before it."""
+        done = [file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id]
+        await trio.to_thread.run_sync(remove, self._staging.forget(done))
+
+    # -- beside everything else --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Complete a decided batch that could not be published, until cancelled."""
+        while True:
+            await self._retry.wait()
+            self._retry = trio.Event()
+            while self._decided is not None:
+                await trio.sleep(_RETRY_INTERVAL_S)
+                async with self._lock:
+                    intent = self._decided
+                    if intent is None:
+                        break
+                    try:
+                        await self._complete(intent)
+                    except Refusal as refusal:
+                        log.warning(
+                            "sink_batch_waits", **_names(intent), detail=refusal.text, hint="tried again"
+                        )
+                    else:
+                        log.info("sink_batch_completed", **_names(intent), messages=intent.messages)
+
+
+def _names(intent: Intent) -> dict[str, object]:
+    return {"query_id": intent.query_id, "batch_id": intent.batch_id}
+
+
+def _decided(intent: Intent, refusal: Refusal) -> Refusal:
+    return Refusal(
+        refusal.error,
+        f"batch {intent.batch_id} is decided, and will be published once this is over: {refusal.text}; do not write it "
+        "again under another query or key",
+    )

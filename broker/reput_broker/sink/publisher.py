@@ -1,0 +1,189 @@
+"""Publishing what is staged: append it to the log in pieces, between which everybody else gets on.
+
+A piece is a few records of one queue, appended under the put lock as a put is: it takes less than a millisecond.
+After each the event loop runs once, and rests for as long as the piece took if others put meanwhile. After each
+mebibyte the log is synced and waited for, so that no sync of others waits for much more than their own bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.processors.appender import Appender
+from reput_broker.sink.intent import Intent, QueuePlace
+from reput_broker.sink.queue_records import records_from
+from reput_broker.sink.staging_file import PlacedBlock, StagingFile
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.record_layout import I32
+from reput_protocol.record_view import record_views
+
+log = structlog.get_logger(__name__)
+
+PIECE_BYTES: Final = 64 * 1024
+SYNC_BYTES: Final = 1 << 20
+_FILE_PARTS: Final = (
+    4  # a piece takes no more than this part of a log file, so that little of the file is left blank
+)
+
+Queue = tuple[str, int]
+
+
+class Piece(NamedTuple):
+    """Records that are put together."""
+
+    data: memoryview
+    messages: int
+
+
+class Publisher:
+    """Appends the blocks of stagings.
+
+    Args:
+        store: appended to.
+        appender: takes the put lock and makes log files.
+        flush: syncs the log.
+        topics: says which topics there still are.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        appender: Appender,
+        flush: FlushCommitLogService,
+        topics: TopicConfigManager,
+    ) -> None:
+        self._store = store
+        self._appender = appender
+        self._flush = flush
+        self._topics = topics
+        self._piece_bytes = min(PIECE_BYTES, max(1, store.options.commit_log_file_size // _FILE_PARTS))
+
+    def places(self, blocks: Sequence[PlacedBlock]) -> list[QueuePlace]:
+        """Return the queues of a batch of which nothing is published yet, each with where it ends."""
+        queues = dict.fromkeys((block.topic, block.queue_id) for block in blocks)
+        return [QueuePlace(*queue, 0, self._store.max_offset_in_queue(*queue)) for queue in queues]
+
+    async def publish(self, files: Sequence[StagingFile], counts: dict[Queue, int]) -> int:
+        """Append what is not in the log yet; return where the log then ends, not synced.
+
+        Args:
+            files: the stagings of the batch, in its order.
+            counts: how many messages of each queue are in the log; kept up to date, also when this ends early.
+
+        Raises:
+            Refusal: the store takes no more now.
+            StoreDamaged: a staging does not hold what it held when the batch was decided.
+        """
+        left = dict(counts)
+        end = unsynced = 0
+        for file in files:
+            for block in await trio.to_thread.run_sync(file.blocks):
+                queue = (block.topic, block.queue_id)
+                skipped = left.get(queue, 0)
+                if skipped >= block.messages:
+                    left[queue] = skipped - block.messages
+                    continue
+                left[queue] = 0
+                data = await trio.to_thread.run_sync(file.read, block)
+                for piece in pieces_of(data, self._piece_bytes, skipped):
+                    result = await self._put(block, piece, file.born_host)
+                    counts[queue] = counts.get(queue, 0) + piece.messages
+                    if result is not None:
+                        end = max(end, result.end_offset)
+                        unsynced += len(piece.data)
+                    if unsynced >= SYNC_BYTES:
+                        await self._flush.flushed_to(end)
+                        unsynced = 0
+        return end
+
+    async def _put(self, block: PlacedBlock, piece: Piece, born_host: bytes) -> PutResult | None:
+        """Put a piece and let others go on; None if its topic has been deleted since the batch was decided."""
+        store = self._store
+        if self._topics.get(block.topic) is None:
+            log.warning(
+                "sink_topic_gone", topic=block.topic, messages=piece.messages, hint="it has been deleted"
+            )
+            return None
+
+        def put() -> PutResult:
+            return store.put_block(
+                bytearray(piece.data),
+                topic=block.topic,
+                queue_id=block.queue_id,
+                count=piece.messages,
+                born_host=born_host,
+            )
+
+        puts = store.stats.put_blocks
+        started_at = time.perf_counter()
+        result = await self._appender.append_own(len(piece.data), put, block.topic)
+        took_s = time.perf_counter() - started_at
+        await trio.lowlevel.checkpoint()
+        if store.stats.put_blocks > puts + 1:
+            await trio.sleep(took_s)
+        return result
+
+    async def count_published(self, intent: Intent, files: Sequence[StagingFile]) -> dict[Queue, int]:
+        """Return how many messages of each queue are in the log, found by their unique ids.
+
+        Those of one queue were appended in the order of the stagings, so that the ones that are there come first.
+
+        Raises:
+            StoreError: log or stagings cannot be read.
+        """
+        blocks: dict[Queue, list[tuple[StagingFile, PlacedBlock]]] = {}
+        for file in files:
+            for block in await trio.to_thread.run_sync(file.blocks):
+                blocks.setdefault((block.topic, block.queue_id), []).append((file, block))
+        counts: dict[Queue, int] = {}
+        for place in intent.queues:
+            queue = (place.topic, place.queue_id)
+            wanted = _unique_ids(blocks.get(queue, ()), place.published)
+            counts[queue] = place.published
+            expected = next(wanted, None)
+            async for record in records_from(self._store, *queue, place.look_from):
+                if expected is None:
+                    break
+                if record.unique_key == expected:
+                    counts[queue] += 1
+                    expected = next(wanted, None)
+        return counts
+
+
+def pieces_of(data: bytes, piece_bytes: int, skipped: int) -> Iterator[Piece]:
+    """Yield the records of a block, without the first `skipped`, in pieces of at most so many bytes or one record."""
+    view = memoryview(data)
+    start = position = count = 0
+    while position < len(data):
+        (size,) = I32.unpack_from(data, position)
+        position += size
+        if skipped:
+            skipped -= 1
+            start = position
+            continue
+        if count and position - start > piece_bytes:
+            yield Piece(view[start : position - size], count)
+            start, count = position - size, 0
+        count += 1
+    if count:
+        yield Piece(view[start:position], count)
+
+
+def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]], skipped: int) -> Iterator[str | None]:
+    """Yield the unique ids of staged records of one queue, in order, without the first `skipped`. Reads files."""
+    for file, block in blocks:
+        if skipped >= block.messages:
+            skipped -= block.messages
+            continue
+        views = record_views(file.read(block), check_crc=False)
+        for view in views[skipped:]:
+            yield view.unique_key
+        skipped = 0

@@ -1,0 +1,40 @@
+"""The records of a queue from an offset on, one answer of the store at a time: for starts, which look at what is
+there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import trio
+
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import TransferLimits
+from reput_broker.store.status import GetStatus
+from reput_protocol.record_view import RecordView, record_views
+
+_MESSAGES: Final = 4096
+_BYTES: Final = 1 << 20
+_UNIT_BYTES: Final = 20
+_LIMITS: Final = TransferLimits(_BYTES, _MESSAGES, _BYTES, _MESSAGES, _MESSAGES * _UNIT_BYTES)
+
+
+async def records_from(
+    store: MessageStore, topic: str, queue_id: int, offset: int
+) -> AsyncIterator[RecordView]:
+    """Yield all records of a queue from `offset` on that are dispatched.
+
+    Raises:
+        StoreError: they cannot be read.
+    """
+    while True:
+        result = store.get_message(topic, queue_id, offset, _MESSAGES, _BYTES, None, limits=_LIMITS)
+        data = b""
+        if result.status is GetStatus.FOUND:
+            with store.hold_extents(result.extents) as held:
+                data = await trio.to_thread.run_sync(held.read)
+        if result.next_begin_offset <= offset:
+            return
+        for record in record_views(data):
+            yield record
+        offset = result.next_begin_offset

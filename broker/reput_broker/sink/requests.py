@@ -1,0 +1,365 @@
+"""The requests of sinks: STAGE_RECORDS, END_STAGING, COMMIT_STAGED, ABORT_STAGED and QUERY_STAGED. All are ours.
+
+docs/protocol.md describes them. What is staged is checked as a put is, so that a commit has nothing left to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from reput_broker.config_sink import SinkConfig
+from reput_broker.counters import Counters
+from reput_broker.delivery.deduplication import unique_ids_of
+from reput_broker.processors.appender import malformed
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.sink.batches import CommittedBatches
+from reput_broker.sink.committer import Commit, Committer
+from reput_broker.sink.staging import STAGING_ID, Staging, remove
+from reput_broker.sink.staging_file import StagingFile, StagingKey
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.bodies_stage import CommitStagedBody
+from reput_protocol.buffers import Buffer
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_stage import (
+    AbortStagedHeader,
+    CommitStagedHeader,
+    CommitStagedResult,
+    EndStagingHeader,
+    QueryStagedHeader,
+    QueryStagedResult,
+    StageRecordsHeader,
+    StageRecordsResult,
+)
+from reput_protocol.errors import ErrorCode, RecordMalformed, ReputError
+from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits, check_put_block
+from reput_protocol.record_layout import BLANK_BYTES, I32
+from reput_protocol.staged_blocks import StagedBlock, staged_blocks
+
+log = structlog.get_logger(__name__)
+
+QUERY_ID_MAX: Final = 200
+_FILES_AT_ONCE: Final = 2
+_COMMITS_WAITING_MAX: Final = 256
+_UPKEEP_INTERVAL_MAX_S: Final = 60.0
+
+
+class _Waiting(NamedTuple):
+    request: Request
+    commit: Commit
+
+
+class SinkProcessor:
+    """Takes what sinks stage, and has it committed or dropped.
+
+    Args:
+        store: says what a record may be.
+        access: the door to topics.
+        counters: refusals are counted.
+        staging: the stagings there are.
+        batches: the last batch of each query.
+        committer: commits.
+        config: limits; may change while we live.
+        on_commit: called after each commit, and when queries were forgotten: the table has changed.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        access: TopicAccess,
+        counters: Counters,
+        staging: Staging,
+        batches: CommittedBatches,
+        committer: Committer,
+        config: SinkConfig,
+        on_commit: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._counters = counters
+        self._staging = staging
+        self._batches = batches
+        self._committer = committer
+        self._config = config
+        self._on_commit = on_commit
+        self._limits = BlockLimits(
+            body_bytes_max=store.options.message_bytes_max,
+            block_bytes_max=max(BLOCK_BYTES_MAX, store.options.message_bytes_max),
+        )
+        self._record_max = store.options.commit_log_file_size - BLANK_BYTES
+        self._files = trio.CapacityLimiter(_FILES_AT_ONCE)
+        self._locks: dict[str, trio.Lock] = {}
+        self._commits, self._wanted = trio.open_memory_channel[_Waiting](_COMMITS_WAITING_MAX)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.STAGE_RECORDS: self.stage,
+            RequestCode.END_STAGING: self.end,
+            RequestCode.COMMIT_STAGED: self.commit,
+            RequestCode.ABORT_STAGED: self.abort,
+            RequestCode.QUERY_STAGED: self.query,
+        }
+
+    # -- staging -----------------------------------------------------------------------------------------------
+
+    async def stage(self, request: Request) -> Response:
+        """Keep staged blocks; the same ones at the same position may come again."""
+        header = StageRecordsHeader.from_ext(request.ext)
+        key = _key(header.query_id, header.batch_id, header.partition_id, header.staging_id)
+        request.client.note_role("producer")
+        size = len(request.body)
+        if self._batches.is_committed(key.query_id, key.batch_id):
+            return _staged(request, header.position + size, kept=False)
+        self._staging.touch(key.query_id)
+        body = bytes(request.body)
+        async with self._lock(key.staging_id):
+            file = self._staging.get(key.staging_id)
+            done = self._done(file, key, header.position, size)
+            if done == size and file is not None:
+                return _staged(request, header.position + size)
+            if self._staging.bytes + size - done > self._config.staging_size_max:
+                raise Refusal(
+                    ErrorCode.QUOTA,
+                    f"{self._staging.bytes} bytes are staged, and at most {self._config.staging_size_max} may be "
+                    "(sink.staging_size_max); stage again once other batches are committed",
+                )
+            if self._store.disk_full_reason is not None:
+                raise Refusal(
+                    ErrorCode.DISK_FULL, f"{self._store.disk_full_reason}; free disk space, then stage again"
+                )
+            blocks = await self._checked(body[done:])
+            try:
+                if file is None:
+                    file = await trio.to_thread.run_sync(
+                        self._staging.create, key, request.client.born_host, limiter=self._files
+                    )
+                    self._staging.add(file)
+                await trio.to_thread.run_sync(
+                    file.append, memoryview(body)[done:], blocks, limiter=self._files
+                )
+            except FileNotFoundError as error:
+                raise Refusal(
+                    ErrorCode.NOT_FOUND,
+                    f"staging {key.staging_id} has just been dropped; run the batch again",
+                ) from error
+            except (OSError, DiskFull) as error:
+                raise Refusal(ErrorCode.DISK_FULL, f"{error}; nothing of this was staged") from error
+            self._staging.grown(file, size - done)
+            return _staged(request, header.position + size)
+
+    def _done(self, file: StagingFile | None, key: StagingKey, position: int, size: int) -> int:
+        """Return how many bytes of a request are staged already, because it comes again.
+
+        Raises:
+            Refusal: it does not continue what there is.
+        """
+        has = 0 if file is None else file.size
+        if file is not None and (file.key != key or (file.ended and position + size > has)):
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"staging {key.staging_id} is another one's, or was ended; make a new id for every attempt",
+            )
+        if not position <= has <= position + size and not position + size <= has:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"staging {key.staging_id} has {has} bytes, and these are to follow {position}: what came before is "
+                "lost; stage all of it again under a new id",
+            )
+        return min(size, has - position)
+
+    async def _checked(self, body: bytes) -> list[StagedBlock]:
+        """Return the blocks of a request after checking them as a put does, and that their topics take messages.
+
+        Raises:
+            Refusal: something is wrong with them.
+        """
+        try:
+            blocks = await trio.to_thread.run_sync(self._check, body, limiter=self._files)
+        except RecordMalformed as error:
+            raise malformed(error, self._counters) from error
+        if not blocks:
+            raise Refusal(ErrorCode.MALFORMED, "there is no block to stage; send at least one")
+        for topic, queue_id in {(block.topic, block.queue_id) for block in blocks}:
+            if self._access.writable(topic, queue_id) is None:
+                await self._access.create_on_send(topic)
+                self._access.writable(topic, queue_id)
+        return blocks
+
+    def _check(self, body: Buffer) -> list[StagedBlock]:
+        blocks = list(staged_blocks(body))
+        for block in blocks:
+            data = memoryview(body)[block.start : block.end]
+            check = check_put_block(
+                data, topic=block.topic, queue_id=block.queue_id, count=block.messages, limits=self._limits
+            )
+            unique_ids_of(data, block.topic, block.messages)
+            if block.size > self._record_max:
+                for index, position in enumerate(check.positions):
+                    (size,) = I32.unpack_from(data, position)
+                    if size > self._record_max:
+                        raise RecordMalformed(
+                            index,
+                            position,
+                            f"the record has {size} bytes, but a file of the log holds {self._record_max} "
+                            "(store.commit_log_file_size)",
+                        )
+        return blocks
+
+    async def end(self, request: Request) -> Response:
+        """Close a staging that is complete; answered once it is on the disk."""
+        header = EndStagingHeader.from_ext(request.ext)
+        if self._batches.is_committed(header.query_id, header.batch_id):
+            return _staged(request, header.position, kept=False)
+        async with self._lock(header.staging_id):
+            file = self._staging.get(header.staging_id)
+            if file is None or (file.key.query_id, file.key.batch_id) != (header.query_id, header.batch_id):
+                raise Refusal(
+                    ErrorCode.NOT_FOUND, f"staging {header.staging_id} is not there; stage all of it again"
+                )
+            has = file.size, file.messages, file.checksum
+            if has != (header.position, header.messages, header.checksum):
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT,
+                    f"staging {header.staging_id} has {has[0]} bytes, {has[1]} messages and checksum {has[2]}, not "
+                    f"{header.position}, {header.messages} and {header.checksum}; stage all of it again under a new id",
+                )
+            if not file.ended:
+                try:
+                    await trio.to_thread.run_sync(file.end, limiter=self._files)
+                except (OSError, ReputError) as error:
+                    raise Refusal(ErrorCode.DISK_FULL, f"{error}; end it again, or stage again") from error
+            self._staging.touch(header.query_id)
+            return _staged(request, header.position)
+
+    # -- batches -----------------------------------------------------------------------------------------------
+
+    def commit(self, request: Request) -> None:
+        """Have a batch committed. That goes on when the client has gone, and it may ask again."""
+        header = CommitStagedHeader.from_ext(request.ext)
+        _key(header.query_id, header.batch_id, 0)
+        parts = CommitStagedBody.from_json(request.body).parts
+        self._staging.touch(header.query_id)
+        try:
+            self._commits.send_nowait(_Waiting(request, Commit(header.query_id, header.batch_id, parts)))
+        except trio.WouldBlock:
+            raise Refusal(
+                ErrorCode.BUSY, "too many batches wait to be committed; commit again shortly"
+            ) from None
+
+    async def run(self) -> None:
+        """Commit batches until cancelled."""
+        async for request, commit in self._wanted:
+            try:
+                done = await self._committer.commit(commit)
+            except Refusal as refusal:
+                request.reply(refusal.response())
+                continue
+            except (OSError, ReputError) as error:
+                log.error(
+                    "sink_commit_failed",
+                    query_id=commit.query_id,
+                    batch_id=commit.batch_id,
+                    detail=str(error),
+                )
+                request.reply(Refusal(ErrorCode.INTERNAL, f"{error}; see the broker's log").response())
+                continue
+            self._on_commit()
+            result = CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
+            request.reply(Response(0, result.to_ext(request.header_type)))
+
+    async def abort(self, request: Request) -> Response:
+        """Drop what is staged for a batch, unless the batch is being published."""
+        header = AbortStagedHeader.from_ext(request.ext)
+        if not self._committer.is_decided(header.query_id, header.batch_id):
+            await self._remove(
+                [file for file in self._staging.of(header.query_id) if file.key.batch_id == header.batch_id]
+            )
+        return self._known(request, header.query_id)
+
+    def query(self, request: Request) -> Response:
+        """Answer what is known of a query, or how much is staged in all."""
+        return self._known(request, QueryStagedHeader.from_ext(request.ext).query_id)
+
+    def _known(self, request: Request, query_id: str | None) -> Response:
+        if query_id is None:
+            result = QueryStagedResult(len(self._staging), self._staging.bytes)
+        else:
+            files = self._staging.of(query_id)
+            last = self._batches.last(query_id)
+            result = QueryStagedResult(
+                len(files), sum(file.size for file in files), -1 if last is None else last.batch_id
+            )
+        return Response(0, result.to_ext(request.header_type))
+
+    # -- upkeep ------------------------------------------------------------------------------------------------
+
+    async def keep_up(self) -> None:
+        """Drop stagings of queries that do nothing any more, and forget queries, until cancelled."""
+        while True:
+            await trio.sleep(min(_UPKEEP_INTERVAL_MAX_S, self._config.staging_timeout / 4))
+            idle = [
+                file
+                for file in self._staging.idle(self._config.staging_timeout)
+                if not self._committer.is_decided(file.key.query_id, file.key.batch_id)
+            ]
+            if idle:
+                await self._remove(idle)
+                log.warning(
+                    "staging_timed_out",
+                    stagings=len(idle),
+                    queries=sorted({file.key.query_id for file in idle})[:5],
+                    hint="their sinks did nothing for longer than sink.staging_timeout",
+                )
+            if self._batches.forget_before(self._config.batch_ids_kept):
+                self._on_commit()
+
+    async def _remove(self, files: list[StagingFile]) -> None:
+        for staging_id in [file.key.staging_id for file in files]:
+            self._locks.pop(staging_id, None)
+        try:
+            await trio.to_thread.run_sync(remove, self._staging.forget(files))
+        except OSError as error:
+            log.warning(
+                "staging_not_removed", detail=str(error), hint="the next start finds it, and it times out"
+            )
+
+    def _lock(self, staging_id: str) -> trio.Lock:
+        """One request of a staging at a time."""
+        if len(self._locks) > 2 * len(self._staging) + _COMMITS_WAITING_MAX:
+            self._locks = {
+                name: lock
+                for name, lock in self._locks.items()
+                if lock.locked() or self._staging.get(name) is not None
+            }
+        return self._locks.setdefault(staging_id, trio.Lock())
+
+
+def _key(query_id: str, batch_id: int, partition_id: int, staging_id: str | None = None) -> StagingKey:
+    """Return the key of a staging, or of a commit, after checking it.
+
+    Raises:
+        Refusal: a part of it cannot be.
+    """
+    if not 0 < len(query_id) <= QUERY_ID_MAX or not query_id.isprintable() or " " in query_id:
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"a query id has 1 to {QUERY_ID_MAX} printable characters and no blank; {query_id[:80]!r} does not",
+        )
+    if batch_id < 0:
+        raise Refusal(ErrorCode.INVALID_ARGUMENT, f"batch id {batch_id}; batch ids begin at 0")
+    if staging_id is not None and not STAGING_ID.fullmatch(staging_id):
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"a staging id has 8 to 64 letters, digits, - or _; {staging_id[:80]!r} does not",
+        )
+    return StagingKey(query_id, batch_id, partition_id, staging_id or "")
+
+
+def _staged(request: Request, position: int, *, kept: bool = True) -> Response:
+    return Response(0, StageRecordsResult(position, kept).to_ext(request.header_type))

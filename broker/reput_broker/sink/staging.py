@@ -1,0 +1,109 @@
+"""All stagings of a broker: the directory `staging/` and what is known of the files in it.
+
+The table belongs to the event loop; what reads and writes files blocks, and says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from reput_broker.sink.staging_file import SUFFIX, StagingFile, StagingKey
+from reput_broker.store.file_io import make_directories
+
+STAGING_ID: Final = re.compile(r"[0-9A-Za-z_-]{8,64}")
+"""What a sender may call a staging: it becomes the name of a file."""
+
+
+class Staging:
+    """The stagings there are.
+
+    Args:
+        directory: `staging/` below the store's root; made when it is first needed.
+        clock_s: seconds that only go forward.
+    """
+
+    def __init__(self, directory: Path, clock_s: Callable[[], float]) -> None:
+        self.directory = directory
+        self._clock_s = clock_s
+        self._files: dict[str, StagingFile] = {}
+        self.bytes = 0
+        """Bytes of all blocks that are staged."""
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def load(self, now_s: float) -> None:
+        """Read what there is from an earlier run; it counts as used now. Blocks.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if not self.directory.is_dir():
+            return
+        for path in sorted(self.directory.glob(f"*{SUFFIX}")):
+            file = StagingFile.load(path)
+            if file is None or file.key.staging_id != path.stem:
+                path.unlink()
+                continue
+            file.last_used = now_s
+            self._files[file.key.staging_id] = file
+            self.bytes += file.size
+
+    def get(self, staging_id: str) -> StagingFile | None:
+        """Return a staging by its id, or None if there is none."""
+        return self._files.get(staging_id)
+
+    def of(self, query_id: str) -> list[StagingFile]:
+        """Return the stagings of a query."""
+        return [file for file in self._files.values() if file.key.query_id == query_id]
+
+    def create(self, key: StagingKey, born_host: bytes) -> StagingFile:
+        """Make the file of a staging. Blocks; `add` makes it known. Raises OSError, DiskFull."""
+        make_directories(self.directory)
+        return StagingFile.create(self.directory, key, born_host)
+
+    def add(self, file: StagingFile) -> None:
+        """Know a staging from now on."""
+        self._files[file.key.staging_id] = file
+        self.bytes += file.size
+        self.touch(file.key.query_id)
+
+    def grown(self, file: StagingFile, size: int) -> None:
+        """Note that so many bytes were added to a staging."""
+        if file.key.staging_id in self._files:
+            self.bytes += size
+        self.touch(file.key.query_id)
+
+    def touch(self, query_id: str) -> None:
+        """Note that a query is alive: none of its stagings is about to time out."""
+        now = self._clock_s()
+        for file in self._files.values():
+            if file.key.query_id == query_id:
+                file.last_used = now
+
+    def forget(self, files: Iterable[StagingFile]) -> list[StagingFile]:
+        """Know stagings no more; return those that were known, whose files are then to be removed (`remove`)."""
+        forgotten = []
+        for file in files:
+            if self._files.pop(file.key.staging_id, None) is not None:
+                self.bytes -= file.size
+                forgotten.append(file)
+        return forgotten
+
+    def idle(self, timeout_s: float) -> list[StagingFile]:
+        """Return the stagings whose query has done nothing for so long."""
+        since = self._clock_s() - timeout_s
+        return [file for file in self._files.values() if file.last_used < since]
+
+
+def remove(files: Iterable[StagingFile]) -> None:
+    """Remove the files of forgotten stagings. Blocks. One that is left behind is found by the next start, and idles.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
+    for file in files:
+        file.remove()

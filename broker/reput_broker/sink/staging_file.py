@@ -1,0 +1,253 @@
+"""One staging on the disk: the blocks that one attempt of a task has sent, in `staging/ID.stage`, outside the log.
+
+```text
+8s   magic "ReputST1"      u32  size of the JSON      JSON: who staged it      u32  crc of all above
+...  staged blocks (reput_protocol/staged_blocks.py)
+8s   magic "ReputEND"      q  bytes of blocks   q  messages   I  checksum   I  crc of the trailer above
+```
+
+The trailer is written, and the file synced, when the sender says that it has sent all. A file without one is what a
+kill leaves: its whole blocks are kept, for the sender may go on. Everything here blocks, and each file has one user
+at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.file_io import sync_directory, write_all
+from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
+from reput_protocol.errors import RecordMalformed
+from reput_protocol.staged_blocks import (
+    HEAD_BYTES_MAX,
+    StagedBlock,
+    add_to_checksum,
+    staged_head,
+)
+
+SUFFIX: Final = ".stage"
+_MAGIC: Final = b"ReputST1"
+_END_MAGIC: Final = b"ReputEND"
+_SIZE: Final = struct.Struct(">8sI")
+_CRC: Final = struct.Struct(">I")
+_END: Final = struct.Struct(">8sqqI")
+_END_BYTES: Final = _END.size + _CRC.size
+
+
+class StagingKey(NamedTuple):
+    """Whose staging it is."""
+
+    query_id: str
+    batch_id: int
+    partition_id: int
+    staging_id: str
+
+
+class PlacedBlock(NamedTuple):
+    """A block of a staging and where it is in the file."""
+
+    topic: str
+    queue_id: int
+    messages: int
+    crc: int
+    position: int
+    size: int
+
+
+class StagingFile:
+    """The file of one staging, and what is known of it. No descriptor is held between two calls."""
+
+    def __init__(self, path: Path, key: StagingKey, born_host: bytes, data_start: int) -> None:
+        self.path = path
+        self.key = key
+        self.born_host = born_host
+        self.data_start = data_start
+        self.size = 0
+        """Bytes of whole blocks."""
+        self.messages = 0
+        self.checksum = 0
+        self.ended = False
+        self.last_used = 0.0
+        """When its query last did anything, on the clock of whoever keeps it."""
+
+    @classmethod
+    def create(cls, directory: Path, key: StagingKey, born_host: bytes) -> StagingFile:
+        """Make the file.
+
+        Raises:
+            OSError: it cannot be made, or there is one.
+        """
+        facts = {**key._asdict(), "born_host": born_host.hex()}
+        text = json.dumps(facts).encode()
+        head = _SIZE.pack(_MAGIC, len(text)) + text
+        head += _CRC.pack(crc32(head))
+        path = directory / f"{key.staging_id}{SUFFIX}"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(fd, head, 0, path)
+        except BaseException:
+            path.unlink()
+            raise
+        finally:
+            os.close(fd)
+        return cls(path, key, born_host, len(head))
+
+    @classmethod
+    def load(cls, path: Path) -> StagingFile | None:
+        """Return what a file holds; None if not even who staged it can be read, which a kill at its beginning leaves.
+
+        A block that a kill has cut is removed.
+
+        Raises:
+            OSError: it cannot be read or cut.
+        """
+        with path.open("rb") as file:
+            front = file.read(_SIZE.size)
+            if len(front) < _SIZE.size:
+                return None
+            magic, size = _SIZE.unpack(front)
+            if magic != _MAGIC or size > path.stat().st_size:
+                return None
+            text = file.read(size)
+            seal = file.read(_CRC.size)
+            if len(seal) < _CRC.size or _CRC.unpack(seal)[0] != crc32(front + text):
+                return None
+            facts: dict[str, Any] = json.loads(text)
+            born_host = bytes.fromhex(facts.pop("born_host"))
+            found = cls(path, StagingKey(**facts), born_host, _SIZE.size + size + _CRC.size)
+        found._read_end()
+        if not found.ended:
+            os.truncate(path, found.data_start + found.size)
+        return found
+
+    def _read_end(self) -> None:
+        with self.path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            if end >= self.data_start + _END_BYTES:
+                file.seek(end - _END_BYTES)
+                trailer = file.read(_END_BYTES)
+                magic, size, messages, checksum = _END.unpack_from(trailer)
+                whole = magic == _END_MAGIC and _CRC.unpack_from(trailer, _END.size)[0] == crc32(
+                    trailer[: _END.size]
+                )
+                if whole and self.data_start + size + _END_BYTES == end:
+                    self.size, self.messages, self.checksum, self.ended = size, messages, checksum, True
+                    return
+        for block, head in self._heads(end):
+            self.size = block.position + block.size - self.data_start
+            self.messages += block.messages
+            self.checksum = crc32(head, self.checksum)
+
+    def append(self, data: Buffer, blocks: list[StagedBlock]) -> None:
+        """Add whole blocks; they survive the process then. `blocks` are those of `data`.
+
+        Raises:
+            OSError: they are not there, and neither is anything that follows what was there.
+        """
+        fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            write_all(fd, data, self.data_start + self.size, self.path)
+        finally:
+            os.close(fd)
+        self.size += len(data)
+        for block in blocks:
+            self.messages += block.messages
+            self.checksum = add_to_checksum(self.checksum, data, block)
+
+    def end(self) -> None:
+        """Write the trailer and bring the file and its name to the disk.
+
+        Raises:
+            OSError, FlushFailed: it is not there for sure.
+        """
+        trailer = _END.pack(_END_MAGIC, self.size, self.messages, self.checksum)
+        fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            at = self.data_start + self.size
+            write_all(fd, trailer + _CRC.pack(crc32(trailer)), at, self.path)
+            os.ftruncate(fd, at + _END_BYTES)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        sync_directory(self.path.parent)
+        self.ended = True
+
+    def remove(self) -> None:
+        """Remove the file, if it is there."""
+        self.path.unlink(missing_ok=True)
+
+    def _heads(self, end: int) -> Iterator[tuple[PlacedBlock, bytes]]:
+        """Yield the whole blocks before `end` with their heads; what follows the last whole one is left out."""
+        position = self.data_start
+        with self.path.open("rb") as file:
+            while position < end:
+                file.seek(position)
+                data = file.read(min(HEAD_BYTES_MAX, end - position))
+                try:
+                    found = staged_head(data, 0)
+                except RecordMalformed:
+                    return
+                if found is None or position + found.end > end:
+                    return
+                place = position + found.start
+                yield (
+                    PlacedBlock(found.topic, found.queue_id, found.messages, found.crc, place, found.size),
+                    data[: found.start],
+                )
+                position += found.end
+
+    def blocks(self) -> list[PlacedBlock]:
+        """Return all blocks and where they are, their contents unread.
+
+        Raises:
+            StoreDamaged: they are not what the trailer says.
+        """
+        found: list[PlacedBlock] = []
+        checksum = 0
+        end = self.data_start
+        for block, head in self._heads(self.data_start + self.size):
+            found.append(block)
+            checksum = crc32(head, checksum)
+            end = block.position + block.size
+        if end != self.data_start + self.size or checksum != self.checksum:
+            raise self._damaged(end, "the heads of its blocks are not those that were written")
+        return found
+
+    def read(self, block: PlacedBlock) -> bytes:
+        """Return the records of a block.
+
+        Raises:
+            StoreDamaged: they are not what was written.
+        """
+        with self.path.open("rb") as file:
+            file.seek(block.position)
+            data = file.read(block.size)
+        if len(data) != block.size or crc32(data) != block.crc:
+            raise self._damaged(block.position, "a block does not pass its checksum")
+        return data
+
+    def _damaged(self, position: int, reason: str) -> StoreDamaged:
+        return StoreDamaged(
+            self.path,
+            position,
+            reason,
+            "the batch cannot be published from it; check the disk",
+        )
+
+    def verify(self) -> list[PlacedBlock]:
+        """Return all blocks after reading all of them.
+
+        Raises:
+            StoreDamaged: something is not what was written.
+        """
+        found = self.blocks()
+        for block in found:
+            self.read(block)
+        return found

@@ -1,0 +1,318 @@
+"""Writing in bulk: blocks of records with several requests in flight, staged for a batch or put at once.
+
+For programs that write whole batches, such as the Spark sink. Every request here may be repeated: staging recognises
+what it has, and puts are for who would rather have a message twice than not at all. So a lost connection, or a broker
+that is killed and comes back, costs time and nothing else, as long as it is back before the time is up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from reput_client.backoff import Backoff
+from reput_client.connection import Connection
+from reput_client.core import Call, RequestTemplate, Waiter
+from reput_client.errors import ConnectionLost, RequestTimeout
+from reput_client.runtime import Runtime
+from reput_client.session import CONNECT_TIMEOUT_S, Session, raise_refusal
+from reput_protocol.bodies_stage import CommitStagedBody, StagedPart
+from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
+from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
+from reput_protocol.commands_send import PutMessageHeader
+from reput_protocol.commands_stage import (
+    AbortStagedHeader,
+    CommitStagedHeader,
+    CommitStagedResult,
+    EndStagingHeader,
+    QueryStagedHeader,
+    QueryStagedResult,
+    StageRecordsHeader,
+)
+from reput_protocol.errors import BrokerError
+from reput_protocol.header import HeaderType, Value
+from reput_protocol.staged_blocks import encode_staged_head
+
+WRITE_TIMEOUT_S: Final = 120.0
+WINDOW_BYTES: Final = 8 << 20
+FRAME_BYTES: Final = 1 << 20
+_MSGPACK: Final = HeaderType.MSGPACK
+_RETRY_PAUSE_S: Final = 0.05
+
+
+class StagingScope(NamedTuple):
+    """What a staging belongs to."""
+
+    query_id: str
+    batch_id: int
+    partition_id: int
+    staging_id: str
+    """Made anew for every attempt."""
+
+
+class _Sent:
+    """A request that is not answered yet."""
+
+    __slots__ = ("body", "call", "connection", "template", "waiter", "what")
+
+    def __init__(self, template: RequestTemplate, body: Buffer, what: str) -> None:
+        self.template = template
+        self.body = body
+        self.what = what
+        self.waiter = Waiter()
+        self.call: Call | None = None
+        self.connection: Connection | None = None
+
+
+class BatchWriter:
+    """Writes blocks to one broker. An async context manager; for one task at a time.
+
+    Args:
+        address: `host:port` of the broker, or several such under which it can be reached, with commas.
+        timeout_s: how long a request may go without an answer, repeats and reconnecting included.
+        window_bytes: how many bytes may be sent and not answered.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        timeout_s: float = WRITE_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        window_bytes: int = WINDOW_BYTES,
+        new_backoff: Callable[[], Backoff] = Backoff,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._session = Session(
+            address,
+            runtime,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            new_backoff=new_backoff,
+        )
+        self._window_bytes = window_bytes
+        self._window: deque[_Sent] = deque()
+        self._bytes = 0
+        self._scope: StagingScope | None = None
+        self._parts: list[Buffer] = []
+        self._parts_bytes = 0
+        self._position = self._messages = self._checksum = 0
+
+    async def __aenter__(self) -> Self:
+        """Connect, waiting for a broker that is not there yet.
+
+        Raises:
+            ConnectFailed: no broker answers at the given address in time.
+        """
+        await self._session.open(None, self._session.deadline(None))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. What is not answered may or may not have been done."""
+        self._session.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone."""
+        self._session.after_fork()
+
+    async def write_queues(self, topic: str) -> list[int] | None:
+        """Return the queues of a topic that take messages; None for a topic that is made at the first message.
+
+        Raises:
+            TopicNotFound: there is no such topic, and the broker makes none by itself.
+        """
+        route = await self._session.publish_route(topic, self._session.deadline(None))
+        return None if route.template else [queue.queue_id for queue in route.writable]
+
+    # -- staging ---------------------------------------------------------------------------------------------------
+
+    def begin(self, scope: StagingScope) -> None:
+        """Stage for `scope` from now on."""
+        self._scope = scope
+        self._parts, self._parts_bytes = [], 0
+        self._position = self._messages = self._checksum = 0
+
+    async def stage(self, topic: str, queue_id: int, count: int, block: Buffer) -> None:
+        """Stage a block of `count` records, as PutMessage takes them, with unique ids. Waits while the window is full.
+
+        Raises:
+            BrokerError: what was sent so far was refused.
+            RequestTimeout, ConnectFailed: no answer in time.
+        """
+        head = encode_staged_head(topic, queue_id, count, block)
+        self._checksum = crc32(head, self._checksum)
+        self._messages += count
+        self._parts += [head, block]
+        self._parts_bytes += len(head) + len(block)
+        if self._parts_bytes >= FRAME_BYTES:
+            await self._send_parts()
+
+    async def _send_parts(self) -> None:
+        scope = self._scope
+        assert scope is not None, "begun before"
+        ext = StageRecordsHeader(*scope, self._position).to_ext(_MSGPACK)
+        body = b"".join(self._parts)
+        self._position += self._parts_bytes
+        self._parts, self._parts_bytes = [], 0
+        await self._send(RequestCode.STAGE_RECORDS, ext, body, f"staging {scope.staging_id}")
+
+    async def end(self) -> StagedPart:
+        """Wait until all that was staged is on the broker's disk, and return what to commit it by.
+
+        Raises:
+            BrokerError, RequestTimeout, ConnectFailed: it is not.
+        """
+        scope = self._scope
+        assert scope is not None, "begun before"
+        await self.drain()
+        header = EndStagingHeader(
+            scope.query_id, scope.batch_id, scope.staging_id, self._position, self._messages, self._checksum
+        )
+        await self._ask(
+            RequestCode.END_STAGING, header.to_ext(_MSGPACK), f"end of staging {scope.staging_id}"
+        )
+        return StagedPart(scope.staging_id, self._messages, self._checksum)
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    async def commit(
+        self, query_id: str, batch_id: int, parts: Sequence[StagedPart], timeout_s: float | None = None
+    ) -> CommitStagedResult:
+        """Publish stagings as one batch and return once it is on the disk.
+
+        Raises:
+            BrokerError: refused; its text says whether the batch is decided all the same.
+            RequestTimeout, ConnectFailed: no answer in time. The same commit may be asked for again.
+        """
+        call = await self._ask(
+            RequestCode.COMMIT_STAGED,
+            CommitStagedHeader(query_id, batch_id).to_ext(_MSGPACK),
+            f"commit of batch {batch_id}",
+            CommitStagedBody(list(parts)).to_json(),
+            timeout_s,
+        )
+        return CommitStagedResult.from_ext(call.answer.ext)
+
+    async def abort(self, query_id: str, batch_id: int) -> QueryStagedResult:
+        """Drop what is staged for a batch, and return what is left of its query."""
+        call = await self._ask(
+            RequestCode.ABORT_STAGED,
+            AbortStagedHeader(query_id, batch_id).to_ext(_MSGPACK),
+            f"abort of batch {batch_id}",
+        )
+        return QueryStagedResult.from_ext(call.answer.ext)
+
+    async def staged(self, query_id: str | None = None) -> QueryStagedResult:
+        """Return what the broker knows of a query, or how much is staged in all."""
+        call = await self._ask(
+            RequestCode.QUERY_STAGED, QueryStagedHeader(query_id).to_ext(_MSGPACK), "look at what is staged"
+        )
+        return QueryStagedResult.from_ext(call.answer.ext)
+
+    async def _ask(
+        self,
+        code: RequestCode,
+        ext: dict[str, Value],
+        what: str,
+        body: Buffer = b"",
+        timeout_s: float | None = None,
+    ) -> Call:
+        deadline = self._session.deadline(timeout_s)
+        while True:
+            try:
+                return await self._session.ask_ok(code, ext, what=what, body=body, deadline=deadline)
+            except BrokerError as error:
+                if not error.retryable or self._session.runtime.now() >= deadline:
+                    raise
+            await self._session.runtime.sleep(_RETRY_PAUSE_S)
+
+    # -- puts ------------------------------------------------------------------------------------------------------
+
+    async def put(
+        self, topic: str, queue_id: int, count: int, block: Buffer, ack: AckLevel = AckLevel.FLUSHED
+    ) -> None:
+        """Put a block of `count` records, at least once: what a lost connection leaves open is put again.
+
+        Raises:
+            BrokerError: what was sent so far was refused.
+            RequestTimeout, ConnectFailed: no answer in time.
+        """
+        ext = PutMessageHeader(topic, queue_id, count, ack, None).to_ext(_MSGPACK)
+        await self._send(RequestCode.PUT_MESSAGE, ext, block, f"put to {topic}/{queue_id}")
+
+    async def drain(self) -> None:
+        """Send what is gathered and wait until everything is answered. Raises what the first refusal says."""
+        if self._parts:
+            await self._send_parts()
+        while self._window:
+            await self._take()
+
+    # -- the window ------------------------------------------------------------------------------------------------
+
+    async def _send(self, code: RequestCode, ext: dict[str, Value], body: Buffer, what: str) -> None:
+        while self._window and self._bytes + len(body) > self._window_bytes:
+            await self._take()
+        sent = _Sent(RequestTemplate(code, ext), body, what)
+        self._window.append(sent)
+        self._bytes += len(body)
+        connection = self._window[0].connection
+        if connection is None or not connection.usable():
+            connection = await self._session.open(None, self._session.deadline(None))
+        self._start(sent, connection)
+        connection.flush_now()
+
+    def _start(self, sent: _Sent, connection: Connection) -> None:
+        sent.connection = connection
+        sent.call = connection.start_template(sent.template, sent.waiter, sent.body)
+
+    async def _take(self) -> None:
+        """Wait for the oldest request; one that may be repeated is, with all behind it, until it is answered."""
+        oldest = self._window[0]
+        started_at = self._session.runtime.now()
+        deadline = self._session.deadline(None)
+        while True:
+            call = oldest.call
+            assert call is not None, "every request in the window was started"
+            if not call.done and not await self._session.pump.wait(oldest.waiter, deadline):
+                raise RequestTimeout(oldest.what, deadline - started_at)
+            if call.error is None:
+                if _is_done(call):
+                    break
+                try:
+                    raise_refusal(call)
+                except BrokerError as error:
+                    if not error.retryable or self._session.runtime.now() >= deadline:
+                        raise
+            elif not isinstance(call.error, ConnectionLost) or self._session.runtime.now() >= deadline:
+                raise call.error
+            await self._session.runtime.sleep(_RETRY_PAUSE_S)
+            await self._repeat(deadline)
+        self._window.popleft()
+        self._bytes -= len(oldest.body)
+
+    async def _repeat(self, deadline: float) -> None:
+        """Send everything in the window again, in order."""
+        for sent in self._window:
+            if sent.call is not None and sent.connection is not None and not sent.call.done:
+                sent.connection.abandon(sent.call)
+            sent.waiter = Waiter()
+        connection = await self._session.open(None, deadline)
+        for sent in self._window:
+            self._start(sent, connection)
+        connection.flush_now()
+
+
+def _is_done(call: Call) -> bool:
+    if call.put_result is not None:
+        return True
+    code = call.answer.code
+    # Stored and not synced in time is stored; who puts at least once need not put it again.
+    return code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
