@@ -28,9 +28,15 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
 
 @job
 @click.option(
-    "--archive", required=True, type=click.Path(path_type=Path), metavar="DIR", help="What `archive` has made."
+    "--archive",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="What `archive` has made.",
 )
-@click.option("--to", "target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A new archive.")
+@click.option(
+    "--to", "target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A new archive."
+)
 @click.option(
     "--by",
     type=click.Choice(["key", "id"]),
@@ -38,8 +44,12 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
     show_default=True,
     help="key: the latest message of each value of KEYS; id: the first of each unique id.",
 )
-@click.option("--drop-empty", is_flag=True, help="With --by key: leave out keys whose latest message has no body.")
-@click.option("--drop-keyless", is_flag=True, help="Leave out messages without a key, or id; else all of them are kept.")
+@click.option(
+    "--drop-empty", is_flag=True, help="With --by key: leave out keys whose latest message has no body."
+)
+@click.option(
+    "--drop-keyless", is_flag=True, help="Leave out messages without a key, or id; else all of them are kept."
+)
 def command(
     run: JobRun, archive: Path, target: Path, by: str, drop_empty: bool, drop_keyless: bool
 ) -> Outcome:
@@ -58,7 +68,9 @@ def command(
     made.check_new()
     before = sum(file.rows for file in source.files())
     with made:
-        kept = chosen(read_archive(run.spark, source.root), by, drop_empty=drop_empty, drop_keyless=drop_keyless)
+        kept = chosen(
+            read_archive(run.spark, source.root), by, drop_empty=drop_empty, drop_keyless=drop_keyless
+        )
         with run.progress("compact"):
             files = write_frame(run, kept, made)
         made.begin(ArchiveKind("compact", str(source.root)))
@@ -90,7 +102,9 @@ def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -
     order = [f.desc(name) if by == "key" else f.asc(name) for name in place]
     with_key = frame.withColumn("_key", key)
     window = Window.partitionBy("topic", "_key").orderBy(*order)
-    kept = with_key.where("_key is not null").withColumn("_rank", f.row_number().over(window)).where("_rank = 1")
+    kept = (
+        with_key.where("_key is not null").withColumn("_rank", f.row_number().over(window)).where("_rank = 1")
+    )
     if drop_empty:
         kept = kept.where(f.octet_length("body") > 0)
     kept = kept.select(*names)
@@ -104,7 +118,9 @@ def write_frame(run: JobRun, frame: DataFrame, archive: ArchiveDirectory) -> lis
     run.spark.conf.set(_TIMES, "TIMESTAMP_MICROS")  # as the job archive writes them
     try:
         columns = file_schema(()).names
-        ordered = frame.select("topic", *columns).sortWithinPartitions("topic", "brokerName", "queueId", "queueOffset")
+        ordered = frame.select("topic", *columns).sortWithinPartitions(
+            "topic", "brokerName", "queueId", "queueOffset"
+        )
         ordered.write.partitionBy("topic").option("compression", "zstd").parquet(str(written))
         files = []
         for path in sorted(written.glob("topic=*/*.parquet")):
@@ -135,7 +151,9 @@ def _entry(root: Path, path: Path) -> ArchiveFile:
 
     with pq.ParquetFile(path) as file:
         rows = file.metadata.num_rows
-        times = [pc.min_max(batch.column(0)).as_py() for batch in file.iter_batches(columns=["storeTimestamp"])]
+        times = [
+            pc.min_max(batch.column(0)).as_py() for batch in file.iter_batches(columns=["storeTimestamp"])
+        ]
     low = min((time["min"] for time in times if time["min"] is not None), default=None)
     high = max((time["max"] for time in times if time["max"] is not None), default=None)
     return ArchiveFile(

@@ -1,0 +1,142 @@
+"""`reput pipeline compact`, `replay` and `dlq`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_jobs import Run, runner
+from reput_broker.background import BackgroundBroker
+from reput_client.blocking import Admin, Message, Producer
+from reput_pipeline.archives.read import read_archive
+from store_samples import MESSAGES, fill, hashes
+from stores import FakeClock, dispatch_all, opened, put, small_options
+
+
+@pytest.fixture
+def run(spark: Any, capfd: pytest.CaptureFixture[str]) -> Run:
+    return runner(capfd)
+
+
+@pytest.fixture(scope="module")
+def archive(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from reput_pipeline.jobs.frame import run_job
+
+    path = tmp_path_factory.mktemp("archive")
+    fill(path / "store")
+    arguments = ["--path", str(path / "store"), "--to", str(path / "a"), "--batch-messages", "35"]
+    assert run_job("archive", arguments, stop_session=False) == 0
+    return path / "a"
+
+
+def bodies(spark: Any, path: Path) -> list[str]:
+    return sorted(bytes(row.body).decode() for row in read_archive(spark, path).select("body").collect())
+
+
+def test_the_latest_of_each_key_and_one_of_each_id(
+    spark: Any, run: Run, archive: Path, tmp_path: Path
+) -> None:
+    before = hashes(archive)
+    ran = run("compact", "--archive", archive, "--to", tmp_path / "k")
+    assert (ran.code, ran.result["rows"], ran.result["rows_before"]) == (0, 20, MESSAGES), ran.err
+    assert bodies(spark, tmp_path / "k") == [f"body-{number:04d}" for number in range(40, 60)]
+    ran = run("compact", "--archive", archive, "--to", tmp_path / "i", "--by", "id")
+    assert ran.result["rows"] == MESSAGES
+    found = run("find", "--archive", tmp_path / "k", "--key", "k3")
+    assert [json.loads(line)["body"] for line in found.lines] == ["body-0043"]
+    assert run("compact", "--archive", archive, "--to", tmp_path / "k").result["argument"] == "--to"
+    assert hashes(archive) == before
+
+
+def test_a_replay_is_published_once(
+    spark: Any, run: Run, archive: Path, tmp_path: Path, new_reput_broker: Callable[..., BackgroundBroker]
+) -> None:
+    broker = new_reput_broker(store={"flush": "sync"})
+    with Admin(broker.address) as admin:
+        admin.create_topic("T", queues=2)
+    assert (
+        run("replay", "--archive", archive, "--server", broker.address, "--dry-run").result["rows"]
+        == MESSAGES
+    )
+    for _ in range(2):  # as after a kill: all is sent again, and published once
+        ran = run("replay", "--archive", archive, "--server", broker.address)
+        assert (ran.code, ran.result["rows"], ran.result["batches"]) == (0, MESSAGES, 2), ran.result
+    assert run("archive", "--server", broker.address, "--topic", "T", "--to", tmp_path / "again").code == 0
+    columns = ("topic", "queueId", "queueOffset", "keys", "tags", "body", "flag", "bornTimestamp")
+    rows = [
+        sorted(
+            (*(row[name] for name in columns), sorted(row.properties.items()))
+            for row in read_archive(spark, path).collect()
+        )
+        for path in (archive, tmp_path / "again")
+    ]
+    assert rows[0] == rows[1]
+
+
+def dead_letters(root: Path) -> None:
+    """Five dead letters of a group, from two topics."""
+    clock = FakeClock()
+    store = opened(small_options(root), clock)
+    for number in range(5):
+        clock.now_ms += 1000
+        properties = {
+            "DLQ_ORIGIN_TOPIC": "orders" if number < 3 else "bills",
+            "DLQ_REASON": "attempts used up" if number % 2 else "asked for",
+            "colour": "red",
+        }
+        put(
+            store, b"dead-%d" % number, topic="%DLQ%shop", properties=properties, tag="t", keys=[f"k{number}"]
+        )
+    dispatch_all(store)
+    assert store.close()
+
+
+def test_dead_letters_are_grouped_and_chosen_ones_sent_back(
+    run: Run, tmp_path: Path, new_reput_broker: Callable[..., BackgroundBroker]
+) -> None:
+    dead_letters(tmp_path / "s")
+    ran = run("dlq", "--path", tmp_path / "s", "--group", "shop")
+    assert ran.code == 0, ran.err
+    kinds = [(row["group"], row["origin"], row["reason"], row["messages"]) for row in ran.result["groups"]]
+    assert sorted(kinds) == [
+        ("shop", "bills", "asked for", 1),
+        ("shop", "bills", "attempts used up", 1),
+        ("shop", "orders", "asked for", 2),
+        ("shop", "orders", "attempts used up", 1),
+    ]
+    broker = new_reput_broker(store={"flush": "sync"})
+    arguments = ["dlq", "--path", tmp_path / "s", "--origin", "orders", "--reason", "asked", "--replay"]
+    assert run(*arguments).result["argument"] == "--to-server"
+    assert run(*arguments, "--dry-run").result["would_send"] == 2
+    ran = run(*arguments, "--to-server", broker.address, "--rate", 1000)
+    assert (ran.code, ran.result["sent"]) == (0, 2), ran.err
+    found = run("find", "--server", broker.address, "--topic", "orders", "--text", "dead-")
+    rows = [json.loads(line) for line in found.lines]
+    assert sorted((row["body"], row["keys"], row["tags"]) for row in rows) == [
+        ("dead-0", "k0", "t"),
+        ("dead-2", "k2", "t"),
+    ]
+    assert {name for row in rows for name in row["properties"]} == {"UNIQ_KEY", "KEYS", "TAGS", "colour"}
+
+
+WRONG = [
+    (["compact", "--archive", ".", "--to", "x"], 5, None),
+    (["compact", "--archive", "A", "--to", "x", "--by", "id", "--drop-empty"], 2, "--drop-empty"),
+    (["replay", "--archive", "A", "--topic", "nobody"], 2, "--topic"),
+    (["replay", "--archive", "A", "--server", "nowhere"], 2, "--server"),
+    (["dlq", "--archive", "A", "--server", "127.0.0.1:1"], 2, "--server"),
+    (["dlq", "--archive", "A", "--dry-run"], 2, "--dry-run"),
+    (["dlq", "--archive", "A", "--rate", "0"], 2, "--rate"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "argument"), WRONG)
+def test_wrong_arguments_are_named(
+    run: Run, archive: Path, arguments: list[str], code: int, argument: str | None
+) -> None:
+    ran = run(*(str(archive) if text == "A" else text for text in arguments))
+    assert (ran.code, ran.result.get("argument")) == (code, argument), ran.result
