@@ -22,7 +22,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo bench bench-store crash faults planted filters conformance image-check lock clean
+.PHONY: help setup run test check format demo pipeline-demo bench bench-store crash faults planted filters conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -59,6 +59,9 @@ format: $(READY) ## rewrite the code as `make check` wants it
 
 demo: $(READY) ## every line of Python's standard library through a broker and back, counted
 	$(BIN)/python examples/demo.py $(ARGS)
+
+pipeline-demo: $(READY) ## the same lines on Spark: from the broker to Parquet, identifiers counted, three totals compared
+	$(BIN)/python examples/pipeline_demo.py $(ARGS)
 
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)

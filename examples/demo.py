@@ -45,7 +45,7 @@ def main() -> int:
     files = source_files(Path(sysconfig.get_path("stdlib")))
     expected = count_files(files)
     total = sum(lines for lines, _ in expected.values())
-    with _broker(arguments.server) as address, _progress() as progress:
+    with running_broker(arguments.server) as address, progress_bars() as progress:
         topic = f"{TOPIC}-{time.time_ns()}" if arguments.server else TOPIC
         with Admin(address) as admin:
             admin.create_topic(topic, queues=QUEUES)
@@ -154,7 +154,7 @@ def pull(address: str, topic: str, tags: str, task: object, progress: Progress) 
 
 
 @contextmanager
-def _broker(server: str | None) -> Iterator[str]:
+def running_broker(server: str | None) -> Iterator[str]:
     """Yield the address of the given broker, or of one that lives as long as the demo."""
     if server is not None:
         yield server
@@ -180,7 +180,8 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes], deadline_s: float = 
     return path.read_text().strip()
 
 
-def _progress() -> AbstractContextManager[Progress]:
+def progress_bars() -> AbstractContextManager[Progress]:
+    """Return bars on stderr, one for each task that is added."""
     columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True))
 

@@ -1,4 +1,4 @@
-"""`reput pipeline NAME ...`: the jobs on Spark. Each is also `python -m reput_pipeline.NAME`, and goes to spark-submit."""
+"""`reput pipeline NAME ...`: the jobs on Spark, each also `python -m reput_pipeline.NAME` and good for spark-submit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job `compact`: an archive with the latest message of every key, or with one of each unique id, as a new archive."""
+"""The job `compact`: a new archive with the latest message of every key of one, or with one of each unique id."""
 
 from __future__ import annotations
 

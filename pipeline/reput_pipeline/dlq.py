@@ -40,9 +40,31 @@ _COLUMNS = (
 )
 _SHOWN = ("group", "origin", "reason", "attempts", "messages", "first_ms", "last_ms")
 _BROKERS_OWN = frozenset(
-    "KEYS TAGS UNIQ_KEY WAIT DELAY RETRY_TOPIC RETRY_REASON RECONSUME_TIME MIN_OFFSET MAX_OFFSET MAX_RECONSUME_TIMES "
-    "CONSUME_START_TIME ORIGIN_MESSAGE_ID DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID DLQ_REASON MSG_REGION TRACE_ON "
-    "CLUSTER POP_CK TRAN_MSG PGROUP __CRC32#".split()
+    {
+        "KEYS",
+        "TAGS",
+        "UNIQ_KEY",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "RETRY_REASON",
+        "RECONSUME_TIME",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "ORIGIN_MESSAGE_ID",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "DLQ_REASON",
+        "MSG_REGION",
+        "TRACE_ON",
+        "CLUSTER",
+        "POP_CK",
+        "TRAN_MSG",
+        "PGROUP",
+        "__CRC32#",
+    }
 )
 """Properties that say what became of the message; it starts anew without them."""
 _OWN_PREFIXES = ("INNER_", "REAL_", "TIMER_")

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline_jobs import Run, runner
 from reput_broker.background import BackgroundBroker
-from reput_client.blocking import Admin, Message, Producer
+from reput_client.blocking import Admin
 from reput_pipeline.archives.read import read_archive
 from store_samples import MESSAGES, fill, hashes
 from stores import FakeClock, dispatch_all, opened, put, small_options

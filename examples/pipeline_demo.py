@@ -1,0 +1,224 @@
+"""Put Python's own standard library through the broker and through Spark, and count it in three ways.
+
+The lines of `demo.py` go to a broker. The job `archive` streams them from there to Parquet, partitioned by module; a
+streaming query counts the identifiers in them. Then lines, bytes and identifiers are counted again from the archive,
+and from the files themselves; the three totals are printed side by side, and an HTML page shows what lines there are.
+`make pipeline-demo` runs this against a broker in a temporary directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from demo import QUEUES, count_files, produce, progress_bars, read_lines, running_broker, source_files
+from reput_client.blocking import Admin
+from reput_pipeline.archives.read import read_archive
+from reput_pipeline.jobs.frame import run_job
+from reput_pipeline.report import page_of
+from reput_pipeline.reporting.figures import COLUMNS, figures_of
+from reput_pipeline.session import make_session
+from reput_pipeline.source import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC = "stdlib-lines"
+IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
+LINES_A_BATCH = 250_000
+SHOWN = 12
+
+
+class Totals(NamedTuple):
+    """What was counted in one way."""
+
+    lines: int
+    bytes: int
+    identifiers: int
+    different: int
+    most: list[tuple[str, int]]
+    """The most frequent identifiers."""
+    seconds: float
+
+
+def main() -> int:
+    """Produce, archive, count three times, compare; exit code 0 if everything is equal."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, help="use only so many files")
+    parser.add_argument(
+        "--html", type=Path, default=Path("build/pipeline-demo.html"), help="where the page goes"
+    )
+    parser.add_argument("--master", default="local[*]", help="where Spark runs")
+    arguments = parser.parse_args()
+    files = source_files(Path(sysconfig.get_path("stdlib")))[: arguments.files]
+    expected = count_files(files)
+    with tempfile.TemporaryDirectory(prefix="reput-pipeline-demo-") as name, running_broker(None) as address:
+        work = Path(name)
+        with Admin(address) as admin, progress_bars() as progress:
+            admin.create_topic(TOPIC, queues=QUEUES)
+            total = sum(lines for lines, _ in expected.values())
+            produce(address, TOPIC, files, "flushed", progress.add_task("produce", total=total), progress)
+        spark = make_session("pipeline-demo", master=arguments.master, conf={"spark.log.level": "ERROR"})
+        try:
+            archive = [
+                "--server",
+                address,
+                "--topic",
+                TOPIC,
+                "--to",
+                str(work / "archive"),
+                "--partition-by",
+                "tags",
+            ]
+            archive += ["--batch-messages", str(LINES_A_BATCH)]
+            if code := run_job("archive", archive, stop_session=False):
+                return code
+            totals = {
+                "stream": from_stream(spark, address, work / "checkpoint"),
+                "archive": from_archive(spark, work / "archive"),
+                "files": from_files(files),
+            }
+            by_module = modules_of(spark, work / "archive")
+            write_page(spark, work / "archive", totals, arguments.html)
+        finally:
+            spark.stop()
+    equal = all(total[:-1] == totals["files"][:-1] for total in totals.values()) and by_module == expected
+    print_totals(totals)
+    print(f"{len(files)} files, {len(by_module)} modules; the page is {arguments.html}")
+    print("equal" if equal else "NOT EQUAL")
+    return 0 if equal else 1
+
+
+def identifiers(lines: DataFrame) -> DataFrame:
+    """Return the identifiers in bodies, one row each, with how many lines and bytes they are from."""
+    from pyspark.sql import functions as f
+
+    found = f.regexp_extract_all(f.col("body").cast("string"), f.lit(IDENTIFIER), 0)
+    # A line without any identifier counts as a line, too: it comes as an empty one.
+    marked = lines.select(
+        f.concat(f.array(f.lit("")), found).alias("names"), f.octet_length("body").alias("size")
+    )
+    return marked.select(f.explode("names").alias("name"), f.expr("if(name = '', size, 0)").alias("size"))
+
+
+def counted(names: DataFrame) -> DataFrame:
+    """Count identifiers; the empty one stands for lines, and has their bytes."""
+    from pyspark.sql import functions as f
+
+    return names.groupBy("name").agg(f.count("*").alias("times"), f.sum("size").alias("size"))
+
+
+def totals_of(counts: Iterable[tuple[str, int, int]], seconds: float) -> Totals:
+    """Add up what was counted of each identifier."""
+    lines = size = 0
+    found: Counter[str] = Counter()
+    for name, times, bytes_ in counts:
+        if name:
+            found[name] = times
+        else:
+            lines, size = times, bytes_
+    most = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:SHOWN]
+    return Totals(lines, size, found.total(), len(found), most, seconds)
+
+
+def from_stream(spark: SparkSession, address: str, checkpoint: Path) -> Totals:
+    """Count in a streaming aggregate, straight from the broker."""
+    started_at = time.monotonic()
+    register(spark)
+    options = {"nameServer": address, "subscribe": TOPIC, "startingOffsets": "earliest", "select": "body"}
+    lines = (
+        spark.readStream.format("reput").options(**options, maxOffsetsPerTrigger=str(LINES_A_BATCH)).load()
+    )
+    query = (
+        counted(identifiers(lines))
+        .writeStream.outputMode("complete")
+        .format("memory")
+        .queryName("identifiers")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = spark.table("identifiers").collect()
+    return totals_of(((row.name, row.times, row["size"]) for row in rows), time.monotonic() - started_at)
+
+
+def from_archive(spark: SparkSession, archive: Path) -> Totals:
+    """Count what was archived."""
+    started_at = time.monotonic()
+    rows = counted(identifiers(read_archive(spark, archive).select("body"))).collect()
+    return totals_of(((row.name, row.times, row["size"]) for row in rows), time.monotonic() - started_at)
+
+
+def from_files(files: Iterable[Path]) -> Totals:
+    """Count in the files themselves, without broker and Spark."""
+    started_at = time.monotonic()
+    pattern = re.compile(IDENTIFIER.encode())
+    found: Counter[bytes] = Counter()
+    lines = size = 0
+    for path in files:
+        for _, line in read_lines(path):
+            lines, size = lines + 1, size + len(line)
+            found.update(pattern.findall(line))
+    counts = [("", lines, size), *((name.decode(), times, 0) for name, times in found.items())]
+    return totals_of(counts, time.monotonic() - started_at)
+
+
+def modules_of(spark: SparkSession, archive: Path) -> dict[str, tuple[int, int]]:
+    """Return lines and bytes of every module, from the archive."""
+    from pyspark.sql import functions as f
+
+    rows = (
+        read_archive(spark, archive)
+        .groupBy("tags")
+        .agg(f.count("*"), f.sum(f.octet_length("body")))
+        .collect()
+    )
+    return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def write_page(spark: SparkSession, archive: Path, totals: dict[str, Totals], html: Path) -> None:
+    """Write the report on the archive, with the totals."""
+    figures = figures_of(read_archive(spark, archive).select(*COLUMNS), top=25)
+    page = page_of(
+        figures, "the standard library's lines", "Python's standard library, through broker and Spark"
+    )
+    page.heading("Three totals")
+    page.table(["counted from", *_ROWS], [[name, *total[:4]] for name, total in totals.items()])
+    page.heading("Most frequent identifiers", 3)
+    page.bars("identifiers", [(name, float(times)) for name, times in totals["stream"].most])
+    html.parent.mkdir(parents=True, exist_ok=True)
+    html.write_text(page.html(), encoding="utf-8")
+
+
+_ROWS = ("lines", "bytes", "identifiers", "different ones")
+
+
+def print_totals(totals: dict[str, Totals]) -> None:
+    """Print the totals side by side."""
+    table = Table("", *totals, "")
+    for at, name in enumerate(_ROWS):
+        values = [total[at] for total in totals.values()]
+        table.add_row(name, *map(str, values), "=" if len(set(values)) == 1 else "DIFFERS")
+    for place in range(min(5, *(len(total.most) for total in totals.values()))):
+        pairs = [total.most[place] for total in totals.values()]
+        table.add_row(
+            pairs[0][0], *(str(times) for _, times in pairs), "=" if len(set(pairs)) == 1 else "DIFFERS"
+        )
+    table.add_row("seconds", *(f"{total.seconds:.1f}" for total in totals.values()), "")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
