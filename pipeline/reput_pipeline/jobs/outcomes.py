@@ -133,6 +133,9 @@ def _argument_of(error: click.ClickException) -> str | None:
     name = getattr(error, "option_name", None)  # NoSuchOption, BadOptionUsage
     if isinstance(name, str):
         return name
+    hint = getattr(error, "param_hint", None)
+    if isinstance(hint, str):
+        return hint
     param = getattr(error, "param", None)
     if isinstance(param, click.Option):
         return max(param.opts, key=len)

@@ -1,0 +1,128 @@
+"""Archives without Spark: names, plans, manifests, and the writing of ranges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from reput_pipeline.archives.columns import read_schema
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
+from reput_pipeline.archives.names import NULL_VALUE, file_path, is_data_file, partition_name
+from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
+from reput_pipeline.archives.write import ArchiveTask, write_task
+from reput_pipeline.errors import DataLost, NotAnArchive, TooManyPartitions
+from reput_pipeline.options import SourceOptions, parse_source_options
+from reput_pipeline.places import QueueKey
+from reput_pipeline.ranges import QueueRange
+from store_samples import MESSAGES, fill
+
+QUEUE = QueueKey("T", "", 0)
+
+
+def options_of(root: Path, **more: str) -> SourceOptions:
+    return parse_source_options({"path": str(root), "subscribe": "T", **more}, streaming=False)
+
+
+def test_names_are_those_that_spark_understands() -> None:
+    part = QueueRange(QueueKey("%RETRY%g", "broker-a", 3), 5, 12)
+    assert file_path(part, {"tags": "a/b=c", "date": None}).as_posix() == (
+        f"topic=%25RETRY%25g/tags=a%2Fb%3Dc/date={NULL_VALUE}/broker-a-3-{5:020d}-{12:020d}.parquet"
+    )
+    assert partition_name("tags", "") == f"tags={NULL_VALUE}"
+    assert is_data_file(file_path(part, {}).name)
+    assert is_data_file(f"0-{0:020d}-{1:020d}.parquet")
+    assert not is_data_file("part-00000-abc.snappy.parquet")
+
+
+def test_a_plan_without_a_manifest_is_an_unfinished_batch(tmp_path: Path) -> None:
+    archive = ArchiveDirectory(tmp_path / "a")
+    with pytest.raises(NotAnArchive, match="is no archive"):
+        archive.existing()
+    with archive:
+        archive.begin(ArchiveKind("archive", "broker", ("tags",)))
+        batch = archive.plan([[QueueRange(QUEUE, 0, 7)], [QueueRange(QUEUE, 7, 9)]])
+        assert archive.unfinished() == batch
+        assert archive.ends() == {}
+        file = ArchiveFile("topic=T/x.parquet", "T", 9, 100, 1, 2)
+        archive.complete(batch, [file])
+        assert archive.unfinished() is None
+        assert (archive.ends(), archive.files(), archive.next_number()) == ({QUEUE: 9}, [file], 1)
+        with pytest.raises(NotAnArchive, match="another job writes"), ArchiveDirectory(tmp_path / "a"):
+            pass
+    assert ArchiveDirectory(tmp_path / "a").existing().partition_by == ("tags",)
+
+
+def test_only_strays_of_our_own_are_removed(tmp_path: Path) -> None:
+    archive = ArchiveDirectory(tmp_path)
+    names = [
+        f"topic=T/0-{0:020d}-{1:020d}.parquet",
+        f"topic=T/0-{1:020d}-{2:020d}.parquet",
+        f"topic=T/tags=a/.0-{1:020d}-{2:020d}.parquet.ab12",
+        "topic=T/mine.parquet",
+        "notes.txt",
+    ]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with archive:
+        archive.begin(ArchiveKind("archive", "broker"))
+        archive.complete(archive.plan([]), [ArchiveFile(names[0], "T", 1, 1, 1, 1)])
+        assert sorted(archive.remove_strays()) == sorted(names[1:3])
+    assert [(tmp_path / name).exists() for name in names] == [True, False, False, True, True]
+
+
+def test_a_directory_with_something_else_is_no_place_for_an_archive(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(NotAnArchive, match="holds something that is no archive"):
+        ArchiveDirectory(tmp_path).check_new()
+
+
+def test_batches_cover_each_message_once(tmp_path: Path) -> None:
+    fill(tmp_path / "s")
+    options = options_of(tmp_path / "s")
+    done: dict[QueueKey, int] = {}
+    seen: list[tuple[int, int]] = []
+    with catalog_of(options) as catalog:
+        while True:
+            start, end = open_ranges(catalog, options, done)
+            tasks = next_tasks(start, end, most=13, file_messages=4, parts=3)
+            if not tasks:
+                break
+            for part in (part for task in tasks for part in task):
+                assert part.size <= 4
+                seen += [(part.queue.queue_id, number) for number in range(part.start, part.end)]
+                done[part.queue] = part.end
+        assert sorted(seen) == sorted((queue, number) for queue in (0, 1) for number in range(MESSAGES // 2))
+        with pytest.raises(DataLost, match="it was made anew"):
+            open_ranges(catalog, options, {QUEUE: MESSAGES})
+
+
+def task_of(tmp_path: Path, *partition_by: str) -> ArchiveTask:
+    ranges = (QueueRange(QUEUE, 3, 20), QueueRange(QueueKey("T", "", 1), 0, 2))
+    return ArchiveTask(str(tmp_path / "a"), ranges, options_of(tmp_path / "s"), {}, partition_by, "zstd")
+
+
+def test_the_files_of_a_range_hold_it_and_nothing_else(tmp_path: Path) -> None:
+    fill(tmp_path / "s")
+    for _ in range(2):  # again writes the same
+        whole, small = write_task(task_of(tmp_path))
+        table = pq.ParquetFile(tmp_path / "a" / whole.path).read()
+        assert table.schema.equals(read_schema())
+        assert table["queueOffset"].to_pylist() == list(range(3, 20))
+        assert (whole.rows, small.rows) == (17, 2)
+        assert whole.first_ms == table["storeTimestamp"][0].as_py().timestamp() * 1000
+    by_tag = list(write_task(task_of(tmp_path, "tags")))
+    assert sum(file.rows for file in by_tag) == 19
+    assert by_tag[0].path == f"topic=T/tags=tag0/0-{3:020d}-{20:020d}.parquet"
+    assert "tags" not in pq.ParquetFile(tmp_path / "a" / by_tag[0].path).schema_arrow.names
+    assert not list((tmp_path / "a").rglob(".*"))
+
+
+def test_too_many_partitions_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "s")
+    monkeypatch.setattr("reput_pipeline.archives.write._FILES_MAX", 2)
+    with pytest.raises(TooManyPartitions, match="--partition-by tags makes more than 2 directories"):
+        list(write_task(task_of(tmp_path, "tags")))
+    assert [path for path in (tmp_path / "a").rglob("*") if path.is_file()] == []

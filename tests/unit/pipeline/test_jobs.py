@@ -1,0 +1,93 @@
+"""The frame of the jobs without Spark: arguments, outcomes, the last line, tables and pages."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.main import root
+from reput_pipeline.errors import DamagedStore, NotAStore
+from reput_pipeline.jobs import JOBS
+from reput_pipeline.jobs.frame import run_job
+from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, Exit, failure_of
+from reput_pipeline.jobs.tables import table_lines
+from reput_pipeline.known_options import OptionError
+from reput_pipeline.reporting.page import Page, merged
+
+
+def test_exit_codes_are_those_of_every_command() -> None:
+    assert [int(code) for code in Exit] == [int(code) for code in ExitCode]
+    assert set(STATUS) == set(Exit)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_has_help_and_names_a_wrong_argument(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_job(name, ["--help"]) == 0
+    assert f"Usage: reput pipeline {name}" in capsys.readouterr().out
+    assert run_job(name, ["--sideways", "1"]) == Exit.USAGE
+    captured = capsys.readouterr()
+    result = json.loads(captured.out.splitlines()[-1])
+    assert (result["job"], result["status"], result["argument"]) == (name, "usage", "--sideways")
+    assert "No such option" in captured.err
+    assert run_job(name, ["--conf", "nonsense", "--help"]) == 0
+
+
+def test_the_command_line_has_all_jobs_and_guesses() -> None:
+    runner = CliRunner()
+    listed = runner.invoke(root, ["pipeline", "--help"]).output
+    assert all(name in listed for name in JOBS)
+    assert "Did you mean 'archive'?" in runner.invoke(root, ["pipeline", "archiv"]).output
+    assert "--partition-by" in runner.invoke(root, ["pipeline", "archive", "--help"]).output
+
+
+REMOTE = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "tasks.py", line 30, in read_task
+reput_pipeline.errors.DamagedStore: /s/commitlog/0 at byte 17: BODYCRC is 1
+"""
+
+
+class PythonException(Exception):
+    """As PySpark calls it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text", "argument"),
+    [
+        (OptionError("subscribe", "is empty"), Exit.USAGE, "--topic: is empty", "--topic"),
+        (OptionError("minPartitions", "is 0"), Exit.USAGE, "is 0", "--option minPartitions"),
+        (ArgumentError("--to", "is bad"), Exit.USAGE, "--to: is bad", "--to"),
+        (click.NoSuchOption("--x"), Exit.USAGE, "No such option", "--x"),
+        (NotAStore("/x", "there is none"), Exit.NOT_FOUND, "/x is not a store", None),
+        (DamagedStore("/x at byte", 3, "bad"), Exit.FINDINGS, "/x at byte 3: bad", None),
+        (PythonException(REMOTE), Exit.FINDINGS, "/s/commitlog/0 at byte 17: BODYCRC is 1", None),
+        (PythonException("Traceback\nValueError: no"), Exit.FAILED, "ValueError: no", None),
+        (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted", None),
+    ],
+)
+def test_what_an_error_means(error: BaseException, code: Exit, text: str, argument: str | None) -> None:
+    failure = failure_of(error)
+    assert failure.code is code
+    assert text in failure.text
+    assert failure.argument == argument
+
+
+def test_a_table_for_people() -> None:
+    lines = table_lines(("topic", "n"), [["a\x1b[2J", 5], ["longer name", 12]])
+    assert lines == ["TOPIC         N", "a\\x1b[2J      5", "longer name  12"]
+
+
+def test_a_page_escapes_and_loads_nothing() -> None:
+    page = Page("<t>", "where")
+    page.table(["k", "n"], [["<script>", 1234567]])
+    page.bars("b", [(str(number), float(number)) for number in range(5000)])
+    text = page.html()
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert text.count("<rect") <= 400
+    assert sum(value for _, value in merged([("a", 1.0)] * 5000)) == 5000
+    assert "default-src 'none'" in text
