@@ -17,6 +17,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY broker broker
 COPY client client
+COPY pipeline pipeline
 COPY cli cli
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/build/bin/pip --python /opt/reput/bin/python install --no-deps --no-index /wheels/*.whl

@@ -15,6 +15,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ class Bench:
         print(f"\n{'offline, partitions':26}{'rows/s':>12}{'rows per CPU s':>16}")
         for parts in (1, 2, 4):
             pairs = [
-                self.run(lambda parts=parts: self.frame(**self.offline, minPartitions=str(parts)))
+                self.run(partial(self.frame, **self.offline, minPartitions=str(parts)))
                 for _ in range(self.rounds)
             ]
             wall, cpu = (statistics.median(column) for column in zip(*pairs, strict=True))
@@ -173,7 +174,7 @@ class Bench:
         """Return how long each of some micro-batches took, in ms, the first ones left out."""
         query = reader.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
         until = time.monotonic() + 60
-        while (query.isActive and query.lastProgress is None) or query.lastProgress["batchId"] < 25:
+        while query.lastProgress is None or query.lastProgress["batchId"] < 25:
             if time.monotonic() > until:
                 break
             time.sleep(0.1)
@@ -201,7 +202,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 def is_python(pid: int) -> bool:
     """Whether a process runs Python."""
-    return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
 
 
 def rss_anon_mib(pid: int) -> float:

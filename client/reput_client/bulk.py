@@ -78,7 +78,7 @@ class BulkReader:
             new_backoff=new_backoff,
         )
         self._offsets = OffsetRequests(self._session)
-        self._ahead: tuple[Mapping[str, Value], Connection, Call] | None = None
+        self._ahead: dict[tuple[str, int], tuple[Mapping[str, Value], Connection, Call]] = {}
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -100,7 +100,7 @@ class BulkReader:
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone."""
-        self._ahead = None
+        self._ahead = {}
         self._session.after_fork()
 
     # -- what there is ---------------------------------------------------------------------------------------------
@@ -174,18 +174,12 @@ class BulkReader:
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
         """
         deadline = self._session.deadline(None)
-
-        def ext(start: int) -> dict[str, Value]:
-            subscription = None if tags == "*" else tags
-            return FetchRecordsHeader(topic, queue_id, start, end, max_bytes, subscription).to_ext(_MSGPACK)
-
-        call = await self._take_ahead(ext(start), deadline)
+        queue = (topic, queue_id)
+        ext = _ext(topic, queue_id, start, end, max_bytes, tags)
+        call = await self._take_ahead(queue, ext, deadline)
         if call is None:
             call = await self._session.ask(
-                RequestCode.FETCH_RECORDS,
-                ext(start),
-                what=f"fetch from {topic}/{queue_id}",
-                deadline=deadline,
+                RequestCode.FETCH_RECORDS, ext, what=f"fetch from {topic}/{queue_id}", deadline=deadline
             )
         header = call.answer
         if header.code not in _ANSWERS:
@@ -193,21 +187,49 @@ class BulkReader:
         result = FetchRecordsResult.from_ext(header.ext)
         moved = header.code == ResponseCode.PULL_OFFSET_MOVED
         if not moved and start < result.next_offset < min(end, result.max_offset):
-            await self._ask_ahead(ext(result.next_offset), deadline)
+            await self._ask_ahead(
+                queue, _ext(topic, queue_id, result.next_offset, end, max_bytes, tags), deadline
+            )
         return FetchedBlock(call.body, result.next_offset, result.min_offset, result.max_offset, moved)
 
-    async def _ask_ahead(self, ext: Mapping[str, Value], deadline: float) -> None:
+    async def prefetch(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        tags: str = "*",
+    ) -> None:
+        """Ask for what a `fetch` with the same arguments will want, without waiting; one request for each queue.
+
+        Raises:
+            ConnectFailed: there is no connection, and none can be made in time.
+        """
+        ext = _ext(topic, queue_id, start, end, max_bytes, tags)
+        await self._ask_ahead((topic, queue_id), ext, self._session.deadline(None))
+
+    async def _ask_ahead(self, queue: tuple[str, int], ext: Mapping[str, Value], deadline: float) -> None:
+        self._drop_ahead(queue)
         connection = await self._session.open(None, deadline)
         call = connection.start(RequestCode.FETCH_RECORDS, ext, Waiter())
         connection.flush_now()
-        self._ahead = (ext, connection, call)
+        self._ahead[queue] = (ext, connection, call)
 
-    async def _take_ahead(self, ext: Mapping[str, Value], deadline: float) -> Call | None:
+    def _drop_ahead(self, queue: tuple[str, int]) -> None:
+        if queue in self._ahead:
+            _, connection, call = self._ahead.pop(queue)
+            if not call.done:
+                connection.abandon(call)
+
+    async def _take_ahead(
+        self, queue: tuple[str, int], ext: Mapping[str, Value], deadline: float
+    ) -> Call | None:
         """Return the answered request for `ext` that was made ahead; None if there is none, or it failed."""
-        if self._ahead is None:
+        if queue not in self._ahead:
             return None
-        asked, connection, call = self._ahead
-        self._ahead = None
+        asked, connection, call = self._ahead.pop(queue)
         try:
             if asked == ext:
                 await self._session.pump.wait(call.waiter, deadline)
@@ -215,3 +237,8 @@ class BulkReader:
             if not call.done:
                 connection.abandon(call)
         return call if call.done and call.error is None and asked == ext else None
+
+
+def _ext(topic: str, queue_id: int, start: int, end: int, max_bytes: int, tags: str) -> dict[str, Value]:
+    subscription = None if tags == "*" else tags
+    return FetchRecordsHeader(topic, queue_id, start, end, max_bytes, subscription).to_ext(_MSGPACK)

@@ -22,6 +22,8 @@ from reput_protocol.columns import BoolArray, IntArray, RecordColumns, chain, ga
 
 _BATCH_BYTES: Final = 4 << 20
 """Blocks are collected up to this size before they are decoded: larger batches cost less per message."""
+_AHEAD: Final = 4
+"""How many queues are asked for their first block at a time."""
 
 
 class _Block(NamedTuple):
@@ -63,7 +65,11 @@ class LiveReading:
         try:
             waiting: list[_Block] = []
             size = 0
-            for part in ranges:
+            for number, part in enumerate(ranges):
+                # What the next queues begin with comes while this one is read: with few messages of many queues, as in
+                # a small micro-batch, waiting for each in turn would take most of the time.
+                for coming in ranges[number + _AHEAD - 1 :][:1] if number else ranges[:_AHEAD]:
+                    self._prefetch(coming)
                 for block in self._blocks(part):
                     if waiting and (block.queue.broker != waiting[0].queue.broker or size >= _BATCH_BYTES):
                         yield from self._decoded(waiting)
@@ -82,6 +88,12 @@ class LiveReading:
         if reader is None:
             reader = self._readers[broker] = connect(self._addresses[broker], self._options)
         return reader
+
+    def _prefetch(self, part: QueueRange) -> None:
+        queue, start, end = part
+        reader = self._reader(queue.broker)
+        tags = self._options.sub_expression
+        repeated(self._options, reader.prefetch, queue.topic, queue.queue_id, start, end, tags=tags)
 
     def _blocks(self, part: QueueRange) -> Iterator[_Block]:
         queue, start, end = part

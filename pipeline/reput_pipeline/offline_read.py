@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reput_broker.store.consume_queue_ext_unit import MAX_ADDRESS
 from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, Units
@@ -22,7 +23,8 @@ from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
-from reput_pipeline.gathering import BUFFER_BYTES_MAX
+from reput_pipeline.gathering import BUFFER_BYTES_MAX, gather_slices
+from reput_pipeline.log_order import Window, windows
 from reput_pipeline.matching import has_topic
 from reput_pipeline.narrowing import Narrowing
 from reput_pipeline.notes import note
@@ -30,13 +32,14 @@ from reput_pipeline.offline_plan import (
     PlacesPartition,
     QueuePartition,
     SegmentPartition,
-    Stretch,
+    WantedRange,
 )
 from reput_pipeline.offline_store import directory_of
 from reput_pipeline.options import SourceOptions
 from reput_pipeline.places import QueueKey
 from reput_pipeline.ranges import QueueRange
 from reput_pipeline.wanted_records import WantedRecords
+from reput_protocol.buffers import Buffer
 from reput_protocol.columns import BoolArray, IntArray, RecordColumns, gather
 from reput_protocol.filters import TagFilter
 from reput_protocol.hashing import tags_code
@@ -62,6 +65,7 @@ class DirectoryReading:
         self._options = options
         self._root = directory_of(options.path)
         self._log: Stream = read_stream((self._root / "commitlog",))
+        self._queues = standing_for(self._root / "consumequeue")
         self._files = OpenFiles()
         self._mapped: dict[Path, memoryview] = {}
         self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
@@ -85,10 +89,8 @@ class DirectoryReading:
 
     def queues(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges of queues, each queue in order."""
-        queues = standing_for(self._root / "consumequeue")
         for part in partition.ranges:
-            directory = queues / part.queue.topic / str(part.queue.queue_id)
-            units = UnitFiles(read_stream((directory,)), self._files)
+            units = self._unit_files(part)
             for start in range(part.start, part.end, BATCH_ROWS):
                 count = min(BATCH_ROWS, part.end - start)
                 yield from self._units(part, start, units.read(start, count), units)
@@ -116,7 +118,12 @@ class DirectoryReading:
                     yield from self._records(part.queue, file, numbers[rows], place[rows], size[rows])
 
     def _live(
-        self, part: QueueRange, numbers: IntArray, place: IntArray, size: IntArray, files: UnitFiles
+        self,
+        part: QueueRange | WantedRange,
+        numbers: IntArray,
+        place: IntArray,
+        size: IntArray,
+        files: UnitFiles,
     ) -> BoolArray:
         """Which units lead into the log; the others are expired, or damage."""
         live: BoolArray = (
@@ -142,26 +149,53 @@ class DirectoryReading:
     def _records(
         self, queue: QueueKey, file: StreamFile, numbers: IntArray, place: IntArray, size: IntArray
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one file that units point to."""
+        """Yield the records of one file that units of one queue point to."""
         buffer = self._map(file, queue)
         if buffer is None:
             return
-        at = place - file.start
-        inside = at + size <= min(len(buffer), file.size)
+        owner = np.zeros(len(place), np.int64)
+        yield from self._checked(
+            buffer, file, file.start, Window(place, size, numbers, owner), _Owners([queue])
+        )
+
+    def _checked(
+        self,
+        buffer: Buffer,
+        file: StreamFile,
+        base: int,
+        units: Window,
+        owners: _Owners,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records that units point to, each if it is the very one that the unit means.
+
+        Args:
+            buffer: bytes of the file.
+            file: named where damage is found.
+            base: log offset of the buffer's first byte.
+            units: of what the records have to be.
+            owners: the queues that the units are of.
+        """
+        at, number, of = units.place - base, units.number, units.owner
+        inside = at + units.size <= len(buffer)
         sizes = np.zeros(len(at), np.int64)
-        sizes[inside] = np.ndarray((len(buffer) - 3,), ">i4", buffer, 0, (1,))[at[inside]]
-        fits = inside & (sizes == size)
-        columns, sound = gather(buffer, at[fits])
+        sizes[inside] = np.ndarray((max(0, len(buffer) - 3),), ">i4", buffer, 0, (1,))[at[inside]]
+        good: BoolArray = inside & (sizes == units.size)
+        columns, sound = gather(buffer, at if good.all() else at[good])
+        if len(columns) < len(at):
+            units = Window(*(column[good] for column in units))
         head = columns.head
-        sound &= (head["physical_offset"] == place[fits]) & (head["queue_offset"] == numbers[fits])
-        sound &= (head["queue_id"] == queue.queue_id) & has_topic(columns, sound, queue.topic)
-        good = fits.copy()
-        good[fits] = sound
-        for row in np.flatnonzero(~good).tolist():
-            reason = f"message {int(numbers[row])} of {queue} should lie here, and its record does not"
-            self._damage(str(file.path), int(at[row]), reason)
+        sound &= (head["physical_offset"] == units.place) & (head["queue_offset"] == units.number)
+        sound &= head["queue_id"] == owners.queue_ids[units.owner]
+        sound &= owners.have_topics(columns, sound, units.owner)
+        good[good] = sound
+        if not good.all():
+            for row in np.flatnonzero(~good).tolist():
+                queue = owners.queues[int(of[row])]
+                reason = f"message {int(number[row])} of {queue} should lie here, and its record does not"
+                self._damage(str(file.path), base + int(at[row]) - file.start, reason)
+            columns = columns.take(sound)
         self._file = file
-        batch = self._maker.make(columns if sound.all() else columns.take(sound), "")
+        batch = self._maker.make(columns, "")
         if batch is not None:
             yield batch
 
@@ -183,40 +217,30 @@ class DirectoryReading:
 
     def segments(self, partition: SegmentPartition) -> Iterator[pa.RecordBatch]:
         """Yield the wanted messages of stretches of the log, in the order of the log."""
-        wanted = WantedRecords(partition.wanted)
+        owners = _Owners([part.queue for part in partition.wanted])
         for stretch in partition.stretches:
-            yield from self._stretch(stretch, wanted)
+            file = self._log.find(stretch.start)
+            if file is None:
+                self._lost("of the log", f"offset {stretch.start} was deleted while the query ran")
+                continue
+            try:
+                fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._lost("of the log", f"{file.path} was deleted while the query ran")
+                continue
+            try:
+                for window in windows(partition.wanted, *stretch, self._unit_files, self._live):
+                    for units in _pieces(window):
+                        start = int(units.place[0])
+                        end = int(units.place[-1] + units.size[-1])
+                        data = os.pread(fd, end - start, start - file.start)
+                        yield from self._checked(data, file, start, units, owners)
+            finally:
+                os.close(fd)
 
-    def _stretch(
-        self, stretch: Stretch, wanted: WantedRecords, chunk_bytes: int = _CHUNK_BYTES
-    ) -> Iterator[pa.RecordBatch]:
-        file = self._log.find(stretch.start)
-        if file is None:
-            self._lost("of the log", f"offset {stretch.start} was deleted while the query ran")
-            return
-        alone = Stream(self._log.directories, [file], self._log.file_size)
-        try:
-            for part in read_log(alone, from_position=stretch.start - file.start, chunk_bytes=chunk_bytes):
-                if isinstance(part, LogBatch):
-                    self._file = file
-                    yield from self._log_batch(part, stretch, wanted)
-                elif isinstance(part, Damage) and part.offset < stretch.end:
-                    self._damage(str(file.path), part.position, part.reason)
-                if isinstance(part, (LogBatch, Damage)) and _end_of(part) >= stretch.end:
-                    return
-        except FileNotFoundError:
-            self._lost("of the log", f"{file.path} was deleted while the query ran")
-
-    def _log_batch(self, part: LogBatch, stretch: Stretch, wanted: WantedRecords) -> Iterator[pa.RecordBatch]:
-        columns = part.columns
-        rows = wanted.rows(columns, part.offset, stretch.end)
-        if len(rows) < len(columns):
-            columns = columns.take(rows)
-        for low in range(0, len(columns), LOG_BATCH_ROWS):
-            whole = len(columns) <= LOG_BATCH_ROWS
-            batch = self._maker.make(columns if whole else columns.take(slice(low, low + LOG_BATCH_ROWS)), "")
-            if batch is not None:
-                yield batch
+    def _unit_files(self, part: WantedRange | QueueRange) -> UnitFiles:
+        directory = self._queues / part.queue.topic / str(part.queue.queue_id)
+        return UnitFiles(read_stream((directory,)), self._files)
 
     # -- single places ---------------------------------------------------------------------------------------------
 
@@ -225,8 +249,19 @@ class DirectoryReading:
         wanted = WantedRecords(partition.wanted)
         for place in partition.places:
             file = self._log.find(place)
-            if file is not None:
-                yield from self._stretch(Stretch(place, place + 1), wanted, _PLACE_BYTES)
+            if file is None:
+                continue  # it has expired, and so is in no wanted range
+            alone = Stream(self._log.directories, [file], self._log.file_size)
+            for part in read_log(alone, from_position=place - file.start, chunk_bytes=_PLACE_BYTES):
+                if isinstance(part, LogBatch):
+                    self._file = file
+                    rows = wanted.rows(part.columns, part.offset, place + 1)
+                    batch = self._maker.make(part.columns.take(rows), "") if len(rows) else None
+                    if batch is not None:
+                        yield batch
+                elif isinstance(part, Damage) and part.offset == place:
+                    self._damage(str(file.path), part.position, part.reason)
+                break
 
     # -- what is wrong ---------------------------------------------------------------------------------------------
 
@@ -244,11 +279,38 @@ class DirectoryReading:
             raise DataLost(what, reason)
 
 
-def _end_of(part: LogBatch | Damage) -> int:
-    if isinstance(part, Damage):
-        return part.end_offset
-    columns = part.columns
-    return part.offset + int(columns.position[-1]) + int(columns.head["size"][-1])
+class _Owners:
+    """The queues that records have to be of, to compare many at once."""
+
+    def __init__(self, queues: Sequence[QueueKey]) -> None:
+        self.queues = list(queues)
+        self.queue_ids = np.array([queue.queue_id for queue in queues], np.int64)
+        self._topics = [queue.topic for queue in queues]
+        self._one_topic = len(set(self._topics)) == 1
+        self._names = pa.array([topic.encode() for topic in self._topics], pa.binary())
+
+    def have_topics(self, columns: RecordColumns, sound: BoolArray, owner: IntArray) -> BoolArray:
+        """Return which of the sound records have the topic of their owner."""
+        if self._one_topic:
+            return has_topic(columns, sound, self._topics[0])
+        same = sound.copy()
+        start = columns.topic_position[sound]
+        topics = gather_slices(
+            pa.py_buffer(columns.buffer), start, start + columns.topic_size[sound], pa.binary()
+        )
+        equal = pc.equal(topics, self._names.take(pa.array(owner[sound])))
+        same[sound] = equal.to_numpy(zero_copy_only=False)
+        return same
+
+
+def _pieces(window: Window) -> Iterator[Window]:
+    """Cut a window into pieces for one batch each."""
+    start, count = 0, len(window.place)
+    while start < count:
+        stop = int(np.searchsorted(window.place, window.place[start] + _CHUNK_BYTES))
+        stop = min(max(stop, start + 1), start + LOG_BATCH_ROWS)
+        yield Window(*(column[start:stop] for column in window))
+        start = stop
 
 
 def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:

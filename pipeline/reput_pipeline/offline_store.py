@@ -81,13 +81,12 @@ class OfflineStore:
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
         """Return the queues of the wanted topics; see `resolve.Catalog`."""
-        found: dict[str, list[QueueKey]] = {}
+        topics = {queue.topic for queue in self._directories}
+        topics.update(self._configured_topics())
+        found: dict[str, list[QueueKey]] = {topic: [] for topic in topics if options.is_wanted(topic)}
         for queue in self._directories:
-            if options.is_wanted(queue.topic):
-                found.setdefault(queue.topic, []).append(queue)
-        for topic in self._configured_topics():
-            if options.is_wanted(topic):
-                found.setdefault(topic, [])
+            if queue.topic in found:
+                found[queue.topic].append(queue)
         return found
 
     def _configured_topics(self) -> list[str]:

@@ -15,6 +15,7 @@ from reput_pipeline.places import (
     LATEST,
     Place,
     QueueKey,
+    QueueTable,
     parse_assign,
     parse_queue_table,
     parse_word_or_offsets,
@@ -75,7 +76,7 @@ class SourceOptions:
         """Tell whether the subscription means a topic."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
-        return topic in self.topics or any(queue.topic == topic for queue in self.assigned)
+        return topic in self.named_topics
 
     @property
     def named_topics(self) -> tuple[str, ...]:
@@ -168,7 +169,7 @@ def _subscription(reader: OptionReader) -> tuple[tuple[str, ...], str | None, tu
 def _start(reader: OptionReader, streaming: bool, batch: bool, group_id: str | None) -> Place:
     words = ("earliest", "group") if batch else ("earliest", "latest", "group")
     word: int | None = LATEST if streaming else EARLIEST
-    table: tuple[tuple[QueueKey, int], ...] = ()
+    table: QueueTable = {}
     text = reader.text("startingOffsets")
     if text is not None:
         if text.lower() == "group" and group_id is None:
@@ -192,7 +193,7 @@ def _start(reader: OptionReader, streaming: bool, batch: bool, group_id: str | N
 
 
 def _end(reader: OptionReader) -> Place:
-    table: tuple[tuple[QueueKey, int], ...] = ()
+    table: QueueTable = {}
     text = reader.text("endingOffsets")
     if text is not None:
         _, table = parse_word_or_offsets("endingOffsets", text, ("latest",))
@@ -206,12 +207,12 @@ def _end(reader: OptionReader) -> Place:
     )
 
 
-def _timestamps(reader: OptionReader, name: str) -> tuple[tuple[QueueKey, int], ...]:
+def _timestamps(reader: OptionReader, name: str) -> QueueTable:
     text = reader.text(name)
     if text is None:
-        return ()
+        return {}
     table = parse_queue_table(name, text)
-    for queue, when in table:
+    for queue, when in table.items():
         if when < 0:
             raise OptionError(name, f"{queue}: {when} is no time; times are milliseconds since 1970")
     return table

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from reput_pipeline.known_options import OptionError
@@ -28,7 +29,7 @@ class QueueKey(NamedTuple):
         )
 
 
-QueueTable: TypeAlias = tuple[tuple[QueueKey, int], ...]
+QueueTable: TypeAlias = Mapping[QueueKey, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,9 @@ class Place:
     """
 
     word: int
-    offsets: QueueTable = ()
+    offsets: QueueTable = field(default_factory=dict)
     timestamp_ms: int | None = None
-    timestamps_ms: QueueTable = ()
+    timestamps_ms: QueueTable = field(default_factory=dict)
     latest_if_none: bool = False
     """Whether a time that no message has reached means the end of the queue; an error otherwise."""
     option: str = "startingOffsets"
@@ -59,16 +60,14 @@ class Place:
     @property
     def named_queues(self) -> list[tuple[str, QueueKey]]:
         """The queues that options name, each with the option: they have to exist."""
-        named = [(self.option, queue) for queue, _ in self.offsets]
-        return named + [(f"{self.option}ByTimestamp", queue) for queue, _ in self.timestamps_ms]
+        named = [(self.option, queue) for queue in self.offsets]
+        return named + [(f"{self.option}ByTimestamp", queue) for queue in self.timestamps_ms]
 
 
 def lookup(table: QueueTable, queue: QueueKey) -> int | None:
     """Return what a table says of a queue, whether it names the broker or not."""
-    for key, value in table:
-        if key == queue or (not key.broker and key[::2] == queue[::2]):
-            return value
-    return None
+    found = table.get(queue)
+    return table.get(queue._replace(broker="")) if found is None else found
 
 
 def parse_word_or_offsets(option: str, text: str, words: tuple[str, ...]) -> tuple[int | None, QueueTable]:
@@ -83,9 +82,9 @@ def parse_word_or_offsets(option: str, text: str, words: tuple[str, ...]) -> tup
             raise OptionError(
                 option, f'is {text!r}; it is {" or ".join(words)}, or JSON such as {{"t":{{"0":23}}}}'
             )
-        return _WORDS[word], ()
+        return _WORDS[word], {}
     table = parse_queue_table(option, text)
-    for queue, offset in table:
+    for queue, offset in table.items():
         if offset < EARLIEST:
             raise OptionError(option, f"{queue}: {offset} is no offset; -2 is the earliest, -1 the latest")
         for value, word in ((EARLIEST, "earliest"), (LATEST, "latest")):
@@ -100,17 +99,17 @@ def parse_queue_table(option: str, text: str) -> QueueTable:
     Raises:
         OptionError: it is not of that form.
     """
-    table: list[tuple[QueueKey, int]] = []
+    table: dict[QueueKey, int] = {}
     for topic, queues in _members(option, text, _load(option, text)):
         for name, value in _members(option, text, queues):
             if isinstance(value, dict):
                 for number, inner in _members(option, text, value):
-                    table.append((QueueKey(topic, name, _queue_id(option, number)), _whole(option, inner)))
+                    table[QueueKey(topic, name, _queue_id(option, number))] = _whole(option, inner)
             else:
-                table.append((QueueKey(topic, "", _queue_id(option, name)), _whole(option, value)))
+                table[QueueKey(topic, "", _queue_id(option, name))] = _whole(option, value)
     if not table:
         raise OptionError(option, "names no queue")
-    return tuple(table)
+    return table
 
 
 def parse_assign(text: str) -> tuple[QueueKey, ...]:

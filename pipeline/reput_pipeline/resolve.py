@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from reput_pipeline.errors import DataLost, NoSuchTopic
@@ -49,18 +49,24 @@ def wanted_queues(catalog: Catalog, options: SourceOptions) -> list[QueueKey]:
             warnings.warn(str(missing), stacklevel=2)
     if not options.assigned:
         return sorted(queue for queues in found.values() for queue in queues)
-    queues = []
+    by_name = _by_name(queue for queues in found.values() for queue in queues)
+    chosen: set[QueueKey] = set()
     for wanted in options.assigned:
-        same = [queue for queue in found.get(wanted.topic, ()) if is_same(wanted, queue)]
+        same = by_name.get(wanted, [])
         if not same and wanted.topic in found and options.fail_on_data_loss:
             raise NoSuchTopic(f"queue {wanted}", options.where)
-        queues += same
-    return sorted(set(queues))
+        chosen.update(same)
+    return sorted(chosen)
 
 
-def is_same(named: QueueKey, queue: QueueKey) -> bool:
-    """Tell whether a name, in which the broker may be left out, means a queue."""
-    return named == queue or (not named.broker and named[::2] == queue[::2])
+def _by_name(queues: Iterable[QueueKey]) -> dict[QueueKey, list[QueueKey]]:
+    """Return the queues by every name that means them: the broker may be left out."""
+    named: dict[QueueKey, list[QueueKey]] = {}
+    for queue in queues:
+        named[queue] = [queue]
+        if queue.broker:
+            named.setdefault(queue._replace(broker=""), []).append(queue)
+    return named
 
 
 def batch_ranges(catalog: Catalog, options: SourceOptions) -> list[QueueRange]:
@@ -99,8 +105,9 @@ def check_named(place: Place, queues: Sequence[QueueKey]) -> None:
     Raises:
         OptionError: one is not.
     """
+    by_name = _by_name(queues)
     for option, named in place.named_queues:
-        if not any(is_same(named, queue) for queue in queues):
+        if named not in by_name:
             raise OptionError(
                 option, f"names queue {named}, which the query does not read or which is not there"
             )

@@ -117,7 +117,7 @@ def chain(buffer: Buffer, start: int, end: int) -> tuple[list[int], int]:
     return positions, position
 
 
-def gather(buffer: Buffer, positions: Sequence[int]) -> tuple[RecordColumns, BoolArray]:
+def gather(buffer: Buffer, positions: Sequence[int] | IntArray) -> tuple[RecordColumns, BoolArray]:
     """Return the columns of the records at `positions`, as `chain` found them, and which of them are sound.
 
     The fields of a record that is not sound have no meaning, but lie within the buffer.

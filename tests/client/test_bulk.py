@@ -98,3 +98,17 @@ def test_only_what_is_durable_is_there(new_reput_broker: Callable[..., Backgroun
             producer.send(Message(TOPIC, b"flushed"), queue_id=0, ack="flushed")
         assert [queue.max_offset for queue in reader.queue_bounds([TOPIC]).topics[TOPIC]] == [11, 10]
         assert columns(reader.fetch(TOPIC, 1, 0, 10)).queue_offset.tolist() == list(range(10))
+
+
+def test_what_was_asked_for_ahead_is_taken_or_dropped(broker: BackgroundBroker) -> None:
+    send(broker.address, 100)
+    with BulkReader(broker.address) as reader:
+        for queue_id in range(2):
+            reader.prefetch(TOPIC, queue_id, 10, 60)
+        assert columns(reader.fetch(TOPIC, 1, 10, 60)).queue_offset.tolist() == list(range(10, 60))
+        assert columns(reader.fetch(TOPIC, 0, 20, 30)).queue_offset.tolist() == list(range(20, 30))
+        assert columns(reader.fetch(TOPIC, 0, 10, 60)).queue_offset.tolist() == list(range(10, 60))
+        reader.prefetch(TOPIC, 0, 10, 60)
+        broker.stop()
+        broker.start()
+        assert columns(reader.fetch(TOPIC, 0, 10, 60)).queue_offset.tolist() == list(range(10, 60))

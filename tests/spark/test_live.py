@@ -164,3 +164,20 @@ def test_a_topic_made_anew_is_data_lost(spark: Any, broker: BackgroundBroker, tm
     send(broker, 8, first=100)
     with pytest.raises(Exception, match=r"it ends at 2, before message \d+"):
         query.run()
+
+
+def test_a_listener_publishes_the_last_batch_too(
+    spark: Any, broker: BackgroundBroker, tmp_path: Path
+) -> None:
+    from reput_pipeline.progress import GroupProgress
+
+    send(broker, 20)
+    query = Query(spark, tmp_path, options(broker, startingOffsets="earliest"))
+    listener = GroupProgress(broker.address, "watched")
+    query.run()
+    offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    listener.publish(offsets[-1].read_text().splitlines()[-1])
+    listener.publish('{"another": "source"}')
+    listener.publish(None)
+    with PullConsumer(broker.address, group="watched") as consumer:
+        assert sum(consumer.committed(TOPIC, queue) or 0 for queue in range(4)) == 20

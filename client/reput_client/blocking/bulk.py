@@ -73,3 +73,16 @@ class BulkReader(BlockingClient):
         return self._runtime.run(
             self._reader.fetch(topic, queue_id, start, end, max_bytes=max_bytes, tags=tags)
         )
+
+    def prefetch(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        tags: str = "*",
+    ) -> None:
+        """Ask for what a `fetch` with the same arguments will want, without waiting."""
+        self._runtime.run(self._reader.prefetch(topic, queue_id, start, end, max_bytes=max_bytes, tags=tags))
