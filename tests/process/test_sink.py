@@ -130,7 +130,7 @@ BAD_BODIES = [
     (b"x" * 40, "begins with"),
     (block_of(TOPIC, 0, [b"a"], "u")[:-1], "cut off"),
     (spoilt(), "checksum"),
-    (without_id(), "none; give each a property UNIQ_KEY"),
+    (without_id(), "no unique id; give each record a property UNIQ_KEY"),
     (block_of(TOPIC, 9, [b"a"], "u"), "no queue 9"),
     (block_of(SINK_TOPIC, 0, [b"a"], "u"), "does not exist|belongs to the system"),
     (block_of(TOPIC, 0, [bytes(1 << 20)], "u"), "sink.staging_size_max"),

@@ -22,6 +22,8 @@ from reput_broker.sink.staging_file import PlacedBlock, StagingFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.topics import TopicConfigManager
+from reput_protocol.properties import CRC32
+from reput_protocol.record_batch import BlockCheck
 from reput_protocol.record_layout import I32
 from reput_protocol.record_view import record_views
 
@@ -29,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 PIECE_BYTES: Final = 64 * 1024
 SYNC_BYTES: Final = 1 << 20
+_WHOLE_CRC: Final = f"{CRC32}\x01".encode()
 _FILE_PARTS: Final = (
     4  # a piece takes no more than this part of a log file, so that little of the file is left blank
 )
@@ -40,7 +43,13 @@ class Piece(NamedTuple):
     """Records that are put together."""
 
     data: memoryview
-    messages: int
+    positions: list[int]
+    """Where each of them begins."""
+
+    @property
+    def messages(self) -> int:
+        """How many records these are."""
+        return len(self.positions)
 
 
 class Publisher:
@@ -114,12 +123,16 @@ class Publisher:
             return None
 
         def put() -> PutResult:
+            data = bytearray(piece.data)
+            # What is staged was checked when it came, and its checksum since: nothing in it has changed.
+            check = None if _WHOLE_CRC in data else BlockCheck(piece.positions, [])
             return store.put_block(
-                bytearray(piece.data),
+                data,
                 topic=block.topic,
                 queue_id=block.queue_id,
                 count=piece.messages,
                 born_host=born_host,
+                check=check,
             )
 
         puts = store.stats.put_blocks
@@ -161,20 +174,22 @@ class Publisher:
 def pieces_of(data: bytes, piece_bytes: int, skipped: int) -> Iterator[Piece]:
     """Yield the records of a block, without the first `skipped`, in pieces of at most so many bytes or one record."""
     view = memoryview(data)
-    start = position = count = 0
+    size_at = I32.unpack_from
+    start = position = 0
+    positions: list[int] = []
     while position < len(data):
-        (size,) = I32.unpack_from(data, position)
-        position += size
+        (size,) = size_at(data, position)
         if skipped:
             skipped -= 1
-            start = position
-            continue
-        if count and position - start > piece_bytes:
-            yield Piece(view[start : position - size], count)
-            start, count = position - size, 0
-        count += 1
-    if count:
-        yield Piece(view[start:position], count)
+            start = position + size
+        else:
+            if positions and position + size - start > piece_bytes:
+                yield Piece(view[start:position], positions)
+                start, positions = position, []
+            positions.append(position - start)
+        position += size
+    if positions:
+        yield Piece(view[start:position], positions)
 
 
 def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]], skipped: int) -> Iterator[str | None]:
