@@ -2,7 +2,8 @@
 
 A piece is a few records of one queue, appended under the put lock as a put is: it takes less than a millisecond.
 After each the event loop runs once, and rests for as long as the piece took if others put meanwhile. After each
-mebibyte the log is synced and waited for, so that no sync of others waits for much more than their own bytes.
+mebibyte a sync is asked for, and the one before it waited for, so that no sync of others waits for much more than
+their own bytes.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Publisher:
             StoreDamaged: a staging does not hold what it held when the batch was decided.
         """
         left = dict(counts)
-        end = unsynced = 0
+        end = unsynced = asked = 0
         for file in files:
             for block in await trio.to_thread.run_sync(file.blocks):
                 queue = (block.topic, block.queue_id)
@@ -109,8 +110,9 @@ class Publisher:
                         end = max(end, result.end_offset)
                         unsynced += len(piece.data)
                     if unsynced >= SYNC_BYTES:
-                        await self._flush.flushed_to(end)
-                        unsynced = 0
+                        await self._flush.flushed_to(asked)
+                        self._flush.want()
+                        asked, unsynced = end, 0
         return end
 
     async def _put(self, block: PlacedBlock, piece: Piece, born_host: bytes) -> PutResult | None:
