@@ -22,7 +22,8 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo pipeline-demo bench bench-store crash faults planted filters conformance image-check lock clean
+.PHONY: help setup run test check format demo pipeline-demo bench bench-store crash faults planted pipeline-faults
+.PHONY: filters conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -80,6 +81,9 @@ faults: $(READY) ## break the disk under the store: IMAGES power cuts and the ot
 
 planted: $(READY) ## plant bugs in the store one by one: does the checker of each kind of fault catch its own? SEED
 	$(BIN)/python tests/faults/run.py --bug only $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+pipeline-faults: $(READY) ## kill Spark drivers and brokers under the pipeline and count rows; KIND
+	$(BIN)/python tests/pipeline_faults/run.py $(if $(KIND),--kind '$(KIND)') $(ARGS)
 
 filters: $(READY) ## compare filters with an independent evaluation, CASES times (10000); SEED repeats a run
 	$(BIN)/python tests/filters/run.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -22,7 +22,7 @@ def block_of(topic: str, queue_id: int, bodies: Sequence[bytes], prefix: str) ->
     """Return a staged block: head, topic and records with unique ids."""
     ids = [f"{prefix}-{queue_id}-{index}" for index in range(len(bodies))]
     block = encode_put_block(
-        [Message(topic, body) for body in bodies], topic, queue_id, 1_700_000_000_000, ids
+        [Message("any", body) for body in bodies], topic, queue_id, 1_700_000_000_000, ids
     )
     return encode_staged_head(topic, queue_id, len(bodies), block) + block
 

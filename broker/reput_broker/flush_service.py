@@ -71,6 +71,10 @@ class FlushCommitLogService:
         if self._sync_always:
             self._wanted.set()
 
+    def want(self) -> None:
+        """Have the log synced soon, in either mode."""
+        self._wanted.set()
+
     def committed(self) -> None:
         """Note that something was committed: it may be synced now."""
         if self._sync_always or self._waiters:

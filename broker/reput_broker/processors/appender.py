@@ -119,6 +119,8 @@ class Appender:
     async def append_own(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
         """Run `put`, which stores what the broker itself has to store, as soon as nothing is in its way.
 
+        Who calls it sees to the sync.
+
         Raises:
             Refusal: it cannot be done, and nothing was stored.
         """
@@ -137,7 +139,6 @@ class Appender:
         self._wake_reput()
         if self._commit is not None:
             self._commit.wrote()
-        self._flush.wrote()
         return result
 
     def _finish(

@@ -121,11 +121,12 @@ class Committer:
         """
         await self._read_markers()
         intent = await trio.to_thread.run_sync(self._intents.read)
-        if intent is None:
-            return
-        if self._batches.is_committed(intent.query_id, intent.batch_id):
+        if intent is not None and self._batches.is_committed(intent.query_id, intent.batch_id):
             await trio.to_thread.run_sync(self._intents.remove)
-            await self._drop(intent.query_id, intent.batch_id)
+            intent = None
+        done = [file for file in self._staging.all() if self._batches.is_committed(*file.key[:2])]
+        await trio.to_thread.run_sync(remove, self._staging.forget(done))
+        if intent is None:
             return
         started_at = time.monotonic()
         self._counts = await self._publisher.count_published(intent, self._files_of(intent))

@@ -2,12 +2,14 @@
 
 A piece is a few records of one queue, appended under the put lock as a put is: it takes less than a millisecond.
 After each the event loop runs once, and rests for as long as the piece took if others put meanwhile. After each
-mebibyte the log is synced and waited for, so that no sync of others waits for much more than their own bytes.
+mebibyte a sync is asked for, and the one before it waited for, so that no sync of others waits for much more than
+their own bytes.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -22,13 +24,17 @@ from reput_broker.sink.staging_file import PlacedBlock, StagingFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.topics import TopicConfigManager
-from reput_protocol.record_layout import I32
+from reput_protocol.columns import chain
+from reput_protocol.properties import CRC32
+from reput_protocol.record_batch import BlockCheck
 from reput_protocol.record_view import record_views
 
 log = structlog.get_logger(__name__)
 
 PIECE_BYTES: Final = 64 * 1024
 SYNC_BYTES: Final = 1 << 20
+_RUN_BYTES: Final = 1 << 20
+_WHOLE_CRC: Final = f"{CRC32}\x01".encode()
 _FILE_PARTS: Final = (
     4  # a piece takes no more than this part of a log file, so that little of the file is left blank
 )
@@ -40,7 +46,13 @@ class Piece(NamedTuple):
     """Records that are put together."""
 
     data: memoryview
-    messages: int
+    positions: list[int]
+    """Where each of them begins."""
+
+    @property
+    def messages(self) -> int:
+        """How many records these are."""
+        return len(self.positions)
 
 
 class Publisher:
@@ -83,25 +95,24 @@ class Publisher:
             StoreDamaged: a staging does not hold what it held when the batch was decided.
         """
         left = dict(counts)
-        end = unsynced = 0
+        end = unsynced = asked = 0
         for file in files:
-            for block in await trio.to_thread.run_sync(file.blocks):
-                queue = (block.topic, block.queue_id)
-                skipped = left.get(queue, 0)
-                if skipped >= block.messages:
-                    left[queue] = skipped - block.messages
-                    continue
-                left[queue] = 0
-                data = await trio.to_thread.run_sync(file.read, block)
-                for piece in pieces_of(data, self._piece_bytes, skipped):
-                    result = await self._put(block, piece, file.born_host)
-                    counts[queue] = counts.get(queue, 0) + piece.messages
-                    if result is not None:
-                        end = max(end, result.end_offset)
-                        unsynced += len(piece.data)
-                    if unsynced >= SYNC_BYTES:
-                        await self._flush.flushed_to(end)
-                        unsynced = 0
+            blocks = _not_published(await trio.to_thread.run_sync(file.blocks), left)
+            for run in _runs(blocks):
+                for (block, skipped), data in zip(
+                    run, await trio.to_thread.run_sync(_read, file, run), strict=True
+                ):
+                    for piece in pieces_of(data, self._piece_bytes, skipped):
+                        result = await self._put(block, piece, file.born_host)
+                        queue = (block.topic, block.queue_id)
+                        counts[queue] = counts.get(queue, 0) + piece.messages
+                        if result is not None:
+                            end = max(end, result.end_offset)
+                            unsynced += len(piece.data)
+                        if unsynced >= SYNC_BYTES:
+                            await self._flush.flushed_to(asked)
+                            self._flush.want()
+                            asked, unsynced = end, 0
         return end
 
     async def _put(self, block: PlacedBlock, piece: Piece, born_host: bytes) -> PutResult | None:
@@ -114,12 +125,16 @@ class Publisher:
             return None
 
         def put() -> PutResult:
+            data = bytearray(piece.data)
+            # What is staged was checked when it came, and its checksum since: nothing in it has changed.
+            check = None if _WHOLE_CRC in data else BlockCheck(piece.positions, [])
             return store.put_block(
-                bytearray(piece.data),
+                data,
                 topic=block.topic,
                 queue_id=block.queue_id,
                 count=piece.messages,
                 born_host=born_host,
+                check=check,
             )
 
         puts = store.stats.put_blocks
@@ -161,20 +176,49 @@ class Publisher:
 def pieces_of(data: bytes, piece_bytes: int, skipped: int) -> Iterator[Piece]:
     """Yield the records of a block, without the first `skipped`, in pieces of at most so many bytes or one record."""
     view = memoryview(data)
-    start = position = count = 0
-    while position < len(data):
-        (size,) = I32.unpack_from(data, position)
-        position += size
-        if skipped:
-            skipped -= 1
-            start = position
-            continue
-        if count and position - start > piece_bytes:
-            yield Piece(view[start : position - size], count)
-            start, count = position - size, 0
-        count += 1
-    if count:
-        yield Piece(view[start:position], count)
+    starts, _ = chain(data, 0, len(data))
+    first = skipped
+    while first < len(starts):
+        start = starts[first]
+        stop = max(first + 1, bisect_right(starts, start + piece_bytes) - 1)
+        end = len(data) if len(data) - start <= piece_bytes or stop == len(starts) else starts[stop]
+        if end == len(data):
+            stop = len(starts)
+        yield Piece(view[start:end], [position - start for position in starts[first:stop]])
+        first = stop
+
+
+def _not_published(blocks: Sequence[PlacedBlock], left: dict[Queue, int]) -> list[tuple[PlacedBlock, int]]:
+    """Return the blocks of which something is not in the log yet, and how much of each is.
+
+    `left` says how many messages of each queue are in the log, counted from where the blocks begin, and is kept so.
+    """
+    found = []
+    for block in blocks:
+        queue = (block.topic, block.queue_id)
+        skipped = min(block.messages, left.get(queue, 0))
+        left[queue] = left.get(queue, 0) - skipped
+        if skipped < block.messages:
+            found.append((block, skipped))
+    return found
+
+
+def _runs(blocks: Sequence[tuple[PlacedBlock, int]]) -> Iterator[list[tuple[PlacedBlock, int]]]:
+    """Yield blocks in runs of about a mebibyte, which are read together."""
+    run: list[tuple[PlacedBlock, int]] = []
+    size = 0
+    for wanted in blocks:
+        run.append(wanted)
+        size += wanted[0].size
+        if size >= _RUN_BYTES:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+def _read(file: StagingFile, run: Sequence[tuple[PlacedBlock, int]]) -> list[bytes]:
+    return [file.read(block) for block, _ in run]
 
 
 def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]], skipped: int) -> Iterator[str | None]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import numpy as np
 import structlog
 import trio
+from numpy.typing import NDArray
 
 from reput_broker.config_sink import SinkConfig
 from reput_broker.counters import Counters
-from reput_broker.delivery.deduplication import unique_ids_of
 from reput_broker.processors.appender import malformed
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
@@ -37,14 +38,17 @@ from reput_protocol.commands_stage import (
     StageRecordsResult,
 )
 from reput_protocol.errors import ErrorCode, RecordMalformed, ReputError
+from reput_protocol.properties import UNIQ_KEY
 from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits, check_put_block
-from reput_protocol.record_layout import BLANK_BYTES, I32
+from reput_protocol.record_layout import BLANK_BYTES, HEAD_BYTES, I32, topic_field
+from reput_protocol.record_view import RecordView
 from reput_protocol.staged_blocks import StagedBlock, staged_blocks
 
 log = structlog.get_logger(__name__)
 
 QUERY_ID_MAX: Final = 200
 _FILES_AT_ONCE: Final = 2
+_FIRST: Final = np.frombuffer(f"{UNIQ_KEY}\x01".encode(), np.uint8)
 _COMMITS_WAITING_MAX: Final = 256
 _UPKEEP_INTERVAL_MAX_S: Final = 60.0
 
@@ -198,7 +202,7 @@ class SinkProcessor:
             check = check_put_block(
                 data, topic=block.topic, queue_id=block.queue_id, count=block.messages, limits=self._limits
             )
-            unique_ids_of(data, block.topic, block.messages)
+            _check_unique_ids(data, block, check.positions)
             if block.size > self._record_max:
                 for index, position in enumerate(check.positions):
                     (size,) = I32.unpack_from(data, position)
@@ -338,6 +342,23 @@ class SinkProcessor:
                 if lock.locked() or self._staging.get(name) is not None
             }
         return self._locks.setdefault(staging_id, trio.Lock())
+
+
+def _check_unique_ids(data: memoryview, block: StagedBlock, positions: list[int]) -> None:
+    """Refuse records without a unique id, by which a start knows what of a batch is in the log.
+
+    It is the first property nearly always, which one look at all of them tells.
+    """
+    places = np.array(positions, np.int64)
+    raw: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
+    sizes = raw[places[:, None] + np.arange(HEAD_BYTES - 4, HEAD_BYTES)].copy().view(">i4").ravel()
+    properties = places + HEAD_BYTES + sizes + len(topic_field(block.topic.encode())[1]) + 2
+    within = np.minimum(properties[:, None] + np.arange(len(_FIRST)), len(raw) - 1)
+    for index in np.flatnonzero((raw[within] != _FIRST).any(axis=1)).tolist():
+        if RecordView(data, positions[index]).unique_key is None:
+            raise RecordMalformed(
+                index, positions[index], "it has no unique id; give each record a property UNIQ_KEY"
+            )
 
 
 def _key(query_id: str, batch_id: int, partition_id: int, staging_id: str | None = None) -> StagingKey:

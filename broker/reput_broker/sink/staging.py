@@ -56,6 +56,10 @@ class Staging:
         """Return a staging by its id, or None if there is none."""
         return self._files.get(staging_id)
 
+    def all(self) -> list[StagingFile]:
+        """Return every staging."""
+        return list(self._files.values())
+
     def of(self, query_id: str) -> list[StagingFile]:
         """Return the stagings of a query."""
         return [file for file in self._files.values() if file.key.query_id == query_id]

@@ -21,7 +21,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.record import Record
-from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits, check_put_block
+from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, check_put_block
 
 
 class MessageWriter:
@@ -54,7 +54,14 @@ class MessageWriter:
         )
 
     def put_block(
-        self, block: bytearray, *, topic: str, queue_id: int, count: int, born_host: bytes
+        self,
+        block: bytearray,
+        *,
+        topic: str,
+        queue_id: int,
+        count: int,
+        born_host: bytes,
+        check: BlockCheck | None = None,
     ) -> PutResult:
         """Store a block of `count` encoded records of one queue as a whole.
 
@@ -66,6 +73,7 @@ class MessageWriter:
             queue_id: the queue that every record must name.
             count: how many records the block must hold.
             born_host: the peer as 4 address bytes and a 4-byte port.
+            check: what `check_put_block` has found, where the very same bytes have been checked before.
 
         Raises:
             RecordMalformed: the block breaks a rule; it names the first bad record. Nothing was stored.
@@ -74,7 +82,8 @@ class MessageWriter:
         flags = self._flags
         if flags.refuses_now:
             return flags.refused_now()
-        check = check_put_block(block, topic=topic, queue_id=queue_id, count=count, limits=self._limits)
+        if check is None:
+            check = check_put_block(block, topic=topic, queue_id=queue_id, count=count, limits=self._limits)
         size = len(block)
         if not self._log.fits(size):
             return flags.refused(PutStatus.MESSAGE_ILLEGAL)

@@ -1,0 +1,140 @@
+"""What is kept on the disk about sinks: stagings, the intent, the last batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reput_broker.sink.batches import Batch, CommittedBatches, marker_of
+from reput_broker.sink.intent import Intent, IntentFile, QueuePlace
+from reput_broker.sink.staging import Staging, remove
+from reput_broker.sink.staging_file import StagingFile, StagingKey
+from reput_broker.store.errors import StoreDamaged
+from reput_broker.table_saver import save_now
+from reput_protocol.staged_blocks import staged_blocks
+from sink_client import block_of
+from stores import FakeClock
+
+KEY = StagingKey("q", 3, 1, "staging-0001")
+HOST = bytes(8)
+BLOCK = block_of("orders", 2, [b"a", b"b"], "u")
+
+
+def staged(directory: Path, *blocks: bytes, ended: bool = True) -> StagingFile:
+    file = StagingFile.create(directory, KEY, HOST)
+    for block in blocks:
+        file.append(block, list(staged_blocks(block)))
+    if ended:
+        file.end()
+    return file
+
+
+def facts(file: StagingFile | None) -> tuple[object, ...]:
+    assert file is not None
+    return file.key, file.born_host, file.size, file.messages, file.checksum, file.ended
+
+
+def test_a_staging_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = staged(tmp_path, BLOCK, BLOCK)
+    again = StagingFile.load(file.path)
+    assert facts(again) == facts(file)
+    assert [(block.topic, block.queue_id, block.messages) for block in file.verify()] == [
+        ("orders", 2, 2)
+    ] * 2
+
+
+@pytest.mark.parametrize("cut", [1, 5, len(BLOCK) - 1, len(BLOCK)])
+def test_a_block_that_a_kill_has_cut_is_dropped_and_the_sender_goes_on(tmp_path: Path, cut: int) -> None:
+    file = staged(tmp_path, BLOCK, BLOCK, ended=False)
+    with file.path.open("r+b") as raw:
+        raw.truncate(file.path.stat().st_size - cut)
+    again = StagingFile.load(file.path)
+    assert again is not None
+    assert (again.size, again.messages, again.ended) == (len(BLOCK), 2, False)
+    again.append(BLOCK, list(staged_blocks(BLOCK)))
+    again.end()
+    assert facts(StagingFile.load(file.path)) == facts(again)
+    assert (again.size, again.checksum) == (file.size, file.checksum)
+
+
+@pytest.mark.parametrize("size", [0, 5, 30, 60])
+def test_a_staging_without_its_head_is_none(tmp_path: Path, size: int) -> None:
+    file = staged(tmp_path, ended=False)
+    with file.path.open("r+b") as raw:
+        raw.truncate(size)
+    assert StagingFile.load(file.path) is None
+
+
+def test_a_flipped_bit_is_named(tmp_path: Path) -> None:
+    file = staged(tmp_path, BLOCK)
+    (block,) = file.blocks()
+    with file.path.open("r+b") as raw:
+        raw.seek(block.position + 90)
+        raw.write(b"?")
+    with pytest.raises(StoreDamaged, match=f"{file.path.name} is damaged at byte {block.position}"):
+        file.verify()
+
+
+def test_the_table_knows_what_lies_there_and_what_idles(tmp_path: Path) -> None:
+    now = [100.0]
+    table = Staging(tmp_path / "staging", lambda: now[0])
+    table.load(now[0])
+    table.add(table.create(KEY, HOST))
+    table.add(table.create(KEY._replace(query_id="other", staging_id="staging-0002"), HOST))
+    (tmp_path / "staging" / "x.stage").write_bytes(b"?")
+    again = Staging(tmp_path / "staging", lambda: now[0])
+    again.load(now[0])
+    assert sorted(file.key.staging_id for file in again.all()) == ["staging-0001", "staging-0002"]
+    now[0] += 50
+    again.touch("q")
+    now[0] += 20
+    assert [file.key.query_id for file in again.idle(60)] == ["other"]
+    remove(again.forget(again.idle(60)))
+    assert [path.name for path in (tmp_path / "staging").iterdir()] == ["staging-0001.stage"]
+    assert len(again) == 1
+
+
+def test_an_intent_is_whole_or_not_there(tmp_path: Path) -> None:
+    intents = IntentFile(tmp_path)
+    assert intents.read() is None
+    intent = Intent("q", 4, ["staging-0001"], 12, [QueuePlace("orders", 1, 0, 77)])
+    intents.write(intent)
+    assert intents.read() == intent
+    data = intents.path.read_bytes()
+    intents.path.write_bytes(data.replace(b"77", b"78"))
+    with pytest.raises(StoreDamaged, match="move the file away"):
+        intents.read()
+    intents.remove()
+    intents.remove()
+    assert intents.read() is None
+
+
+def test_the_snapshot_outlives_the_markers(tmp_path: Path) -> None:
+    clock = FakeClock()
+    table = CommittedBatches(tmp_path / "sinkBatches.json", clock)
+    table.load()
+    table.note(marker_of("q", Batch(7, 100, clock())), 0, 4096)
+    table.note(marker_of("r", Batch(1, 5, clock())), 1, 8192)
+    assert table.unsaved_from == 4096
+    save_now(table)
+    assert table.unsaved_from is None
+    again = CommittedBatches(tmp_path / "sinkBatches.json", clock)
+    again.load()
+    assert (again.next_marker, again.last("q"), len(again)) == (2, Batch(7, 100, clock()), 2)
+    assert [again.is_committed("q", batch_id) for batch_id in (6, 7, 8)] == [True, True, False]
+    clock.now_ms += 10_000
+    again.note(marker_of("r", Batch(2, 5, clock())), 2, 12288)
+    assert again.forget_before(5) == 1
+    assert again.last("q") is None
+    assert again.last("r") == Batch(2, 5, clock())
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_the_first_marker_unsaved(tmp_path: Path) -> None:
+    table = CommittedBatches(tmp_path / "sinkBatches.json", FakeClock())
+    table.note(marker_of("q", Batch(0, 1, 1)), 0, 4096)
+    job = table.begin_save()
+    assert job is not None
+    table.note(marker_of("q", Batch(1, 1, 1)), 1, 8192)
+    job.abandon()
+    assert table.unsaved_from == 4096

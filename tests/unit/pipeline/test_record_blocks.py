@@ -1,0 +1,121 @@
+"""Blocks made from columns are what a producer's blocks are, byte for byte."""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reput_pipeline.errors import SinkError
+from reput_pipeline.record_blocks import Columns, UniqueIds, encode_records
+from reput_protocol.message import Message
+from reput_protocol.record_batch import check_put_block, encode_put_block
+from reput_protocol.record_view import record_views
+
+NOW = 1_700_000_000_000
+TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zs")), min_size=1, max_size=12)
+
+
+def ids() -> UniqueIds:
+    return UniqueIds(bytes(range(10)), NOW)
+
+
+def columns(rows: list[dict[str, object]]) -> Columns:
+    return Columns(
+        body=pa.array([row["body"] for row in rows], pa.binary()),
+        tags=pa.array([row.get("tag") for row in rows], pa.string()),
+        keys=pa.array([row.get("keys") for row in rows], pa.string()),
+        properties=pa.array([row.get("properties") for row in rows], pa.map_(pa.string(), pa.string())),
+    )
+
+
+ROW = st.fixed_dictionaries(
+    {
+        "body": st.binary(max_size=60),
+        "tag": st.none() | TEXT,
+        "keys": st.none() | st.lists(TEXT, min_size=1, max_size=3).map(" ".join),
+        "properties": st.none()
+        | st.dictionaries(TEXT.map(lambda text: "p" + text), TEXT, max_size=3).map(
+            lambda found: list(found.items())
+        ),
+    }
+)
+
+
+@given(st.lists(ROW, min_size=1, max_size=30), st.sampled_from(["t", "orders", "x" * 127]))
+def test_a_block_is_the_one_that_the_producer_encodes(rows: list[dict[str, object]], topic: str) -> None:
+    made = list(encode_records(columns(rows), topic, repeat(3).__next__, ids(), NOW))
+    assert [(block.queue_id, block.messages) for block in made] == [(3, len(rows))]
+    expected_ids = [one.decode() for one in ids().take(len(rows)).to_pylist()]
+    messages = [
+        Message(
+            topic,
+            row["body"],  # type: ignore[arg-type]
+            tag=row["tag"],  # type: ignore[arg-type]
+            keys=str(row["keys"]).split(" ") if row["keys"] else (),
+            properties=dict(row["properties"] or ()),  # type: ignore[call-overload]
+        )
+        for row in rows
+    ]
+    assert bytes(made[0].data) == encode_put_block(messages, topic, 3, NOW, expected_ids)
+    check_put_block(made[0].data, topic=topic, queue_id=3, count=len(rows))
+
+
+def test_slices_of_columns_are_encoded_as_they_are() -> None:
+    rows: list[dict[str, object]] = [
+        {"body": b"%d" % number, "tag": f"t{number}", "properties": [("n", str(number))]}
+        for number in range(20)
+    ]
+    (block,) = encode_records(columns(rows).slice(5, 9), "t", repeat(0).__next__, ids(), NOW)
+    views = record_views(block.data)
+    assert [(view.body, view.tag, view.property_map()["n"]) for view in views] == [
+        (b"%d" % number, f"t{number}", str(number)) for number in range(5, 9)
+    ]
+
+
+def test_large_messages_go_in_several_blocks_each_to_the_next_queue() -> None:
+    rows: list[dict[str, object]] = [{"body": bytes(100_000)} for _ in range(7)] + [{"body": bytes(4 << 20)}]
+    made = list(encode_records(columns(rows), "t", iter([2, 0, 1, 2, 0]).__next__, ids(), NOW))
+    assert [(block.queue_id, block.messages) for block in made] == [(2, 2), (0, 2), (1, 2), (2, 1), (0, 1)]
+    for block in made:
+        check_put_block(block.data, topic="t", queue_id=block.queue_id, count=block.messages)
+
+
+def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
+    given_ids = columns([{"body": b"a", "properties": [("UNIQ_KEY", "mine"), ("TAGS", "x")]}, {"body": b"b"}])
+    import numpy as np
+
+    some = given_ids._replace(
+        tags=None, keys=None, flag=pa.array([7, None], pa.int32()), born_ms=np.array([1, 2])
+    )
+    (block,) = encode_records(some, "t", repeat(0).__next__, ids(), NOW)
+    first, second = record_views(block.data)
+    assert (first.unique_key, first.tag, first.flag, first.born_timestamp_ms) == ("mine", "x", 7, 1)
+    assert second.unique_key is not None
+    assert (len(second.unique_key), second.flag, second.born_timestamp_ms) == (32, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"body": b"", "tag": "a\x02X\x01b"}, "U\\+0001"),
+        ({"body": b"", "properties": [("a\x01", "b")]}, "U\\+0001"),
+        ({"body": b"", "properties": [("", "b")]}, "empty name"),
+        ({"body": b"", "properties": [("n", "")]}, "without a value"),
+        ({"body": b"", "properties": [("DELAY", "3")]}, "'DELAY', which only the broker may set"),
+        ({"body": b"", "tag": "x" * 40_000}, "40000|at most 32767 fit"),
+    ],
+)
+def test_what_cannot_be_a_message_is_named(row: dict[str, object], text: str) -> None:
+    with pytest.raises(SinkError, match=text):
+        list(encode_records(columns([row]), "orders", repeat(0).__next__, ids(), NOW))
+
+
+def test_ids_never_repeat() -> None:
+    some = ids()
+    taken = [*some.take(70_000).to_pylist(), *some.take(3).to_pylist()]
+    assert len(set(taken)) == 70_003
+    assert all(len(one) == 32 for one in taken)
