@@ -23,6 +23,7 @@ ARGUMENT_OF: Final = {
     "subscribePattern": "--topics",
 }
 """The arguments that stand for options of the source; the others are given with --option."""
+_OPTION_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(ARGUMENT_OF, key=len, reverse=True))})\b")
 _REMOTE = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$")
 _TEXT_MAX: Final = 2000
 
@@ -107,7 +108,7 @@ def failure_of(error: BaseException) -> Failure:
     """Say what an error means: its exit code, its words, and the argument that is to blame if one is."""
     if isinstance(error, OptionError):
         argument = ARGUMENT_OF.get(error.option, f"--option {error.option}")
-        return Failure(Exit.USAGE, f"{argument}: {error.reason}", argument)
+        return Failure(Exit.USAGE, f"{argument}: {_OPTION_NAMES.sub(_as_argument, error.reason)}", argument)
     if isinstance(error, ArgumentError):
         return Failure(Exit.USAGE, str(error), error.argument)
     if isinstance(error, click.ClickException):
@@ -127,6 +128,10 @@ def failure_of(error: BaseException) -> Failure:
         if isinstance(error, kinds):
             return Failure(code, str(error))
     return _remote_failure(error)
+
+
+def _as_argument(found: re.Match[str]) -> str:
+    return ARGUMENT_OF[found[0]]
 
 
 def _argument_of(error: click.ClickException) -> str | None:
