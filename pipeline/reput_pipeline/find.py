@@ -55,8 +55,7 @@ def command(
     """
     wanted = _wanted(key, message_id, text, regex, ignore_case, limit)
     tasks = _tasks(messages, wanted)
-    with run.progress("find"):
-        found = run.each("find", tasks, find_task, parts=1000)
+    found = run.each("find", tasks, find_task, parts=1000)
     found.sort(key=lambda row: (row["storeTimestamp"] or 0, row["physicalOffset"] or 0))
     for row in found[:limit]:
         run.write(json.dumps(row, ensure_ascii=False))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reput_client.blocking import Admin
 from reput_pipeline.archives.columns import spark_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.jobs.arguments import DEFAULT_SERVER
@@ -72,6 +73,9 @@ def command(
             raise ArgumentError(
                 "--topic", f"{topic!r} is not in {source.root}; it has {', '.join(sorted(known)) or 'none'}"
             )
+    if not dry_run:
+        with Admin(server) as admin:
+            admin.list_topics()  # who does not answer is told at once, and not after the sink's many tries
     sent = batches = 0
     for manifest in source.manifests():
         files = [entry for entry in manifest["files"] if not topics or entry["topic"] in topics]
