@@ -125,7 +125,8 @@ class Committer:
             await trio.to_thread.run_sync(self._intents.remove)
             intent = None
         done = [file for file in self._staging.all() if self._batches.is_committed(*file.key[:2])]
-        await trio.to_thread.run_sync(remove, self._staging.forget(done))
+        if done:
+            await trio.to_thread.run_sync(remove, self._staging.forget(done))
         if intent is None:
             return
         started_at = time.monotonic()
