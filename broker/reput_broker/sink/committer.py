@@ -125,7 +125,8 @@ class Committer:
             await trio.to_thread.run_sync(self._intents.remove)
             intent = None
         done = [file for file in self._staging.all() if self._batches.is_committed(*file.key[:2])]
-        await trio.to_thread.run_sync(remove, self._staging.forget(done))
+        if done:
+            await trio.to_thread.run_sync(remove, self._staging.forget(done))
         if intent is None:
             return
         started_at = time.monotonic()
@@ -190,6 +191,7 @@ class Committer:
             if last is not None and wanted.batch_id <= last.batch_id:
                 await self._drop(wanted.query_id, last.batch_id)
                 return Committed(last, repeated=True)
+            self._check_writable()
             files = self._checked(wanted)
             blocks: list[PlacedBlock] = []
             try:
@@ -211,6 +213,22 @@ class Committer:
             except Refusal as refusal:
                 self._retry.set()
                 raise _decided(intent, refusal) from refusal
+
+    def _check_writable(self) -> None:
+        """Decide nothing that is known to have to wait.
+
+        Raises:
+            Refusal: the store takes no messages now.
+        """
+        store = self._store
+        if store.read_only_reason is not None:
+            raise Refusal(
+                ErrorCode.READ_ONLY, f"{store.read_only_reason}; see the broker's log, then commit again"
+            )
+        if store.disk_full_reason is not None:
+            raise Refusal(
+                ErrorCode.DISK_FULL, f"{store.disk_full_reason}; free disk space, then commit again"
+            )
 
     async def _complete_earlier(self, wanted: Commit) -> None:
         intent = self._decided

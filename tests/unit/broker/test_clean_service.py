@@ -187,6 +187,25 @@ def test_an_error_is_said_and_tried_again(broker: Broker, monkeypatch: pytest.Mo
     assert len(store_files(broker.store)) == 1
 
 
+def test_what_has_to_be_saved_first_keeps_files_until_it_is(broker: Broker) -> None:
+    broker.expire()
+    asked: list[int] = []
+
+    async def save() -> None:
+        asked.append(len(store_files(broker.store)))
+        if len(asked) == 1:
+            raise OSError(28, "No space left on device")
+
+    broker.service.before_delete = save
+    files = len(store_files(broker.store))
+    logs = run(broker.service.clean)
+    assert [entry["event"] for entry in logs] == ["cleaning_failed"]
+    assert len(store_files(broker.store)) == files
+    run(broker.service.clean)
+    assert asked == [files, files]
+    assert len(store_files(broker.store)) == 1
+
+
 def test_a_deletion_that_the_disk_does_not_confirm_stops_puts(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.pending_puts import PendingRequest, PendingRun
-from reput_broker.request import PutRun, Response
+from reput_broker.request import PutRun, Refusal, Response
 from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.results import RunResult
@@ -308,3 +308,29 @@ async def test_a_run_whose_sync_fails_or_is_late_gets_its_receipts_and_the_truth
         assert PutMessageResult.from_ext(header.ext) == PutMessageResult(
             queue_id, 5 + queue_id, 700 + 100 * queue_id, 1_000, "127.0.0.1:10911", AckLevel.PAGE_CACHE
         )
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_who_waits_for_an_offset_has_it_synced(flush: str) -> None:
+    bench = Bench(flush, flush_interval="10s")
+    bench.store.written = 300
+    async with running(bench.service.run):
+        with trio.fail_after(30):
+            await bench.service.flushed_to(200)
+            assert bench.store.flushed_offset == 300
+            syncs = bench.store.syncs
+            await bench.service.flushed_to(300)
+    assert bench.store.syncs == syncs, "it was on the disk already"
+
+
+@pytest.mark.trio
+async def test_who_waits_for_an_offset_is_told_that_a_sync_failed() -> None:
+    bench = Bench()
+    bench.store.written = 300
+    bench.store.failing = True
+    async with running(bench.service.run):
+        with trio.fail_after(30):
+            for _ in range(2):
+                with pytest.raises(Refusal, match="the disk is gone"):
+                    await bench.service.flushed_to(300)
