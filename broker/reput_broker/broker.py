@@ -351,7 +351,7 @@ class Broker:
             dispatcher,
             counters,
             connections_max=self._open_files.connections,
-            on_gone=self._hold.drop_closed,
+            on_gone=self._hold.drop_client,
         )
 
     def _after_dispatch(self) -> None:
