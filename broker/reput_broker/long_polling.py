@@ -132,9 +132,9 @@ class PullRequestHoldService:
                 self._ready.append(held)
         self.answer_ready()
 
-    def release_group(self, group: str, queues: Iterable[QueueKey]) -> None:
-        """Run the held pulls of a group in some queues again: its offsets there were set anew."""
-        for queue in queues:
+    def release_group(self, group: str, queues: Iterable[QueueKey] | None = None) -> None:
+        """Run the held pulls of a group in some queues, or in all, again: it may not go on as it did."""
+        for queue in list(self._held if queues is None else queues):
             for held in list(self._held.get(queue, ())):
                 if held.request.ext.get("consumerGroup") == group:
                     self._release(held)
