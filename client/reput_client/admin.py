@@ -20,18 +20,17 @@ from reput_client.session import (
     raise_refusal,
     route_ext,
 )
-from reput_protocol.bodies import ClusterInfo, KVTable, TopicConfig, TopicList, TopicRoute, TopicStats
+from reput_protocol.bodies_route import ClusterInfo, TopicRoute
+from reput_protocol.bodies_topic import KVTable, TopicConfig, TopicList, TopicStats
 from reput_protocol.codes import BoundaryType, Perm, RequestCode, ResponseCode
-from reput_protocol.commands import (
+from reput_protocol.commands_offset import EarliestTimeResult, QueueHeader
+from reput_protocol.commands_pull import ViewMessageHeader
+from reput_protocol.commands_query import QueryMessageHeader, QueryMessageResult
+from reput_protocol.commands_topic import (
     CreateTopicHeader,
     DeleteTopicHeader,
-    EarliestTimeResult,
     GetTopicConfigHeader,
-    QueryMessageHeader,
-    QueryMessageResult,
-    QueueHeader,
     TopicStatsHeader,
-    ViewMessageHeader,
 )
 from reput_protocol.errors import ErrorCode, NotFound, error_from_response
 from reput_protocol.header import HeaderType, Value

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from reput_client.session import Session, raise_refusal
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
-from reput_protocol.commands import (
+from reput_protocol.commands_offset import (
     OffsetResult,
     QueryConsumerOffsetHeader,
     QueueHeader,

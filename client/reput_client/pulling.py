@@ -8,7 +8,7 @@ from reput_client.core import Call
 from reput_client.pull_result import PulledMessages, PullResult, PullStatus
 from reput_client.record_positions import Pulled
 from reput_protocol.codes import PullSysFlag, ResponseCode
-from reput_protocol.commands import PullMessageHeader, PullMessageResult
+from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import error_from_response
 from reput_protocol.filters import TagFilter
 from reput_protocol.header import HeaderType, Value

@@ -1,8 +1,50 @@
-"""The JSON bodies of answers: routes and clusters, topics and figures; see the files named below."""
+"""The JSON bodies of requests and answers, by subject; see the files named below."""
 
 from __future__ import annotations
 
+from reput_protocol.bodies_connections import (
+    ClientConnection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+)
+from reput_protocol.bodies_delay import (
+    CancelledMessage,
+    CancelOutcome,
+    CancelResult,
+    DelayedMessage,
+    DelayedMessageList,
+)
+from reput_protocol.bodies_group import (
+    ConsumerList,
+    GroupForbidden,
+    GroupList,
+    QuerySubscriptionBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+)
+from reput_protocol.bodies_heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
+from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
+from reput_protocol.bodies_reset import ConsumerStatusBody, ResetOffsetBody
 from reput_protocol.bodies_route import BrokerData, ClusterInfo, QueueData, TopicRoute
+from reput_protocol.bodies_running import (
+    ConsumeDirectlyResult,
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    ProcessQueueInfo,
+)
+from reput_protocol.bodies_stats import (
+    BrokerStatsData,
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpan,
+    CorrectionOffsets,
+    OffsetWrapper,
+    QueueTimeSpan,
+    StatsItem,
+)
 from reput_protocol.bodies_topic import (
     KVTable,
     QueueStats,
@@ -14,10 +56,47 @@ from reput_protocol.bodies_topic import (
 
 __all__ = [
     "BrokerData",
+    "BrokerStatsData",
+    "CancelOutcome",
+    "CancelResult",
+    "CancelledMessage",
+    "CheckClientBody",
+    "ClientConnection",
     "ClusterInfo",
+    "ConsumeDirectlyResult",
+    "ConsumeStats",
+    "ConsumeStatsList",
+    "ConsumeStatus",
+    "ConsumeTimeSpan",
+    "ConsumerConnection",
+    "ConsumerData",
+    "ConsumerList",
+    "ConsumerRunningInfo",
+    "ConsumerStatusBody",
+    "CorrectionOffsets",
+    "DelayedMessage",
+    "DelayedMessageList",
+    "GroupForbidden",
+    "GroupList",
+    "HeartbeatData",
     "KVTable",
+    "LockBatchBody",
+    "LockBatchResult",
+    "OffsetWrapper",
+    "ProcessQueueInfo",
+    "ProducerConnection",
+    "ProducerInfo",
+    "ProducerTable",
+    "QuerySubscriptionBody",
     "QueueData",
     "QueueStats",
+    "QueueTimeSpan",
+    "ResetOffsetBody",
+    "StatsItem",
+    "SubscriptionData",
+    "SubscriptionGroupConfig",
+    "SubscriptionGroupList",
+    "SubscriptionGroupTable",
     "TopicConfig",
     "TopicConfigTable",
     "TopicList",

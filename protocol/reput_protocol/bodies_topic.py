@@ -10,15 +10,16 @@ from reput_protocol.body_members import (
     flag_member,
     integer_member,
     map_member,
+    number_member,
     text_list_member,
     text_map_member,
     text_member,
 )
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Perm
-from reput_protocol.errors import BodyMalformed
-from reput_protocol.loose_json import read_json, write_json, write_object_keyed_map
+from reput_protocol.loose_json import read_json, write_json
 from reput_protocol.message import MessageQueue
+from reput_protocol.queue_members import queue_map_member, write_queue_map
 
 _QUEUES_DEFAULT = 16
 
@@ -178,34 +179,18 @@ class TopicStats:
 
     def to_json(self) -> bytes:
         """Return the body. It is not strict JSON, as RocketMQ's is not; `from_json` reads it."""
-        table = write_object_keyed_map(
-            {
-                (
-                    ("brokerName", queue.broker_name),
-                    ("queueId", queue.queue_id),
-                    ("topic", queue.topic),
-                ): stats.to_members()
-                for queue, stats in self.offset_table.items()
-            }
-        )
+        table = write_queue_map({queue: stats.to_members() for queue, stats in self.offset_table.items()})
         return f'{{"offsetTable":{table},"topicPutTps":{self.topic_put_tps:.1f}}}'.encode()
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
         members = read_json(data)
-        table: dict[MessageQueue, QueueStats] = {}
-        for key, value in map_member(members, "offsetTable").items():
-            if type(key) is not tuple:
-                raise BodyMalformed("a key of 'offsetTable' is not a message queue")
-            names = dict(key)
-            queue = MessageQueue(
-                text_member(names, "topic"),
-                text_member(names, "brokerName"),
-                integer_member(names, "queueId"),
-            )
-            table[queue] = QueueStats.from_members(as_object(value, "a value of 'offsetTable'"))
-        tps = members.get("topicPutTps", 0.0)
-        if type(tps) not in (int, float):
-            raise BodyMalformed("member 'topicPutTps' is not a number")
-        return cls(table, float(tps))
+        return cls(
+            queue_map_member(members, "offsetTable", _queue_stats),
+            number_member(members, "topicPutTps"),
+        )
+
+
+def _queue_stats(value: object) -> QueueStats:
+    return QueueStats.from_members(as_object(value, "a value of 'offsetTable'"))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 from reput_protocol.errors import BodyMalformed
 
+E = TypeVar("E", bound=StrEnum)
+
 _I64_MIN: Final = -0x8000_0000_0000_0000
 _I64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
+_NUMBER_MAX: Final = 1e300
 
 
 def integer_member(members: Mapping[Any, Any], name: str, default: int = 0) -> int:
@@ -29,6 +33,28 @@ def text_member(members: Mapping[Any, Any], name: str, default: str = "") -> str
     if type(value) is not str:
         raise BodyMalformed(f"member {name!r} is not text")
     return value
+
+
+def number_member(members: Mapping[Any, Any], name: str, default: float = 0.0) -> float:
+    """Return a finite number that may have a fraction; raises BodyMalformed for anything else."""
+    value = members.get(name)
+    if value is None:
+        return default
+    if (type(value) is not int and type(value) is not float) or not abs(value) <= _NUMBER_MAX:
+        raise BodyMalformed(f"member {name!r} is not a number")
+    return float(value)
+
+
+def choice_member(members: Mapping[Any, Any], name: str, default: E) -> E:
+    """Return a member that is one of the words of `default`'s type; raises BodyMalformed for anything else."""
+    value = members.get(name)
+    if value is None:
+        return default
+    try:
+        return type(default)(value)
+    except ValueError:
+        known = ", ".join(type(default))
+        raise BodyMalformed(f"member {name!r} is not one of {known}") from None
 
 
 def flag_member(members: Mapping[Any, Any], name: str, default: bool = False) -> bool:
@@ -66,6 +92,14 @@ def text_list_member(members: Mapping[Any, Any], name: str) -> list[str]:
     items = list_member(members, name)
     if not all(type(item) is str for item in items):
         raise BodyMalformed(f"member {name!r} is not an array of texts")
+    return items
+
+
+def integer_list_member(members: Mapping[Any, Any], name: str) -> list[int]:
+    """Return an array of 64-bit integers; raises BodyMalformed for anything else."""
+    items = list_member(members, name)
+    if not all(type(item) is int and _I64_MIN <= item <= _I64_MAX for item in items):
+        raise BodyMalformed(f"member {name!r} is not an array of 64-bit integers")
     return items
 
 

@@ -1,8 +1,8 @@
 """The numbers on the wire: request and response codes, languages, flag bits, ack levels.
 
 Names and numbers are RocketMQ's (RocketMQ: RequestCode, ResponseCode, LanguageCode, MessageSysFlag,
-PullSysFlag, PermName) but for `PUT_MESSAGE` and `AckLevel`, which are ours. A class of plain integers stands
-where a value is a set of bits that hot paths test: an `IntFlag` costs a microsecond for every operation.
+PullSysFlag, PermName) but for `AckLevel` and the requests from 700001 on, which are ours. A class of plain integers
+stands where a value is a set of bits that hot paths test: an `IntFlag` costs a microsecond for every operation.
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200_056
     BATCH_ACK_MESSAGE = 200_151
     PUT_MESSAGE = 700_001
+    LIST_DELAYED_MESSAGES = 700_010
+    CANCEL_DELAYED_MESSAGE = 700_011
 
 
 class ResponseCode(IntEnum):

@@ -3,6 +3,36 @@
 from __future__ import annotations
 
 from reput_protocol.command_header import CommandHeader
+from reput_protocol.commands_consume import (
+    BrokerConsumeStatsHeader,
+    BrokerStatsHeader,
+    CloneGroupOffsetHeader,
+    ConsumeDirectlyHeader,
+    ConsumerRunningInfoHeader,
+    ConsumerStatusHeader,
+    ConsumeStatsHeader,
+    ConsumeTimeSpanHeader,
+    CorrectionOffsetHeader,
+    ResetOffsetHeader,
+    SendBackHeader,
+)
+from reput_protocol.commands_delay import CancelDelayedHeader, ListDelayedHeader
+from reput_protocol.commands_group import (
+    ConsumerConnectionHeader,
+    ConsumerIdsChangedHeader,
+    ConsumerListHeader,
+    ConsumerSubscriptionHeader,
+    ConsumerTopicsHeader,
+    DeleteSubscriptionGroupHeader,
+    GroupForbiddenHeader,
+    HeartbeatResult,
+    ProducerConnectionHeader,
+    SubscriptionGroupHeader,
+    SubscriptionGroupTableHeader,
+    SubscriptionGroupTableResult,
+    TopicConsumersHeader,
+    UnregisterClientHeader,
+)
 from reput_protocol.commands_offset import (
     EarliestTimeResult,
     OffsetResult,
@@ -13,6 +43,7 @@ from reput_protocol.commands_offset import (
 )
 from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult, ViewMessageHeader
 from reput_protocol.commands_query import QueryMessageHeader, QueryMessageResult
+from reput_protocol.commands_reply import PushReplyHeader
 from reput_protocol.commands_send import (
     PutMessageHeader,
     PutMessageResult,
@@ -26,27 +57,58 @@ from reput_protocol.commands_topic import (
     RouteHeader,
     TopicStatsHeader,
 )
+from reput_protocol.commands_transaction import CheckTransactionHeader, EndTransactionHeader
 
 __all__ = [
+    "BrokerConsumeStatsHeader",
+    "BrokerStatsHeader",
+    "CancelDelayedHeader",
+    "CheckTransactionHeader",
+    "CloneGroupOffsetHeader",
     "CommandHeader",
+    "ConsumeDirectlyHeader",
+    "ConsumeStatsHeader",
+    "ConsumeTimeSpanHeader",
+    "ConsumerConnectionHeader",
+    "ConsumerIdsChangedHeader",
+    "ConsumerListHeader",
+    "ConsumerRunningInfoHeader",
+    "ConsumerStatusHeader",
+    "ConsumerSubscriptionHeader",
+    "ConsumerTopicsHeader",
+    "CorrectionOffsetHeader",
     "CreateTopicHeader",
+    "DeleteSubscriptionGroupHeader",
     "DeleteTopicHeader",
     "EarliestTimeResult",
+    "EndTransactionHeader",
     "GetTopicConfigHeader",
+    "GroupForbiddenHeader",
+    "HeartbeatResult",
+    "ListDelayedHeader",
     "OffsetResult",
+    "ProducerConnectionHeader",
     "PullMessageHeader",
     "PullMessageResult",
+    "PushReplyHeader",
     "PutMessageHeader",
     "PutMessageResult",
     "QueryConsumerOffsetHeader",
     "QueryMessageHeader",
     "QueryMessageResult",
     "QueueHeader",
+    "ResetOffsetHeader",
     "RouteHeader",
     "SearchOffsetHeader",
+    "SendBackHeader",
     "SendMessageHeader",
     "SendMessageResult",
+    "SubscriptionGroupHeader",
+    "SubscriptionGroupTableHeader",
+    "SubscriptionGroupTableResult",
+    "TopicConsumersHeader",
     "TopicStatsHeader",
+    "UnregisterClientHeader",
     "UpdateConsumerOffsetHeader",
     "ViewMessageHeader",
 ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.delays import Delay, delay_of
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import check_send_topic
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, check_key, check_property, check_text
@@ -29,8 +31,9 @@ class Message:
 
     `tag` is what consumers filter by, `keys` are what it can be found by, `properties` are the application's own.
     `flag` is 32 bits for the application that nobody else looks at. `unique_id` is the id under which the message is
-    known to RocketMQ's tools; a producer makes one if it is None. Everything is checked here, once, so a message is
-    not to be changed afterwards.
+    known to RocketMQ's tools; a producer makes one if it is None. `delay` is what `delay_level`, `delay_s` or
+    `deliver_at` came to, None for a message that is delivered at once. Everything is checked here, once, so a message
+    is not to be changed afterwards.
     """
 
     topic: str
@@ -40,6 +43,7 @@ class Message:
     properties: Mapping[str, str]
     flag: int
     unique_id: str | None
+    delay: Delay | None
 
     def __init__(
         self,
@@ -50,8 +54,19 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         unique_id: str | None = None,
+        *,
+        delay_level: int | None = None,
+        delay_s: float | None = None,
+        deliver_at: datetime | None = None,
     ) -> None:
         """Check and keep the parts; `body` is kept as it is, not copied.
+
+        At most one of the last three says that consumers get the message later:
+
+        Args:
+            delay_level: 1 to 18, RocketMQ's fixed delays: 1 5 10 30 s, 1 to 10 20 30 min, 1 2 h.
+            delay_s: seconds from when the broker stores it; 0 is no delay.
+            deliver_at: the moment; without a time zone it is local time. One that has passed is no delay.
 
         Raises:
             InvalidName: the topic's name breaks the rules, or the topic takes no messages from clients.
@@ -77,12 +92,22 @@ class Message:
         self.properties = properties or _NO_PROPERTIES
         self.flag = flag
         self.unique_id = unique_id
+        if delay_level is None and delay_s is None and deliver_at is None:
+            self.delay = None
+        else:
+            self.delay = delay_of(delay_level, delay_s, deliver_at)
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether consumers get it later. Such a message travels in a request of its own (310), never in a block."""
+        return self.delay is not None
 
 
 def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
-    """Return the canonical properties text of `message`, its unique id first.
+    """Return the canonical properties text of `message`, its unique id first, its delay last.
 
-    `unique_id` is used where the message has none of its own; with neither, none is written.
+    `unique_id` is used where the message has none of its own; with neither, none is written. A block (PutMessage) with
+    the text of a delayed message is refused by the broker; request 310 takes it.
 
     Raises:
         InvalidMessage: longer than 32767 bytes, or text that UTF-8 cannot hold (a lone surrogate).
@@ -99,6 +124,8 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
         text += f"KEYS\x01{' '.join(message.keys)}\x02"
     if message.properties:
         text += "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()])
+    if message.delay is not None:
+        text += f"{message.delay.name}\x01{message.delay.value}\x02"
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:

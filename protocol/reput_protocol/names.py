@@ -11,6 +11,7 @@ from reput_protocol.errors import InvalidName
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 
 DEFAULT_TOPIC: Final = "TBW102"
 """The template from which topics are created on first use; clients name it in the header of a send."""
@@ -66,6 +67,12 @@ SYSTEM_GROUPS: Final = frozenset(
         "CID_RMQ_SYS_TRANS",
     }
 )
+
+CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+"""The producer group of what RocketMQ's clients send on their own account."""
+
+TRANSACTION_CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The group under which the broker keeps how far it has looked at half messages."""
 
 TOPIC_LENGTH_MAX: Final = 127
 LONG_TOPIC_LENGTH_MAX: Final = 255
@@ -171,6 +178,16 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Return the topic where messages end that `group` gave up on."""
     return DLQ_PREFIX + group
+
+
+def group_of_retry_topic(topic: str) -> str | None:
+    """Return the group whose messages come back through `topic`, or None if it is no retry topic."""
+    return topic[len(RETRY_PREFIX) :] if topic.startswith(RETRY_PREFIX) else None
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic that the replies to requests are sent to."""
+    return cluster + REPLY_TOPIC_SUFFIX
 
 
 def _check_characters(kind: str, name: str) -> None:

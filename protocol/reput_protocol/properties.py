@@ -47,6 +47,19 @@ TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+MSG_TYPE: Final = "MSG_TYPE"
+MSG_TYPE_REPLY: Final = "reply"
+"""The value of `MSG_TYPE` that marks a reply."""
+ARRIVE_TIME: Final = "ARRIVE_TIME"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+INSTANCE_ID: Final = "INSTANCE_ID"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 SHARDING_KEY: Final = "__SHARDINGKEY"
@@ -178,7 +191,7 @@ def check_property(name: str, value: str) -> None:
 
     Raises:
         InvalidMessage: not text, empty, holds 0x01 or 0x02, or is a name that only the broker, or a field of its own
-            (`tag`, `keys`, `unique_id`), may set.
+            (`tag`, `keys`, `unique_id`, `delay_level`, `delay_s`, `deliver_at`), may set.
     """
     if not isinstance(name, str) or not isinstance(value, str):
         raise InvalidMessage(
@@ -222,7 +235,15 @@ def check_key(key: str) -> None:
         )
 
 
-_OWN_ARGUMENT: Final = {TAGS: "tag=", KEYS: "keys=", UNIQ_KEY: "unique_id="}
+_OWN_ARGUMENT: Final = {
+    TAGS: "tag=",
+    KEYS: "keys=",
+    UNIQ_KEY: "unique_id=",
+    DELAY: "delay_level=",
+    TIMER_DELAY_SEC: "delay_s=",
+    TIMER_DELAY_MS: "delay_s=",
+    TIMER_DELIVER_MS: "deliver_at=",
+}
 
 
 def _is_reserved(name: str) -> bool:

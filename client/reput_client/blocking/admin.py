@@ -12,7 +12,8 @@ from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.pull_result import FoundMessages
 from reput_client.received import ReceivedMessage
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
-from reput_protocol.bodies import ClusterInfo, TopicConfig, TopicRoute, TopicStats
+from reput_protocol.bodies_route import ClusterInfo, TopicRoute
+from reput_protocol.bodies_topic import TopicConfig, TopicStats
 from reput_protocol.codes import BoundaryType, Perm
 
 

@@ -6,9 +6,12 @@ from reput_protocol.codes import OWN_REQUEST_CODE_MIN, AckLevel, MessageSysFlag,
 
 
 def test_our_own_codes_lie_where_rocketmq_has_none() -> None:
-    own = [code for code in RequestCode if code >= OWN_REQUEST_CODE_MIN]
-    assert own == [RequestCode.PUT_MESSAGE]
-    assert int(RequestCode.PUT_MESSAGE) == 700001
+    own = {code.name: int(code) for code in RequestCode if code >= OWN_REQUEST_CODE_MIN}
+    assert own == {
+        "PUT_MESSAGE": 700001,
+        "LIST_DELAYED_MESSAGES": 700010,
+        "CANCEL_DELAYED_MESSAGE": 700011,
+    }
 
 
 def test_an_ack_level_is_its_own_text_on_the_wire() -> None:

@@ -9,27 +9,58 @@ import pytest
 from reput_protocol.codes import AckLevel
 from reput_protocol.command_header import read_fields, write_fields
 from reput_protocol.commands import (
+    BrokerConsumeStatsHeader,
+    BrokerStatsHeader,
+    CancelDelayedHeader,
+    CheckTransactionHeader,
+    CloneGroupOffsetHeader,
     CommandHeader,
+    ConsumeDirectlyHeader,
+    ConsumerConnectionHeader,
+    ConsumerIdsChangedHeader,
+    ConsumerListHeader,
+    ConsumerRunningInfoHeader,
+    ConsumerStatusHeader,
+    ConsumerSubscriptionHeader,
+    ConsumerTopicsHeader,
+    ConsumeStatsHeader,
+    ConsumeTimeSpanHeader,
+    CorrectionOffsetHeader,
     CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
     DeleteTopicHeader,
     EarliestTimeResult,
+    EndTransactionHeader,
     GetTopicConfigHeader,
+    GroupForbiddenHeader,
+    HeartbeatResult,
+    ListDelayedHeader,
     OffsetResult,
+    ProducerConnectionHeader,
     PullMessageHeader,
     PullMessageResult,
+    PushReplyHeader,
     PutMessageHeader,
     PutMessageResult,
     QueryConsumerOffsetHeader,
     QueueHeader,
+    ResetOffsetHeader,
     RouteHeader,
     SearchOffsetHeader,
+    SendBackHeader,
     SendMessageHeader,
     SendMessageResult,
+    SubscriptionGroupHeader,
+    SubscriptionGroupTableHeader,
+    SubscriptionGroupTableResult,
+    TopicConsumersHeader,
     TopicStatsHeader,
+    UnregisterClientHeader,
     UpdateConsumerOffsetHeader,
     ViewMessageHeader,
 )
 from reput_protocol.errors import HeaderFieldError
+from reput_protocol.group_terms import TransactionState
 from reput_protocol.header import Header, HeaderType, decode_header, encode_header
 
 SAMPLES: list[CommandHeader] = [
@@ -54,6 +85,53 @@ SAMPLES: list[CommandHeader] = [
     DeleteTopicHeader("t"),
     GetTopicConfigHeader("t"),
     TopicStatsHeader("t"),
+    HeartbeatResult(True, False),
+    HeartbeatResult(),
+    UnregisterClientHeader("c", "PG", "CG"),
+    UnregisterClientHeader("c"),
+    ConsumerListHeader("g"),
+    ConsumerIdsChangedHeader("g"),
+    SubscriptionGroupTableHeader(0, 100, "{}"),
+    SubscriptionGroupTableResult(3),
+    SubscriptionGroupHeader("g"),
+    DeleteSubscriptionGroupHeader("g", True),
+    GroupForbiddenHeader("g", "t", False),
+    ConsumerConnectionHeader("g"),
+    ProducerConnectionHeader("g"),
+    TopicConsumersHeader("t"),
+    ConsumerTopicsHeader("g"),
+    ConsumerSubscriptionHeader("g", "t"),
+    SendBackHeader(2**40, "g", -1, "AC11", "t", False, 16),
+    SendBackHeader(0, "g", 0),
+    ResetOffsetHeader("t", "g", -1, True, 3, 2**40),
+    ResetOffsetHeader("t", "g", 1700000000000),
+    ConsumerStatusHeader("t", "g", "c"),
+    ConsumerRunningInfoHeader("g", "c", True),
+    ConsumeDirectlyHeader("g", "c", "7F00", "broker-a", "t", 0, 1),
+    ConsumeStatsHeader("g", "t", "t;u"),
+    BrokerConsumeStatsHeader(True),
+    BrokerStatsHeader("TOPIC_PUT_NUMS", "t"),
+    ConsumeTimeSpanHeader("t", "g"),
+    CloneGroupOffsetHeader("a", "b", "t", True),
+    CorrectionOffsetHeader("t", "g", "a,b"),
+    EndTransactionHeader("PG", 5, 2**40, 8, True, "AC11", "AC11", "t", "broker-a"),
+    CheckTransactionHeader(5, 2**40, "t", "AC11", "AC11", "7F00", "broker-a"),
+    PushReplyHeader(
+        "PG",
+        "t",
+        "TBW102",
+        4,
+        0,
+        1,
+        1700000000000,
+        7,
+        "1.2.3.4:5",
+        "127.0.0.1:10911",
+        1700000000001,
+        "a\x01b\x02",
+    ),
+    ListDelayedHeader("t", "k", 32, "9"),
+    CancelDelayedHeader("t", "k"),
 ]
 
 
@@ -119,3 +197,78 @@ def test_ali_ons_pull_is_read() -> None:
     assert PullMessageHeader.from_ext(header.ext) == PullMessageHeader(
         "NODE_CG", "NodeTopic", 0, 0, 32, 6, -1, 15000, "TagA || TagB", 1795190824327
     )
+
+
+def test_names_on_the_wire_are_rocketmqs() -> None:
+    json = HeaderType.JSON
+    assert UnregisterClientHeader("c", "PG").to_ext(json) == {"clientID": "c", "producerGroup": "PG"}
+    assert HeartbeatResult(True, True).to_ext(json) == {
+        "IS_SUPPORT_HEART_BEAT_V2": "true",
+        "IS_SUB_CHANGE": "true",
+    }
+    assert list(SendBackHeader(1, "g", 2, "m", "t", True, 3).to_ext(json)) == [
+        "offset",
+        "group",
+        "delayLevel",
+        "originMsgId",
+        "originTopic",
+        "unitMode",
+        "maxReconsumeTimes",
+    ]
+    assert EndTransactionHeader("PG", 1, 2, 8, msg_id="m").to_ext(json) == {
+        "producerGroup": "PG",
+        "tranStateTableOffset": "1",
+        "commitLogOffset": "2",
+        "commitOrRollback": "8",
+        "fromTransactionCheck": "false",
+        "msgId": "m",
+    }
+    # Java's client has no default for isForce and reads queueId into a plain int.
+    assert ResetOffsetHeader("t", "g", -1).to_ext(json) == {
+        "topic": "t",
+        "group": "g",
+        "timestamp": "-1",
+        "isForce": "false",
+        "queueId": "-1",
+    }
+    assert list(ConsumeDirectlyHeader("g", "c", "m", "b", "t", 0, 0).to_ext(json)) == [
+        "consumerGroup",
+        "clientId",
+        "msgId",
+        "brokerName",
+        "topic",
+        "topicSysFlag",
+        "groupSysFlag",
+    ]
+    assert set(CloneGroupOffsetHeader("a", "b").to_ext(json)) == {"srcGroup", "destGroup", "offline"}
+    assert set(DeleteSubscriptionGroupHeader("g").to_ext(json)) == {"groupName", "cleanOffset"}
+    assert set(BrokerStatsHeader("a", "b").to_ext(json)) == {"statsName", "statsKey"}
+    assert BrokerConsumeStatsHeader(False).to_ext(json) == {"isOrder": "false"}
+
+
+def test_go_answers_a_check_with_an_empty_broker_name() -> None:
+    ext = EndTransactionHeader("PG", 1, 2, 8, True, "m", broker_name="").to_ext(HeaderType.JSON)
+    assert ext["bname"] == ""
+    assert EndTransactionHeader.from_ext(ext).commit_or_rollback == TransactionState.COMMIT
+
+
+def test_the_topics_that_statistics_are_asked_for() -> None:
+    assert ConsumeStatsHeader("g").topics() == []
+    assert ConsumeStatsHeader("g", "t").topics() == ["t"]
+    assert ConsumeStatsHeader("g", "t", "u;t;;v").topics() == ["t", "u", "v"]
+
+
+def test_a_reply_is_pushed_with_the_header_it_came_with() -> None:
+    reply = SendMessageHeader("PG", "C_REPLY_TOPIC", 0, 1, 5, 7, "TTL\x013\x02", reconsume_times=0)
+    pushed = PushReplyHeader.of(
+        reply, "TTL\x013\x02X\x01y\x02", born_host="a:1", store_host="b:2", store_timestamp_ms=9
+    )
+    ext = pushed.to_ext(HeaderType.JSON)
+    long_names = reply.to_ext(HeaderType.JSON)
+    changed = {
+        "properties": "TTL\x013\x02X\x01y\x02",
+        "bornHost": "a:1",
+        "storeHost": "b:2",
+        "storeTimestamp": "9",
+    }
+    assert ext == {**long_names, **changed}

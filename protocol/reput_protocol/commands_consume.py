@@ -1,0 +1,152 @@
+"""Headers about a group's progress: sending back, resetting, copying and looking at offsets, asking members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.command_header import I32, I64, CommandHeader
+
+
+@dataclass(slots=True)
+class SendBackHeader(CommandHeader):
+    """Header of 36: a member could not handle the message at the physical offset `offset`.
+
+    (RocketMQ: ConsumerSendMsgBackRequestHeader.) `delay_level` 0 leaves the delay to the broker, a level above it says
+    how long, and a negative one sends the message to the dead letters at once. `max_reconsume_times` overrides the
+    group's setting.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUMER_SEND_MSG_BACK
+
+    offset: I64
+    group: str
+    delay_level: I32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: I32 | None = None
+
+
+@dataclass(slots=True)
+class ResetOffsetHeader(CommandHeader):
+    """Header of 222 (asked of the broker) and 220 (the broker's word to members): go on elsewhere.
+
+    `timestamp` is milliseconds since 1970, -1 for the end of each queue. With a `queue_id` (not -1) an `offset` counts
+    instead. RocketMQ's client refuses a 220 without `isForce`, so that is always written.
+    """
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+
+    topic: str
+    group: str
+    timestamp: I64
+    is_force: bool = False
+    queue_id: I32 = -1
+    offset: I64 | None = None
+
+
+@dataclass(slots=True)
+class ConsumerStatusHeader(CommandHeader):
+    """Header of 223 (asked of the broker) and 221 (asked of members): the offsets that members have reached."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@dataclass(slots=True)
+class ConsumerRunningInfoHeader(CommandHeader):
+    """Header of 307, asked of the broker and passed on to the member: what is it doing?"""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_RUNNING_INFO
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+@dataclass(slots=True)
+class ConsumeDirectlyHeader(CommandHeader):
+    """Header of 309, asked of the broker with `msg_id` and passed on to the member with the record as body."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUME_MESSAGE_DIRECTLY
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: I32 | None = None
+    group_sys_flag: I32 | None = None
+
+
+@dataclass(slots=True)
+class ConsumeStatsHeader(CommandHeader):
+    """Header of 208: a group's progress; `topic_list` names several topics, joined by `;`."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+    def topics(self) -> list[str]:
+        """Return the topics that are named; none stands for all of which the group has offsets."""
+        named = [self.topic or "", *(self.topic_list or "").split(";")]
+        return list(dict.fromkeys(topic for topic in named if topic))
+
+
+@dataclass(slots=True)
+class BrokerConsumeStatsHeader(CommandHeader):
+    """Header of 317: all groups' progress; only groups that consume in order, or only the others."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_BROKER_CONSUME_STATS
+
+    is_order: bool
+
+
+@dataclass(slots=True)
+class BrokerStatsHeader(CommandHeader):
+    """Header of 315: one of the broker's figures over time."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.VIEW_BROKER_STATS_DATA
+
+    stats_name: str
+    stats_key: str
+
+
+@dataclass(slots=True)
+class ConsumeTimeSpanHeader(CommandHeader):
+    """Header of 303: from when to when the messages of a topic's queues are, and how far a group has come."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_TIME_SPAN
+
+    topic: str
+    group: str
+
+
+@dataclass(slots=True)
+class CloneGroupOffsetHeader(CommandHeader):
+    """Header of 314: give one group the offsets of another, of one topic or of all."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+@dataclass(slots=True)
+class CorrectionOffsetHeader(CommandHeader):
+    """Header of 308: the lowest offsets among a topic's groups; `filter_groups` joins names with commas."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CORRECTION_OFFSET
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
