@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     PrivateAttr,
@@ -30,8 +28,11 @@ from pydantic import (
     field_validator,
 )
 
+from reput_broker.config_delay import DelayConfig
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
+from reput_broker.config_section import Section as _Section
+from reput_broker.config_section import option as _option
 from reput_broker.config_units import Duration, HoursOfDay, Size
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_topic
@@ -42,10 +43,6 @@ DEFAULT_HTTP_PORT = 10913
 
 _MIB = 1 << 20
 _HOUR = 3600.0
-
-
-def _option(default: Any, description: str, *, live: bool = False, **limits: Any) -> Any:
-    return Field(default, description=description, json_schema_extra={"live": live}, **limits)
 
 
 def _to_path(value: object) -> object:
@@ -69,10 +66,6 @@ def _empty_to_none(value: object) -> object:
 DataPath = Annotated[Path, BeforeValidator(_to_path)]
 PortChoice = Annotated[int | str, PlainValidator(_to_port_choice)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=False)
 
 
 class StoreConfig(_Section):
@@ -364,6 +357,7 @@ class BrokerConfig(_Section):
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
+    delay: DelayConfig = Field(default_factory=DelayConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

@@ -10,9 +10,8 @@ from collections import deque
 from typing import NamedTuple
 
 from reput_broker.delivery.levels import Levels
-from reput_broker.delivery.parked import CANCEL_TOPIC
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC
 from reput_protocol.record_view import RecordView
 
 _UNITS_A_READ = 1024
@@ -42,8 +41,8 @@ class Cancellations:
     def recover(self, cancel_offset: int) -> None:
         """Read the records from a queue offset on. Blocks."""
         store = self._store
-        offset = max(cancel_offset, store.min_offset_in_queue(CANCEL_TOPIC, 0))
-        while len(units := store.queue_units(CANCEL_TOPIC, 0, offset, _UNITS_A_READ)):
+        offset = max(cancel_offset, store.min_offset_in_queue(DELAY_CANCEL_TOPIC, 0))
+        while len(units := store.queue_units(DELAY_CANCEL_TOPIC, 0, offset, _UNITS_A_READ)):
             for physical_offset in units["physical_offset"].tolist():
                 self._recover_one(offset, physical_offset)
                 offset += 1
@@ -71,4 +70,4 @@ class Cancellations:
         waiting = self._waiting
         while waiting and waiting[0].queue_offset < self._levels.of(waiting[0].level).next_offset:
             waiting.popleft()
-        return waiting[0].cancel_offset if waiting else self._store.max_offset_in_queue(CANCEL_TOPIC, 0)
+        return waiting[0].cancel_offset if waiting else self._store.max_offset_in_queue(DELAY_CANCEL_TOPIC, 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from reput_broker.delivery.parked import TIMER_DELETE_KEY
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -35,7 +34,7 @@ class DeliveredRecords:
         """Look at every record of the batch."""
         for position in _with_prepared_offset(batch):
             record = RecordView(batch.data, position)
-            if record.topic == TIMER_TOPIC and find_property(record.properties, TIMER_DELETE_KEY.encode()):
+            if record.topic == TIMER_TOPIC and find_property(record.properties, b"TIMER_DEL_UNIQKEY"):
                 continue  # it lies in the slot of what it cancels
             self._note(record.prepared_transaction_offset)
 

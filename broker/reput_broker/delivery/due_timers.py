@@ -39,6 +39,11 @@ class DueTimers:
     def __len__(self) -> int:
         return len(self._slot_of)
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether the messages of a begun slot are still on their way."""
+        return any(not slot.is_loaded for slot in self.slots.values())
+
     def begin(self, slot_ms: int, *, is_loaded: bool) -> BegunSlot:
         """Return a slot, begun if need be."""
         slot = self.slots.get(slot_ms)

@@ -19,17 +19,11 @@ from typing import Final, NamedTuple
 from reput_protocol import properties as names
 from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.hashing import java_hash
-from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from reput_protocol.names import DELAY_CANCEL_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record import Record
 
-CANCEL_TOPIC: Final = "rmq_sys_REPUT_DELAY_CANCEL"
-"""Holds a record for each message of a delay level that was cancelled; RocketMQ knows of no such thing."""
-PARKING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
-
 TIMER_PRECISION_MS: Final = 1000
-TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
-TIMER_DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
 
 BROKER_PROPERTIES: Final = (
     names.DELAY,
@@ -39,9 +33,9 @@ BROKER_PROPERTIES: Final = (
     names.TIMER_DELAY_SEC,
     names.TIMER_DELAY_MS,
     names.TIMER_OUT_MS,
-    "TIMER_ENQUEUE_MS",
-    "TIMER_DEQUEUE_MS",
-    TIMER_ROLL_TIMES,
+    names.TIMER_ENQUEUE_MS,
+    names.TIMER_DEQUEUE_MS,
+    names.TIMER_ROLL_TIMES,
     names.CRC32,
 )
 """Properties that a delivered copy does not have."""
@@ -101,8 +95,8 @@ def parked_of(record: Record, properties: dict[str, str] | None = None) -> Parke
         due_ms,
         out_ms,
         found.get(names.UNIQ_KEY),
-        found.get(TIMER_DELETE_KEY),
-        number_of(found.get(TIMER_ROLL_TIMES)) or 0,
+        found.get(names.TIMER_DEL_UNIQKEY),
+        number_of(found.get(names.TIMER_ROLL_TIMES)) or 0,
     )
 
 
@@ -143,7 +137,7 @@ def rolled_copy(record: Record, parked: Parked) -> Record:
     """Return the record to be parked anew, on the way to a time that the wheel does not reach (RocketMQ: convert)."""
     found = decode_properties(record.properties)
     found.pop(names.CRC32, None)
-    found[TIMER_ROLL_TIMES] = str(parked.rolled + 1)
+    found[names.TIMER_ROLL_TIMES] = str(parked.rolled + 1)
     return replace(
         record,
         prepared_transaction_offset=record.physical_offset,
@@ -164,12 +158,12 @@ def cancelling_record(record: Record, parked: Parked, now_ms: int) -> Record:
     }
     if parked.unique_key is not None:
         found[names.UNIQ_KEY] = parked.unique_key
-    topic = CANCEL_TOPIC
+    topic = DELAY_CANCEL_TOPIC
     if record.topic == TIMER_TOPIC:
         topic = TIMER_TOPIC
         found[names.TIMER_OUT_MS] = str(parked.out_ms)
         found[names.TIMER_DELIVER_MS] = str(parked.due_ms)
-        found[TIMER_DELETE_KEY] = parked.key
+        found[names.TIMER_DEL_UNIQKEY] = parked.key
     return Record(
         topic,
         b"0",

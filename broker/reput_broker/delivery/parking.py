@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from reput_broker.delivery.parked import TIMER_DELETE_KEY, number_of, timer_out_ms
+from reput_broker.delivery.parked import number_of, timer_out_ms
 from reput_broker.request import Refusal
 from reput_protocol import properties as names
 from reput_protocol.codes import ResponseCode
@@ -99,7 +99,7 @@ class Parking:
         if name != names.TIMER_DELIVER_MS:
             deliver_ms = now_ms + number * (1000 if name == names.TIMER_DELAY_SEC else 1)
         if deliver_ms <= now_ms:
-            if TIMER_DELETE_KEY in properties:
+            if names.TIMER_DEL_UNIQKEY in properties:
                 raise _illegal("the message that it cancels is due already")
             return None
         if deliver_ms - now_ms > options.timer_max_delay * 1000:

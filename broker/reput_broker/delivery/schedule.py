@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -134,6 +134,28 @@ class Schedule:
         named = {java_hash(topic): topic for topic in topics}
         for topic_hash, number in waiting.items():
             self.stats.waiting[named.get(topic_hash, "unknown")] += number
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def offset_members(self) -> dict[str, Any]:
+        """Return how far each level has come, as the members of `config/delayOffset.json`."""
+        log_end = self._store.max_physical_offset
+        return self._offsets.members(self.levels.progress(log_end, self.cancellations.first_offset()))
+
+    def figures(self) -> dict[str, object]:
+        """Return what RocketMQ's tools show, under its names (RocketMQ: ScheduleMessageService.buildRunningStats)."""
+        timers, stats = self.timers, self.stats
+        behind_ms = 0 if not timers.wheel.exists else max(0, self._clock_ms() - timers.read_ms)
+        figures: dict[str, object] = {
+            "timerReadBehind": behind_ms // 1000,
+            "timerOffsetBehind": self._store.max_offset_in_queue(TIMER_TOPIC, 0) - timers.queue_offset,
+            "timerCongestNum": sum(stats.waiting.values()),
+            "timerEnqueueTps": 0.0,
+            "timerDequeueTps": 0.0,
+        }
+        for level, end in self.levels.waiting():
+            figures[f"scheduleMessageOffset_{level.number}"] = f"{level.next_offset},{end}"
+        return figures
 
     # -- saving --------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable
 
 from reput_broker.counters import Counters
+from reput_broker.delivery.parking import Parking
 from reput_broker.processors.appender import Appender, malformed
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.topic_access import TopicAccess
@@ -30,6 +31,7 @@ class SendProcessor:
         access: TopicAccess,
         appender: Appender,
         counters: Counters,
+        parking: Parking,
         *,
         cluster: str,
         default_ack: AckLevel,
@@ -38,6 +40,7 @@ class SendProcessor:
         self._access = access
         self._appender = appender
         self._counters = counters
+        self._parking = parking
         self._cluster = cluster
         self._default_ack = default_ack
         self._host: Host = store.options.host
@@ -143,7 +146,8 @@ class SendProcessor:
         assert config is not None, "looked up before"
         if header.queue_id < 0:
             header.queue_id = random.randrange(max(1, config.write_queue_nums))
-        parts = records_of(header, request.body, Host.unpack(request.client.born_host), self._cluster)
+        born_host = Host.unpack(request.client.born_host)
+        parts = records_of(header, request.body, born_host, self._cluster, self._parking)
         records = parts.records
         sizes = [len(encode_record(record)) for record in records]
         ack = header.ack or (self._default_ack if parts.waits else AckLevel.PAGE_CACHE)
@@ -162,7 +166,7 @@ class SendProcessor:
 
         # A whole-record checksum, if the store writes one, adds 20 bytes to each.
         size = sum(sizes) + 20 * len(sizes)
-        return self._appender.append(request, size, put, answer, header.topic, ack)
+        return self._appender.append(request, size, put, answer, header.topic, ack, parts.kind)
 
     def _result(
         self, header: SendMessageHeader, parts: SendParts | BatchParts, sizes: list[int], result: PutResult

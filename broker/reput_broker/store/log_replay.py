@@ -1,4 +1,5 @@
-"""What was dispatched is given once more, to one more dispatcher: for what is derived from the log and kept elsewhere."""
+"""What was dispatched is given once more, to one more dispatcher: for what is derived from the log and kept
+elsewhere."""
 
 from __future__ import annotations
 
