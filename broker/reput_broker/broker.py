@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from reput_broker.clean_service import CleanFilesService
+from reput_broker.compose_delay import DelayParts
 from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
@@ -198,7 +199,10 @@ class Broker:
         """Lock and recover the directory and read the tables, in a worker thread: the health page answers meanwhile."""
         config, clock_ms = self.config, self._surroundings.clock_ms
         self._hold = PullRequestHoldService(config.long_polling)
-        self._store = MessageStore(self._store_options(), clock_ms=clock_ms, listener=self._hold)
+        self._delay = DelayParts(config, clock_ms)
+        self._store = MessageStore(
+            self._store_options(), clock_ms=clock_ms, listener=self._hold, dispatchers=[self._delay.arrivals]
+        )
         report = await trio.to_thread.run_sync(self._store.open)
         tables = config.data_dir / "config"
         self._topics = TopicConfigManager(
@@ -219,6 +223,8 @@ class Broker:
             open_groups, tables, self._offsets, config.groups, clock_ms
         )
         self._adopt_queues_without_topic()
+        await trio.to_thread.run_sync(self._delay.open, self._store, self._topics.all())
+        self._warm_from = report.checked_from
         self.sources.store, self.sources.topics, self.sources.offsets = (
             self._store,
             self._topics,
@@ -331,6 +337,7 @@ class Broker:
                 access,
                 appender,
                 counters,
+                self._delay.parking,
                 cluster=config.cluster,
                 default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
             ),
@@ -349,6 +356,14 @@ class Broker:
             groups,
             QueueProcessor(store, access),
             QueryProcessor(store),
+            self._delay.compose(
+                store,
+                lock,
+                self._topics,
+                self._flush,
+                wrote=self._flush.wrote if sync else self._reput.wake,
+                warm_from=self._warm_from,
+            ),
             TopicProcessor(
                 store,
                 self._topics,
@@ -368,6 +383,7 @@ class Broker:
                 version=MetricsCollector(self.sources).version,
                 advertise=self._advertised_to,
                 delete_files=self._clean.delete_now,
+                more_figures=self._delay.figures,
                 **names,
             ),
         )
@@ -411,6 +427,7 @@ class Broker:
             self._measure_loop,
             self._refresh_disk,
             *self._groups.services(),
+            *self._delay.services(),
         )
 
     async def _measure_loop(self) -> None:
@@ -474,6 +491,13 @@ class Broker:
                     log.error("table_not_saved", table=name[1:], detail=str(error), hint="free disk space")
         if hasattr(self, "_offsets"):
             self._offsets.close()
+        if hasattr(self, "_delay"):
+            try:
+                await trio.to_thread.run_sync(self._delay.close)
+            except (OSError, ReputError) as error:
+                log.error(
+                    "delay_progress_not_saved", detail=str(error), hint="the next start reads more of the log"
+                )
         if hasattr(self, "_store") and self._store.is_open:
             started_at = time.monotonic()
             clean = False
@@ -495,6 +519,7 @@ class Broker:
             "data_dir": str(self.config.data_dir),
             "flush": self.config.store.flush,
             "held_pulls": self._hold.count if hasattr(self, "_hold") else 0,
+            "delayed": self._delay.status() if hasattr(self, "_delay") else {},
         }
 
 

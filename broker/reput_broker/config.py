@@ -28,6 +28,7 @@ from pydantic import (
     field_validator,
 )
 
+from reput_broker.config_delay import DelayConfig
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
 from reput_broker.config_groups import GroupsConfig
@@ -358,6 +359,7 @@ class BrokerConfig(_Section):
     offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
     groups: GroupsConfig = Field(default_factory=GroupsConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
+    delay: DelayConfig = Field(default_factory=DelayConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

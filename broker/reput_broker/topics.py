@@ -19,6 +19,7 @@ from reput_protocol.bodies import TopicConfig
 from reput_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
+    DELAY_CANCEL_TOPIC,
     DLQ_PREFIX,
     OFFSET_MOVED_EVENT,
     RETRY_PREFIX,
@@ -215,6 +216,7 @@ class TopicConfigManager:
             _topic(TRANS_HALF_TOPIC, 1),
             _topic(TRANS_OP_HALF_TOPIC, 1),
             _topic(TIMER_TOPIC, 1),
+            _topic(DELAY_CANCEL_TOPIC, 1),
             _topic(DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
         ]
 

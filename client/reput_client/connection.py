@@ -7,19 +7,21 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from reput_client.address import Address
 from reput_client.backoff import Backoff
-from reput_client.core import Call, ChannelCore, RequestTemplate, Waiter
+from reput_client.broker_requests import BrokerRequest
+from reput_client.core import Call, ChannelCore, OnewayCall, RequestTemplate, Waiter
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost
 from reput_client.pump import Pump
 from reput_client.runtime import Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ProtocolError, ReputError
-from reput_protocol.header import Value
+from reput_protocol.frames import encode_frame_head
+from reput_protocol.header import Header, Value
 
 # Above 64 KiB the buffer of a read comes from the system anew each time, which costs more than a small read itself;
 # so large ones only where the last one was filled, or a frame is known to go on.
@@ -49,12 +51,21 @@ class Connection:
     every pending call and drops every unwritten frame. A call's `sent` then tells which of the two it was.
     """
 
-    def __init__(self, runtime: Runtime, pump: Pump, address: Address, backoff: Backoff) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        pump: Pump,
+        address: Address,
+        backoff: Backoff,
+        on_request: Callable[[BrokerRequest], None],
+    ) -> None:
+        """Start without a connection; `on_request` takes what the broker asks, and must neither wait nor raise."""
         self._runtime = runtime
         self._pump = pump
         self.address = address
         self._backoff = backoff
-        self._core = ChannelCore()
+        self._on_request = on_request
+        self._core = self._new_core()
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
         self._next_attempt_at = -math.inf
@@ -124,7 +135,7 @@ class Connection:
             if self._closed:
                 sock.close()
                 raise ClientClosed
-            self._core = ChannelCore()
+            self._core = self._new_core()
             self._useful = False
             self._socket = sock
             self._pump.add(self)
@@ -195,6 +206,28 @@ class Connection:
         else:
             self._out.append(_Outgoing(call, (head, body)))
         return call
+
+    def start_oneway(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> OnewayCall:
+        """As `start_template`, for a request with the oneway flag: the call is done when the system has all of it."""
+        call = self._core.new_oneway(waiter)
+        self._out.append(_Outgoing(call, (template.encode(call.opaque, len(body)), body)))
+        return call
+
+    def answer(self, core: ChannelCore, header: Header, header_type: int, body: Buffer) -> None:
+        """Write the answer to a request that came through `core`; dropped if that connection is gone. Never waits."""
+        if core is not self._core or self._socket is None:
+            return
+        frame = encode_frame_head(header, header_type, len(body))
+        self._out.append(_Outgoing(core.new_oneway(Waiter()), (frame, body)))
+        if not self.flush_now():
+            self._runtime.interrupt()  # whoever reads writes the rest
+
+    def _new_core(self) -> ChannelCore:
+        def take(header: Header, header_type: int, body: memoryview) -> None:
+            self._on_request(BrokerRequest(self, core, header, header_type, body))
+
+        core = ChannelCore(take)
+        return core
 
     def usable(self) -> bool:
         """Whether frames may be queued now; a connection that has been idle is looked at first."""
@@ -313,8 +346,7 @@ class Connection:
     def lose(self, error: ReputError) -> None:
         """Close the socket and fail every pending call. The next `open` connects anew."""
         sock, self._socket = self._socket, None
-        self._out.clear()
-        self._out_skip = 0
+        self._drop_unwritten(error)
         if sock is not None:
             self._pump.remove(self)
             self._runtime.close_socket(sock)
@@ -337,9 +369,18 @@ class Connection:
             sock.close()
         self._connecting = None
         self._writing = False
+        error = ConnectionLost(str(self.address), "it belongs to the parent process")
+        self._drop_unwritten(error)
+        self._core.fail_all(error)
+
+    def _drop_unwritten(self, error: ReputError) -> None:
+        """Forget the frames that wait to be written. Calls that wait for an answer are pending and fail with those."""
+        dropped = [frame.call for frame in self._out]
         self._out.clear()
         self._out_skip = 0
-        self._core.fail_all(ConnectionLost(str(self.address), "it belongs to the parent process"))
+        for call in dropped:
+            if isinstance(call, OnewayCall):
+                call.fail(error)
 
 
 def _is_connected(sock: socket.socket) -> bool:

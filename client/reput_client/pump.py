@@ -56,6 +56,8 @@ class Pump:
                 if unwritten is not None and not self._reading:
                     # Usually all that it takes.
                     unwritten = unwritten if not unwritten.flush_now() else self._unwritten_elsewhere()
+                    if waiter.ready:
+                        continue  # that was all it waited for, or the connection failed
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=self._reading)
                 elif not self._reading and self._connections:

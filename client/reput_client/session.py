@@ -9,8 +9,9 @@ from typing import Final
 
 from reput_client.address import Address, parse_addresses
 from reput_client.backoff import Backoff
+from reput_client.broker_requests import RequestHandlers
 from reput_client.connection import Connection
-from reput_client.core import Call, Waiter
+from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import (
     BrokerNotFound,
     ClientClosed,
@@ -26,7 +27,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands_topic import RouteHeader
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound, error_from_response
-from reput_protocol.header import HeaderType, Value
+from reput_protocol.header import ONEWAY_FLAG, HeaderType, Value
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import DEFAULT_TOPIC
 
@@ -44,7 +45,10 @@ def default_runtime() -> Runtime:
 
 
 class Session:
-    """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`)."""
+    """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`).
+
+    `requests` says who takes what the broker asks by itself.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class Session:
         self.seeds = parse_addresses(address)
         self.runtime = runtime if runtime is not None else default_runtime()
         self.pump = Pump(self.runtime)
+        self.requests = RequestHandlers()
         self.routes = RouteTable()
         self.timeout_s = timeout_s
         self.connect_timeout_s = connect_timeout_s
@@ -83,7 +88,7 @@ class Session:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(
-                self.runtime, self.pump, address, self._new_backoff()
+                self.runtime, self.pump, address, self._new_backoff(), self.requests.handle
             )
         return connection
 
@@ -204,6 +209,43 @@ class Session:
         call = await self.ask(code, ext, what=what, address=address, deadline=deadline, body=body)
         raise_refusal(call)
         return call
+
+    async def send_oneway(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, Value],
+        *,
+        what: str,
+        address: Address | None = None,
+        deadline: float | None = None,
+        body: Buffer = b"",
+    ) -> None:
+        """Send a request that nobody answers; return once the system has taken all of it.
+
+        What becomes of it then, nobody learns. A frame that cannot have left whole is sent on the next connection.
+
+        Raises:
+            RequestTimeout, ConnectFailed, ConnectionLost: it did not leave before the deadline.
+            ClientClosed: the client was closed.
+        """
+        started_at = self.runtime.now()
+        if deadline is None:
+            deadline = started_at + self.timeout_s
+        template = RequestTemplate(code, ext, flag=ONEWAY_FLAG)
+        while True:
+            connection = await self.open(address, deadline)
+            call = connection.start_oneway(template, Waiter(), body)
+            try:
+                left = await self.pump.wait(call.waiter, deadline)
+            finally:
+                if not call.done:
+                    connection.abandon(call)
+            if not left:
+                raise RequestTimeout(what, deadline - started_at)
+            if call.error is None:
+                return
+            if not isinstance(call.error, ConnectionLost) or self.runtime.now() >= deadline:
+                raise call.error
 
     # -- routes ------------------------------------------------------------------------------------------------
 

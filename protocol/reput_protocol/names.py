@@ -25,6 +25,8 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+DELAY_CANCEL_TOPIC: Final = "rmq_sys_REPUT_DELAY_CANCEL"
+"""Holds a record for each message of a delay level that was cancelled; RocketMQ knows of no such thing."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -51,6 +53,7 @@ FORBIDDEN_SEND_TOPICS: Final = frozenset(
         OFFSET_MOVED_EVENT,
         # The timer's own topic: RocketMQ lets clients write to it and then trips over what it finds there.
         TIMER_TOPIC,
+        DELAY_CANCEL_TOPIC,
     }
 )
 """Topics that only the broker itself writes to."""

@@ -1,1 +1,1 @@
-"""Handing messages out to groups: who is a member, who holds which queue, how far each group has come."""
+"""What makes a log a message broker: messages for later, and what else is put or passed on by the broker itself."""

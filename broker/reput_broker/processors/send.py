@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable
 
 from reput_broker.counters import Counters
+from reput_broker.delivery.parking import Parking
 from reput_broker.processors.appender import Appender, malformed
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.topic_access import TopicAccess
@@ -30,6 +31,7 @@ class SendProcessor:
         access: TopicAccess,
         appender: Appender,
         counters: Counters,
+        parking: Parking,
         *,
         cluster: str,
         default_ack: AckLevel,
@@ -38,6 +40,7 @@ class SendProcessor:
         self._access = access
         self._appender = appender
         self._counters = counters
+        self._parking = parking
         self._cluster = cluster
         self._default_ack = default_ack
         self._host: Host = store.options.host
@@ -57,9 +60,7 @@ class SendProcessor:
     def put_message(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Store a block of records of one topic and queue as a whole."""
         header = PutMessageHeader.from_ext(request.header.ext)
-        ack = header.ack
-        if ack is AckLevel.REPLICATED:
-            raise Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
+        _check_reachable(header.ack)
         size = len(request.body)
         if size > BLOCK_BYTES_MAX:
             self._counters.rejected["too_large"] += 1
@@ -125,12 +126,15 @@ class SendProcessor:
     def _send(
         self, request: Request, header: SendMessageHeader
     ) -> Response | Awaitable[Response | None] | None:
+        _check_reachable(header.ack)
         if self._access.writable(header.topic, max(0, header.queue_id)) is None:
             return self._create_and_send(request, header)
         return self._send_records(request, header)
 
     async def _create_and_send(self, request: Request, header: SendMessageHeader) -> Response | None:
-        await self._access.create_on_send(header.topic, header.default_topic_queue_nums)
+        # RocketMQ's clients choose how many queues a topic gets that they make; ours leaves that to the broker.
+        queues = None if request.is_native else header.default_topic_queue_nums
+        await self._access.create_on_send(header.topic, queues)
         self._access.writable(header.topic, max(0, header.queue_id))
         result = self._send_records(request, header)
         return result if result is None or isinstance(result, Response) else await result
@@ -142,10 +146,11 @@ class SendProcessor:
         assert config is not None, "looked up before"
         if header.queue_id < 0:
             header.queue_id = random.randrange(max(1, config.write_queue_nums))
-        parts = records_of(header, request.body, Host.unpack(request.client.born_host), self._cluster)
+        born_host = Host.unpack(request.client.born_host)
+        parts = records_of(header, request.body, born_host, self._cluster, self._parking)
         records = parts.records
         sizes = [len(encode_record(record)) for record in records]
-        ack = self._default_ack if parts.waits else AckLevel.PAGE_CACHE
+        ack = header.ack or (self._default_ack if parts.waits else AckLevel.PAGE_CACHE)
 
         def put() -> PutResult:
             if isinstance(parts, BatchParts):
@@ -153,11 +158,15 @@ class SendProcessor:
             return self._store.put_record(records[0])
 
         def answer(result: PutResult) -> Response:
-            return Response(0, self._result(header, parts, sizes, result).to_ext(request.header_type))
+            receipt = self._result(header, parts, sizes, result)
+            if request.is_native:
+                receipt.store_timestamp = result.store_timestamp_ms
+                receipt.ack = ack
+            return Response(0, receipt.to_ext(request.header_type))
 
         # A whole-record checksum, if the store writes one, adds 20 bytes to each.
         size = sum(sizes) + 20 * len(sizes)
-        return self._appender.append(request, size, put, answer, header.topic, ack)
+        return self._appender.append(request, size, put, answer, header.topic, ack, parts.kind)
 
     def _result(
         self, header: SendMessageHeader, parts: SendParts | BatchParts, sizes: list[int], result: PutResult
@@ -170,3 +179,8 @@ class SendProcessor:
         return SendMessageResult(
             ",".join(ids), header.queue_id, result.queue_offset, transaction_id=parts.unique_key
         )
+
+
+def _check_reachable(ack: AckLevel | None) -> None:
+    if ack is AckLevel.REPLICATED:
+        raise Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")

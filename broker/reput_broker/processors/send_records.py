@@ -11,6 +11,7 @@ import socket
 import time
 from dataclasses import dataclass
 
+from reput_broker.delivery.parking import Parking
 from reput_broker.request import Refusal
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
@@ -24,15 +25,7 @@ from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, e
 from reput_protocol.record import Record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
-# Properties that ask for something this broker does not do: storing the message as an ordinary one would deliver it at
-# once, or before its transaction is decided.
-_REFUSED = (
-    names.DELAY,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELIVER_MS,
-    names.TIMER_OUT_MS,
-)
+_TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS)
 BATCH_MESSAGES_MAX = 32_768
 """Messages in one batch: storing them holds up everybody else, and the answer has to name every one."""
 
@@ -54,6 +47,8 @@ class SendParts:
     unique_key: str | None
     waits: bool
     """Whether the client waits for the flush (its property WAIT)."""
+    kind: str = "normal"
+    """As what it is counted."""
 
 
 @dataclass(slots=True)
@@ -61,8 +56,10 @@ class BatchParts(SendParts):
     """The messages of a batch, to be stored together."""
 
 
-def records_of(header: SendMessageHeader, body: Buffer, born_host: Host, cluster: str) -> SendParts:
-    """Return the records that a send asks for.
+def records_of(
+    header: SendMessageHeader, body: Buffer, born_host: Host, cluster: str, parking: Parking
+) -> SendParts:
+    """Return the records that a send asks for; of a message for later, the one to be parked.
 
     Raises:
         Refusal: it asks for what this broker does not do, or breaks a limit. Nothing was stored.
@@ -72,14 +69,19 @@ def records_of(header: SendMessageHeader, body: Buffer, born_host: Host, cluster
     if header.batch:
         return _batch(header, body, born_host)
     found = decode_properties(header.properties.encode())
-    _check_served(found)
+    if found.get(names.TRAN_MSG) == "true":
+        raise _not_served("transactions")
     found.pop(names.POP_CK, None)
     unique_key = found.setdefault(names.UNIQ_KEY, _ids.next())
     found[names.MSG_REGION] = "DefaultRegion"
     found[names.TRACE_ON] = "true"
     found[names.CLUSTER] = cluster
+    waits = found.get(names.WAIT) != "false"
     record = _record(header, bytes(body), encode_properties(found), header.flag, born_host)
-    return SendParts([record], unique_key, found.get(names.WAIT) != "false")
+    parked = parking.park(record, found)
+    if parked is None:
+        return SendParts([record], unique_key, waits)
+    return SendParts([parked], unique_key, waits, "delayed")
 
 
 def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchParts:
@@ -98,9 +100,10 @@ def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchPar
         raise Refusal(ErrorCode.MALFORMED, "the batch is empty; send at least one message")
     records = []
     for item in items:
-        _check_served(decode_properties(item.properties))
+        _check_in_batch(decode_properties(item.properties))
         records.append(_record(header, item.body, item.properties, item.flag, born_host))
     outer = decode_properties(header.properties.encode())
+    _check_in_batch(outer)
     return BatchParts(records, outer.get(names.UNIQ_KEY), outer.get(names.WAIT) != "false")
 
 
@@ -123,12 +126,11 @@ def _record(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born
     )
 
 
-def _check_served(found: dict[str, str]) -> None:
+def _check_in_batch(found: dict[str, str]) -> None:
     if found.get(names.TRAN_MSG) == "true":
         raise _not_served("transactions")
-    for name in _REFUSED:
-        if name in found and not (name == names.DELAY and found[name] == "0"):
-            raise _not_served(f"delayed delivery (property {name})")
+    if found.get(names.DELAY, "0") != "0" or any(name in found for name in _TIMES):
+        raise Refusal(ErrorCode.MALFORMED, "a message of a batch cannot be delayed; send it alone")
 
 
 def _not_served(what: str) -> Refusal:

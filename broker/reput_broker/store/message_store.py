@@ -30,6 +30,7 @@ from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
 from reput_broker.store.errors import StoreError
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import StoreParts
+from reput_broker.store.log_replay import LogReplay
 from reput_broker.store.message_reader import MessageReader
 from reput_broker.store.message_writer import MessageWriter
 from reput_broker.store.opening import open_parts
@@ -122,6 +123,7 @@ class MessageStore:
             dispatched_offset=lambda: reput.dispatched_offset,
             options=options,
         )
+        self.replay = LogReplay(log, self._deleted, options, lambda: reput.dispatched_offset).replay
         self._flush = StoreFlush(log, queues, self._checkpoint, reput, flags, stats)
         self._cleaners = StoreCleaners(
             options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms
@@ -157,6 +159,7 @@ class MessageStore:
         self.nearest_offset_by_timestamp = offsets.nearest_offset_by_timestamp
         self.earliest_message_time = offsets.earliest_message_time
         self.store_timestamp = offsets.store_timestamp
+        self.queue_units = offsets.queue_units
         self.is_in_memory = offsets.is_in_memory
         self.query_message = index.query_message
         # Steps that services drive (reput_steps.py, store_index.py, store_flush.py)

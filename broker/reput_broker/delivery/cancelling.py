@@ -1,0 +1,230 @@
+"""Take parked messages back by their key, and say truthfully whether that was in time.
+
+A message is cancelled when the record that says so is in the log: in the same step of the event loop it is still
+waiting, and from then on it is never delivered. Whoever asked hears of it once that record is on the disk, so that no
+crash can prove the answer wrong. One that waits no more is told to be delivered, unless the log says that it was
+cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import trio
+
+from reput_broker.delivery.cancellations import Cancellations
+from reput_broker.delivery.delay_stats import DelayStats
+from reput_broker.delivery.level_counts import LevelCounts
+from reput_broker.delivery.parked import Parked, cancelling_record, parked_of
+from reput_broker.delivery.schedule import Schedule
+from reput_broker.delivery.timer_wheel import slot_of
+from reput_broker.delivery.waiting_messages import WaitingMessages, WalkCursor
+from reput_broker.put_lock import PutLock
+from reput_broker.request import Refusal
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_protocol.bodies_delay import CancelOutcome
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from reput_protocol.record import Record, decode_record
+
+_FOUND_MAX = 64
+_WALKED_AT_ONCE = 256
+_SETTLE_S = 5.0
+_LOOK_S = 0.002
+
+
+class Found(NamedTuple):
+    """A parked record with the key."""
+
+    record: Record
+    parked: Parked
+
+
+@dataclass(slots=True)
+class Cancelled:
+    """What cancelling one message came to."""
+
+    found: Found
+    outcome: CancelOutcome
+    end_offset: int = 0
+    """It is certain once the log is on the disk up to here."""
+
+
+class Cancelling:
+    """Cancels messages of one schedule.
+
+    Args:
+        schedule, cancellations, counts: what waits, told what does not any more.
+        store: put into, and asked for keys.
+        lock: held while something is put.
+        waiting: walked over where the index cannot answer.
+        wrote: called after something was put.
+        clock_ms: wall clock.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        cancellations: Cancellations,
+        counts: LevelCounts,
+        store: MessageStore,
+        lock: PutLock,
+        waiting: WaitingMessages,
+        *,
+        wrote: Callable[[], None],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._schedule = schedule
+        self._cancellations = cancellations
+        self._counts = counts
+        self._store = store
+        self._lock = lock
+        self._waiting = waiting
+        self._wrote = wrote
+        self._clock_ms = clock_ms
+        self._limiter = trio.CapacityLimiter(1)
+
+    @property
+    def _stats(self) -> DelayStats:
+        return self._schedule.stats
+
+    async def cancel(self, topic: str, key: str) -> list[Cancelled]:
+        """Cancel the messages for `topic` with this unique id or key; return what that came to for each.
+
+        Raises:
+            Refusal: the store takes nothing now (nothing was cancelled that is not returned by asking again), or what
+                has just been put is not ready to be looked at yet.
+        """
+        await self._settle()
+        found = await self._find(topic, key)
+        deleted = {(f.parked.delete_key, f.parked.due_ms) for f in found if f.parked.delete_key is not None}
+        results: list[Cancelled] = []
+        for candidate in _newest(f for f in found if f.parked.delete_key is None):
+            if (candidate.parked.key, candidate.parked.due_ms) in deleted:
+                outcome = CancelOutcome.ALREADY_CANCELLED
+                results.append(Cancelled(candidate, outcome, self._store.max_physical_offset))
+            else:
+                results.append(await self._cancel(candidate))
+        return results
+
+    # -- finding -------------------------------------------------------------------------------------------
+
+    async def _settle(self) -> None:
+        """Wait until everything that has been put can be found, and slots that have come near are in memory."""
+        end = self._store.max_physical_offset
+        timers = self._schedule.timers
+        self._wrote()
+        with trio.move_on_after(_SETTLE_S):
+            while self._store.dispatched_offset < end or timers.due.is_loading:  # noqa: ASYNC110 - a rare request
+                await trio.sleep(_LOOK_S)
+            return
+        raise Refusal(ErrorCode.BUSY, "the broker is behind with what was put; ask again")
+
+    async def _find(self, topic: str, key: str) -> list[Found]:
+        """Find parked records by the index; where it is off, or being made again, by looking at everything that
+        waits."""
+        is_settled = True
+        try:
+            self._store.settle_index()
+        except DiskFull:
+            is_settled = False
+        records: list[bytes] = []
+        for parking_topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            found = await trio.to_thread.run_sync(
+                self._store.query_message, parking_topic, key, _FOUND_MAX, limiter=self._limiter
+            )
+            is_settled = is_settled and found.is_complete and len(found.records) < _FOUND_MAX
+            records += found.records
+        by_place: dict[int, Found] = {}
+        for data in records:
+            record = decode_record(data, check_crc=False)
+            parked = parked_of(record)
+            if parked is not None and parked.topic == topic:
+                by_place[record.physical_offset] = Found(record, parked)
+        if not is_settled:
+            cursor = WalkCursor()
+            while (some := await self._waiting.next(cursor, _WALKED_AT_ONCE)) is not None:
+                for _, record, parked in some:
+                    if parked.topic == topic and has_key(record, key):
+                        by_place[record.physical_offset] = Found(record, parked)
+        return [by_place[place] for place in sorted(by_place)]
+
+    # -- deciding ------------------------------------------------------------------------------------------
+
+    async def _cancel(self, found: Found) -> Cancelled:
+        record = cancelling_record(found.record, found.parked, self._clock_ms())
+        size = len(record.properties) + 512
+        async with self._lock.held():
+            if self._store.needs_new_file(size):
+                try:
+                    await trio.to_thread.run_sync(self._store.prepare_next_file)
+                except DiskFull as error:
+                    raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
+            if found.record.physical_offset in self._schedule.cancelled:
+                return Cancelled(found, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
+            if self._is_waiting(found):
+                return Cancelled(found, CancelOutcome.CANCELLED, self._put(found, record).end_offset)
+        return Cancelled(found, await self._past_outcome(found))
+
+    def _is_waiting(self, found: Found) -> bool:
+        record, parked, timers = found.record, found.parked, self._schedule.timers
+        if record.topic == SCHEDULE_TOPIC:
+            level = self._schedule.levels.of(record.queue_id + 1)
+            return record.queue_offset >= level.next_offset and record.queue_offset not in level.done_ahead
+        if record.physical_offset in self._schedule.consumed:
+            return False
+        if record.queue_offset >= timers.queue_offset or timers.due.is_waiting(record.physical_offset):
+            return True
+        return slot_of(parked.out_ms) >= timers.begun_until
+
+    def _put(self, found: Found, record: Record) -> PutResult:
+        """Put the record that cancels a message, and let it wait no more."""
+        result = self._store.put_record(record)
+        if result.status is not PutStatus.PUT_OK:
+            code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY
+            raise Refusal(code, f"it cannot be written down ({result.status}); nothing was cancelled")
+        self._wrote()
+        stats, parked, place = self._stats, found.parked, found.record.physical_offset
+        self._schedule.cancelled.add(place)
+        if found.record.topic == SCHEDULE_TOPIC:
+            level, queue_offset = found.record.queue_id + 1, found.record.queue_offset
+            self._cancellations.add(result.queue_offset, level, queue_offset)
+            was_counted = self._counts.has_passed(level, queue_offset)
+        else:
+            was_counted = found.record.queue_offset < self._schedule.timers.queue_offset
+            self._schedule.timers.due.done(place)
+        stats.cancelled[parked.topic] += 1
+        stats.waiting[parked.topic] -= was_counted
+        return result
+
+    async def _past_outcome(self, found: Found) -> CancelOutcome:
+        """Say why a message waits no more."""
+        key = found.parked.unique_key
+        if found.record.topic == SCHEDULE_TOPIC and key is not None:
+            past = await trio.to_thread.run_sync(
+                self._store.query_message, DELAY_CANCEL_TOPIC, key, _FOUND_MAX, limiter=self._limiter
+            )
+            for data in past.records:
+                if (
+                    decode_record(data, check_crc=False).prepared_transaction_offset
+                    == found.record.physical_offset
+                ):
+                    return CancelOutcome.ALREADY_CANCELLED
+        return CancelOutcome.DELIVERED
+
+
+def has_key(record: Record, key: str) -> bool:
+    """Whether a record has this unique id or key."""
+    return key == record.unique_key or key in record.keys
+
+
+def _newest(found: Iterable[Found]) -> list[Found]:
+    """Leave out records of which another one was made on the way: the message is parked there now."""
+    found = [*found]
+    made_of = {candidate.record.prepared_transaction_offset for candidate in found if candidate.parked.rolled}
+    return [candidate for candidate in found if candidate.record.physical_offset not in made_of]

@@ -1,0 +1,264 @@
+"""Put the copies of messages whose time has come, many at a time (RocketMQ: deliverMessage,
+TimerDequeuePutMessageService).
+
+Messages of one queue go into the log together, in the order of their times, and one sync covers whatever was put
+since the last. A message is delivered when its copy is in the log; that, and that it was not cancelled before, is
+decided in one step of the event loop, so that cancelling can be told truthfully.
+
+What cannot be delivered and never will is dropped and counted: a message whose topic has been deleted meanwhile,
+whose record has left the log or is damaged, or which the store does not take. A queue that is no more (a topic can be
+altered) is replaced by one that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from reput_broker.delivery.delay_stats import DelayStats
+from reput_broker.delivery.due import Due
+from reput_broker.delivery.levels import Levels
+from reput_broker.delivery.parked import Parked, delivered_copy, parked_of, rolled_copy
+from reput_broker.delivery.record_reader import RecordReader
+from reput_broker.delivery.timers import Timers
+from reput_broker.put_lock import PutLock
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.names import TIMER_TOPIC, TRANS_HALF_TOPIC
+from reput_protocol.record import Record, decode_record
+
+log = structlog.get_logger(__name__)
+
+_TAKEN_OF_EACH = 32
+_PUT_BYTES_MAX = 1 << 20
+_SPARE_BYTES = 32
+"""A copy may be so much larger than its parked record, if the store writes whole-record checksums."""
+
+
+class Copy(NamedTuple):
+    """One message on its way into the log."""
+
+    due: Due
+    parked: Parked
+    record: Record
+
+
+class Stuck(Exception):
+    """The store takes nothing now; the same messages are to be tried again."""
+
+
+class Deliverer:
+    """Moves messages from the schedule into their queues. One owner, one step at a time.
+
+    Args:
+        store: put into.
+        lock: held while something is put.
+        reader: fetches the parked records.
+        topics: say where messages can still go.
+        levels, timers: say what is due, and are told what became of it.
+        cancelled: log offsets of parked records that must not be delivered.
+        stats: counted in.
+        wrote: called after something was put.
+        clock_ms: wall clock.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        lock: PutLock,
+        reader: RecordReader,
+        topics: TopicConfigManager,
+        levels: Levels,
+        timers: Timers,
+        cancelled: set[int],
+        stats: DelayStats,
+        *,
+        wrote: Callable[[], None],
+        clock_ms: Callable[[], int],
+        was_counted: Callable[[Due], bool],
+    ) -> None:
+        self._store = store
+        self._lock = lock
+        self._reader = reader
+        self._topics = topics
+        self._levels = levels
+        self._timers = timers
+        self._cancelled = cancelled
+        self._stats = stats
+        self._wrote = wrote
+        self._clock_ms = clock_ms
+        self._was_counted = was_counted
+        self._put_bytes_max = min(_PUT_BYTES_MAX, store.options.commit_log_file_size // 4)
+
+    async def step(self, *, with_timers: bool = True) -> int:
+        """Deliver some of what is due; return how many messages were done with, 0 if none is due.
+
+        Raises:
+            Stuck: the store takes nothing now; what was not done fires again.
+        """
+        now_ms = self._clock_ms()
+        timed = self._timers.due.take(now_ms, _TAKEN_OF_EACH) if with_timers else []
+        dues = timed + self._levels.take(now_ms, _TAKEN_OF_EACH)
+        if not dues:
+            return 0
+        try:
+            found = await self._reader.read([(due.physical_offset, due.size) for due in dues])
+            for copies in self._copies(dues, found, now_ms):
+                await self._put(copies)
+        finally:
+            self._timers.due.give_back(due for due in timed if self._is_open(due))
+        return len(dues)
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next message fires; None if none waits in memory or at the head of a level."""
+        times = (self._timers.due.next_ms, self._levels.next_ms(self._clock_ms()))
+        return min((time for time in times if time is not None), default=None)
+
+    # -- what is put ---------------------------------------------------------------------------------------
+
+    def _copies(self, dues: Sequence[Due], found: Sequence[bytes | None], now_ms: int) -> list[list[Copy]]:
+        """Return what is to be put, each list for one queue and small enough for one put; drop what cannot be."""
+        queues: dict[tuple[str, int], list[Copy]] = {}
+        for due, data in zip(dues, found, strict=True):
+            copy = self._copy_of(due, data, now_ms)
+            if copy is not None:
+                queues.setdefault((copy.record.topic, copy.record.queue_id), []).append(copy)
+        lists: list[list[Copy]] = []
+        for copies in queues.values():
+            size = self._put_bytes_max
+            for copy in copies:
+                size += copy.due.size + _SPARE_BYTES
+                if size > self._put_bytes_max:
+                    lists.append([])
+                    size = copy.due.size + _SPARE_BYTES
+                lists[-1].append(copy)
+        return lists
+
+    def _copy_of(self, due: Due, data: bytes | None, now_ms: int) -> Copy | None:
+        if data is None:
+            self._drop(due, None, "lost")
+            return None
+        record = decode_record(data, check_crc=False)
+        parked = parked_of(record)
+        if parked is None:
+            self._drop(due, None, "unreadable")
+            return None
+        if due.rolls and parked.due_ms > now_ms:
+            return Copy(due, parked, rolled_copy(record, parked))
+        if not due.level and (parked.delete_key is not None or self._is_deleted(due, parked)):
+            self._done(due, None)
+            return None
+        config = self._topics.get(parked.topic)
+        if config is None or parked.topic == TRANS_HALF_TOPIC:
+            self._drop(due, parked, "no_topic")
+            return None
+        queue_id = parked.queue_id
+        if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+            queue_id %= max(1, config.read_queue_nums)
+        return Copy(due, parked, delivered_copy(record, parked, queue_id))
+
+    def _is_deleted(self, due: Due, parked: Parked) -> bool:
+        """Whether a delete message in the same slot names this one."""
+        keys = self._timers.due.slots[due.place].delete_keys
+        if not keys or parked.unique_key is None:
+            return False
+        for key in (parked.key, parked.unique_key):  # RocketMQ before 5.3: without the topic
+            if key in keys:
+                keys[key] = True
+                return True
+        return False
+
+    # -- putting -------------------------------------------------------------------------------------------
+
+    async def _put(self, copies: list[Copy]) -> None:
+        store, lock = self._store, self._lock
+        size = sum(copy.due.size + _SPARE_BYTES for copy in copies)
+        if not lock.is_held and not store.needs_new_file(size):
+            lock.acquire_nowait()
+            try:
+                self._put_now(copies)
+            finally:
+                lock.release()
+            return
+        async with lock.held():
+            if store.needs_new_file(size):
+                try:
+                    await trio.to_thread.run_sync(store.prepare_next_file)
+                except DiskFull as error:
+                    raise Stuck(str(error)) from error
+            self._put_now(copies)
+
+    def _put_now(self, copies: list[Copy]) -> None:
+        """Put what has not been cancelled meanwhile, together or, if the store does not take that, one by one."""
+        copies = [copy for copy in copies if self._is_open(copy.due)]
+        if not copies:
+            return
+        before = self._store.max_physical_offset
+        result = self._put_records([copy.record for copy in copies])
+        if result is None and len(copies) > 1:
+            for copy in copies:
+                self._put_now([copy])
+            return
+        if result is None:
+            self._drop(copies[0].due, copies[0].parked, "refused")
+            return
+        if result.status is not PutStatus.PUT_OK:
+            raise Stuck(str(result.status))
+        self._wrote()
+        for copy in copies:
+            self._delivered(copy, before, result.store_timestamp_ms)
+
+    def _put_records(self, records: list[Record]) -> PutResult | None:
+        """Put records of one queue; None if the store does not take them as they are."""
+        try:
+            result = self._store.put_records(records)
+        except InvalidMessage:
+            return None
+        refused = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+        return None if result.status in refused else result
+
+    # -- what became of it ---------------------------------------------------------------------------------
+
+    def _delivered(self, copy: Copy, before: int, stored_ms: int) -> None:
+        stats = self._stats
+        if copy.record.topic == TIMER_TOPIC:
+            stats.rolled += 1
+        else:
+            stats.delivered[copy.parked.topic] += 1
+            stats.error_seconds.observe(max(0, stored_ms - copy.due.due_ms) / 1000)
+            if self._was_counted(copy.due):
+                stats.waiting[copy.parked.topic] -= 1
+        self._done(copy.due, before)
+
+    def _drop(self, due: Due, parked: Parked | None, reason: str) -> None:
+        self._stats.dropped[reason] += 1
+        if parked is not None and self._was_counted(due):
+            self._stats.waiting[parked.topic] -= 1
+        self._done(due, None)
+        log.warning(
+            "delayed_message_dropped",
+            reason=reason,
+            topic=None if parked is None else parked.topic,
+            physical_offset=due.physical_offset,
+            hint="its record stays in the log until its file expires: reput store dump",
+        )
+
+    def _done(self, due: Due, delivered_from: int | None) -> None:
+        if due.level:
+            self._levels.done(due, delivered_from=delivered_from)
+        else:
+            self._timers.due.done(due.physical_offset, delivered_from=delivered_from)
+
+    def _is_open(self, due: Due) -> bool:
+        """Whether the message is still to be delivered."""
+        if due.level:
+            return due.physical_offset not in self._cancelled
+        return self._timers.due.is_waiting(due.physical_offset)

@@ -1,0 +1,206 @@
+"""From the timer's queue to the wheel, and from the wheel's slots to memory (RocketMQ: TimerEnqueue...,
+TimerDequeueGet...).
+
+The queue is followed as it grows: each record gets its unit. Slots whose time is near are loaded: their chain is walked
+first, so that messages which cancel others are known before any of the others can fire.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection
+
+import structlog
+import trio
+
+from reput_broker.delivery.delay_stats import DelayStats
+from reput_broker.delivery.due import Due
+from reput_broker.delivery.due_timers import BegunSlot
+from reput_broker.delivery.parked import Parked, number_of, parked_of, timer_due_ms
+from reput_broker.delivery.record_reader import Place, RecordReader
+from reput_broker.delivery.timer_unit import NO_POSITION, TimerUnit
+from reput_broker.delivery.timer_wheel import PRECISION_MS, slot_of
+from reput_broker.delivery.timers import Chain, Timed, Timers
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.errors import ReputError
+from reput_protocol.names import TIMER_TOPIC
+from reput_protocol.properties import find_property
+from reput_protocol.record import decode_record
+from reput_protocol.record_view import RecordView
+
+log = structlog.get_logger(__name__)
+
+_RECORDS_A_STEP = 64
+_UNITS_A_STEP = 1024
+_RETRY_S = 1.0
+LOADED_MAX = 200_000
+"""Beyond so many messages in memory no further slot is loaded: they are late anyway."""
+
+
+class TimerFeed:
+    """Feeds one `Timers`.
+
+    Args:
+        timers: fed.
+        store: has the timer's queue.
+        reader: fetches records.
+        cancelled: log offsets of parked records that must not be delivered.
+        consumed: those of records that an earlier run was done with.
+        stats: counted in.
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        store: MessageStore,
+        reader: RecordReader,
+        cancelled: set[int],
+        consumed: Collection[int],
+        stats: DelayStats,
+    ) -> None:
+        self._timers = timers
+        self._store = store
+        self._reader = reader
+        self._cancelled = cancelled
+        self._consumed = consumed
+        self._stats = stats
+
+    # -- from the queue into slots -------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the queue holds messages without a unit."""
+        return self._timers.queue_offset < self._store.max_offset_in_queue(TIMER_TOPIC, 0)
+
+    async def take_from_queue(self, now_ms: int) -> int:
+        """Give the next messages of the queue their units; return how many, 0 if there is nothing to do or no room.
+
+        Raises:
+            DiskFull, FlushFailed: a file could not be made; the messages stay where they are.
+        """
+        timers = self._timers
+        low = self._store.min_offset_in_queue(TIMER_TOPIC, 0)
+        if timers.queue_offset < low:
+            self._stats.dropped["lost"] += low - timers.queue_offset
+            timers.skip(low - timers.queue_offset)
+        units = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset, _RECORDS_A_STEP)
+        places = [(physical_offset, size) for physical_offset, size, _ in units.tolist()]
+        done = 0
+        for place, data in zip(places, await self._reader.read(places), strict=True):
+            if timers.needs_files() or timers.log.should_prepare_file():
+                await trio.to_thread.run_sync(timers.make_files)
+            if not self._take(place, data, now_ms):
+                break
+            done += 1
+        return done
+
+    def _take(self, place: tuple[int, int], data: bytes | None, now_ms: int) -> bool:
+        timers, (physical_offset, size) = self._timers, place
+        record = None if data is None else decode_record(data, check_crc=False)
+        parked = None if record is None else parked_of(record)
+        if record is None or parked is None:
+            self._stats.dropped["lost" if record is None else "unreadable"] += 1
+            timers.add_done(physical_offset, size, 0, now_ms)
+            return True
+        if physical_offset in self._consumed:
+            timers.add_done(physical_offset, size, parked.topic_hash, now_ms)
+            return True
+        cancels = parked.delete_key is not None
+        timed = Timed(physical_offset, size, parked.out_ms, parked.due_ms, parked.topic_hash, cancels)
+        if not timers.has_room_for(timed, now_ms):
+            return False
+        if physical_offset in self._cancelled:
+            # Its delete message comes behind it.
+            timers.add_done(physical_offset, size, parked.topic_hash, now_ms)
+            return True
+        slot = timers.due.slots.get(timers.add(timed, now_ms))
+        if parked.delete_key is not None:
+            self._heed(parked, parked.delete_key, record.prepared_transaction_offset, slot)
+        elif not parked.rolled:
+            self._stats.waiting[parked.topic] += 1
+        return True
+
+    def _heed(self, parked: Parked, key: str, target: int, slot: BegunSlot | None) -> None:
+        """Heed a delete message. Ours name the record and were heeded when they were put; RocketMQ's only have a key.
+
+        If the slot is not begun yet, the delete message is found in its chain when it is loaded.
+        """
+        was_heeded = target in self._cancelled
+        self._cancelled.discard(target)
+        if slot is not None:
+            slot.delete_keys.setdefault(key, was_heeded)
+        if not was_heeded and not parked.rolled:
+            self._stats.waiting[parked.topic] -= 1
+
+    # -- from slots into memory ----------------------------------------------------------------------------
+
+    def finish_slots(self, now_ms: int) -> None:
+        """Move on over slots that are done with; delete messages that met nothing are taken back from the count."""
+        for keys in self._timers.finish_slots(now_ms):
+            for key, met in keys.items():
+                if not met:
+                    topic = key.rpartition("+")[0]
+                    self._stats.waiting[topic] += 1
+
+    async def load(self, chain: Chain) -> None:
+        """Let the messages of a begun slot wait in memory."""
+        slot = self._timers.due.slots[chain.slot_ms]
+        offsets, sizes, rolls = array("q"), array("l"), bytearray()
+        deletes: list[TimerUnit] = []
+        position = chain.last
+        while position != NO_POSITION:
+            units, position = await trio.to_thread.run_sync(self._timers.log.chain, position, _UNITS_A_STEP)
+            for unit in units:
+                if unit.cancels:
+                    deletes.append(unit)
+                elif unit.physical_offset not in self._consumed:
+                    offsets.append(unit.physical_offset)
+                    sizes.append(unit.record_size)
+                    rolls.append(unit.rolls)
+        await self._load_deletes(slot, deletes)
+        for stop in range(len(offsets), 0, -_RECORDS_A_STEP):
+            part = slice(max(0, stop - _RECORDS_A_STEP), stop)
+            places = [*zip(reversed(offsets[part]), reversed(sizes[part]), strict=True)]
+            found = await self._read(places)
+            for (physical_offset, size), data, is_rolling in zip(
+                places, found, reversed(rolls[part]), strict=True
+            ):
+                if physical_offset in self._cancelled:
+                    continue  # its delete message comes behind it
+                due_ms = chain.slot_ms if is_rolling else _due_ms(data, chain.slot_ms)
+                self._timers.due.push(Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling)))
+            await trio.lowlevel.checkpoint()
+        slot.is_loaded = True
+
+    async def _read(self, places: list[Place]) -> list[bytes | None]:
+        """Read records until it succeeds: what has been loaded of a slot before must not be loaded twice."""
+        while True:
+            try:
+                return await self._reader.read(places)
+            except (ReputError, OSError) as error:
+                log.error("timer_slot_not_loaded", detail=str(error), hint="it is tried again")
+                await trio.sleep(_RETRY_S)
+
+    async def _load_deletes(self, slot: BegunSlot, deletes: list[TimerUnit]) -> None:
+        for start in range(0, len(deletes), _RECORDS_A_STEP):
+            places = [(u.physical_offset, u.record_size) for u in deletes[start : start + _RECORDS_A_STEP]]
+            for data in await self._read(places):
+                parked = None if data is None else parked_of(decode_record(data, check_crc=False))
+                if parked is not None and parked.delete_key is not None:
+                    slot.delete_keys.setdefault(parked.delete_key, False)
+            await trio.lowlevel.checkpoint()
+
+
+def _due_ms(data: bytes | None, slot_ms: int) -> int:
+    """Return when a parked record is due; where there is none any more, at the end of its slot."""
+    if data is None:
+        return slot_ms + PRECISION_MS
+    text = RecordView(data, 0).properties
+    out = number_of(_text(find_property(text, b"TIMER_OUT_MS")))
+    return timer_due_ms(
+        slot_ms if out is None else slot_of(out), _text(find_property(text, b"TIMER_DELIVER_MS"))
+    )
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("ascii", "replace")

@@ -1,0 +1,373 @@
+"""Messages with a deliver time of their own: which wait, where, and which are due (RocketMQ: TimerMessageStore).
+
+The queue of the topic `rmq_sys_wheel_timer` is the truth: the parked records, in the order in which they came. Each
+gets a unit in the timer log, chained into the slot of its second in the wheel. Shortly before that second its chain
+is loaded into memory (`DueTimers`), where every message fires at its own millisecond. RocketMQ fires the whole slot
+at its end; its files are the same.
+
+Slots are done with one after the other: `read_ms` is the first that is not. A unit whose second is over already goes
+into that one. After a crash everything is made again from the timer log, as far as it is known to be on the disk, and
+from the queue; what had been delivered of the slots that were not done with is told by the copies in the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from reput_broker.delivery.due import Due
+from reput_broker.delivery.due_timers import DueTimers
+from reput_broker.delivery.timer_checkpoint import TimerCheckpoint, TimerProgress
+from reput_broker.delivery.timer_log import TimerLog
+from reput_broker.delivery.timer_rebuild import image_of
+from reput_broker.delivery.timer_unit import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    NO_POSITION,
+    TimerUnit,
+)
+from reput_broker.delivery.timer_wheel import EMPTY, PRECISION_MS, SLOTS, Slot, TimerWheel, slot_of
+
+LEAD_MS = 3000
+"""A slot is loaded so long before its time, and longer the more messages it has."""
+_LOADED_A_MS = 30
+_LOOK_AHEAD_MS = 60_000
+_BEGUN_AT_ONCE = 1000
+_SEARCHED_AT_ONCE_MS = 65_536_000
+_DELAY_MAX_MS = 1_000_000_000
+
+
+class Chain(NamedTuple):
+    """A slot to be loaded: its time, and its last unit when it was begun."""
+
+    slot_ms: int
+    last: int
+
+
+class Timed(NamedTuple):
+    """What the record of the timer's queue says to the wheel."""
+
+    physical_offset: int
+    size: int
+    out_ms: int
+    """The slot that it asks for (TIMER_OUT_MS)."""
+    due_ms: int
+    """When it is to be delivered."""
+    topic_hash: int
+    cancels: bool
+    """Whether it is no message but cancels one."""
+
+
+class Timers:
+    """The timer of one directory. One owner; `log.chain`, `make_files` and `flush` may run in worker threads.
+
+    Args:
+        data_dir: the store directory, which holds `timerwheel`, `timerlog/` and `config/timercheck`.
+        log_file_size: bytes of one file of the timer log.
+        roll_window_ms: messages further ahead are parked anew on their way (RocketMQ: timerRollWindowSlot).
+        slots: of the wheel.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        log_file_size: int,
+        roll_window_ms: Callable[[], int],
+        slots: int = SLOTS,
+    ) -> None:
+        self.log = TimerLog(data_dir / "timerlog", log_file_size)
+        self.wheel = TimerWheel(data_dir / "timerwheel", slots)
+        self.checkpoint = TimerCheckpoint(data_dir / "config" / "timercheck")
+        self.due = DueTimers()
+        self.read_ms = 0
+        """Every slot before this one is done with."""
+        self.queue_offset = 0
+        """The next message of the timer's queue that needs a unit."""
+        self.chains: deque[Chain] = deque()
+        """Begun slots that are to be loaded, in order."""
+        self._roll_window_ms = roll_window_ms
+        self._begun_until = 0
+        self._replay_from: int | None = None
+        self._replay_until_ms = -1
+
+    # -- opening -------------------------------------------------------------------------------------------
+
+    def open(
+        self, first_offset: int, end_offset: int, now_ms: int, queue_offset_at: Callable[[int], int | None]
+    ) -> int | None:
+        """Read the files and cut off what is not certain. Blocks; `recover` must follow.
+
+        Args:
+            first_offset, end_offset: bounds of the timer's queue.
+            now_ms: the time.
+            queue_offset_at: for a log offset, the queue offset of the record of the timer's queue there, if one is.
+
+        Returns:
+            The log offset behind which copies of what is not done with may lie; None if none can.
+
+        Raises:
+            ForeignFile, StoreDamaged: a file is not what it must be.
+            DiskFull, FlushFailed: what is left of an earlier run could not be removed.
+        """
+        progress = self.checkpoint.load()
+        self.log.load()
+        if progress is not None and progress.replay_from is None:
+            self.log.cut(self.log.end)
+            self._continue_after_rocketmq(progress, first_offset, end_offset, queue_offset_at)
+            return None
+        if progress is None or self.log.end < progress.log_position:
+            # There was no timer here; or its files are gone, and only the log knows what has been delivered.
+            self.log.cut(0)
+            self.read_ms = slot_of(now_ms) if progress is None else progress.read_ms
+            self.queue_offset = first_offset
+            self._replay_from = 0 if end_offset > first_offset else None
+            return self._replay_from
+        self.log.cut(progress.log_position)
+        self.read_ms = progress.read_ms
+        self.queue_offset = min(max(progress.queue_offset, first_offset), end_offset)
+        self._replay_from = progress.replay_from
+        return progress.replay_from
+
+    def _continue_after_rocketmq(
+        self,
+        progress: TimerProgress,
+        first_offset: int,
+        end_offset: int,
+        queue_offset_at: Callable[[int], int | None],
+    ) -> None:
+        """Begin where RocketMQ left off: it trusts the last unit that it finds more than its checkpoint."""
+        self.read_ms = progress.read_ms
+        last = self.log.last_unit()
+        logged = None if last is None else queue_offset_at(last.physical_offset)
+        offset = progress.queue_offset if logged is None else max(progress.queue_offset, logged + 1)
+        self.queue_offset = min(max(offset, first_offset), end_offset)
+
+    def recover(self, now_ms: int, consumed: Collection[int]) -> dict[int, int]:
+        """Make the wheel from the timer log. Blocks.
+
+        Args:
+            now_ms: the time.
+            consumed: log offsets of parked records that have been delivered, parked anew or cancelled.
+
+        Returns:
+            For the hash of each topic how many messages wait for it.
+
+        Raises:
+            DiskFull, FlushFailed: there is no room for the wheel.
+        """
+        image = image_of(self.log, self.wheel.slots, self.read_ms, consumed)
+        begin = slot_of(now_ms) if image.first_ms is None else min(image.first_ms, slot_of(now_ms))
+        self.read_ms = self._begun_until = max(self.read_ms, begin)
+        if image.consumed_ms is not None:
+            self._replay_until_ms = image.consumed_ms
+        if self.log.end or self.wheel.path.exists():
+            self.wheel.create()
+            self.wheel.fill(image.slots)
+        return image.waiting
+
+    # -- putting messages into slots -----------------------------------------------------------------------
+
+    def needs_files(self) -> bool:
+        """Whether the next `add` needs a file that is not there yet: `make_files` first."""
+        return not self.wheel.exists or self.log.needs_file()
+
+    def make_files(self) -> None:
+        """Make what the next `add` needs. Blocks.
+
+        Raises:
+            DiskFull, FlushFailed: it could not be made; it may be tried again.
+        """
+        if not self.wheel.exists:
+            self.wheel.create()
+        if self.log.needs_file() or self.log.should_prepare_file():
+            self.log.make_file()
+
+    def has_room_for(self, timed: Timed, now_ms: int) -> bool:
+        """Whether the slot that a message goes to is free: not so while another turn of the wheel has messages
+        there."""
+        slot_ms, _ = self._slot_for(timed.out_ms, now_ms)
+        held_ms = self.wheel.held_by(slot_ms)
+        return held_ms == slot_ms or held_ms < self.read_ms
+
+    def add(self, timed: Timed, now_ms: int) -> int:
+        """Give the next message of the timer's queue its unit, and let it wait if its slot is begun; return the slot.
+
+        Raises:
+            DiskFull: nothing has changed that matters; it may be tried again.
+        """
+        slot_ms, rolls = self._slot_for(timed.out_ms, now_ms)
+        is_begun = slot_ms < self._begun_until or slot_ms in self.due.slots or timed.out_ms < self.read_ms
+        flags = (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if timed.cancels else 0)
+        before = self._append(slot_ms, timed.physical_offset, timed.size, timed.topic_hash, flags, now_ms)
+        if is_begun:
+            if slot_ms not in self.due.slots:
+                self.due.begin(slot_ms, is_loaded=before == EMPTY)
+                if before != EMPTY:
+                    self.chains.appendleft(Chain(slot_ms, before.last))
+            if rolls or not timed.cancels:
+                due_ms = slot_ms if rolls else timed.due_ms
+                self.due.push(Due(due_ms, timed.physical_offset, timed.size, 0, slot_ms, rolls))
+        self.queue_offset += 1
+        return slot_ms
+
+    def _append(
+        self, slot_ms: int, physical_offset: int, size: int, topic_hash: int, flags: int, now_ms: int
+    ) -> Slot:
+        """Append a unit to the chain of a slot; return the slot as it was before."""
+        before = self.wheel.slot(slot_ms)
+        written_ms = min(max(slot_of(now_ms), slot_ms - _DELAY_MAX_MS), slot_ms + _DELAY_MAX_MS)
+        unit = TimerUnit(
+            before.last,
+            MAGIC_DEFAULT | flags,
+            written_ms,
+            slot_ms - written_ms,
+            physical_offset,
+            size,
+            topic_hash,
+        )
+        position = self.log.append(unit)
+        first = position if before.first == NO_POSITION else before.first
+        self.wheel.put(slot_ms, Slot(first, position, before.number + (-1 if flags & MAGIC_DELETE else 1)))
+        return before
+
+    def skip(self, count: int = 1) -> None:
+        """Pass over messages of the timer's queue that cannot be used, or are not there any more."""
+        self.queue_offset += count
+
+    def _slot_for(self, out_ms: int, now_ms: int) -> tuple[int, bool]:
+        """Return the slot for a message and whether it rolls there (RocketMQ: TimerMessageStore.doEnqueue)."""
+        window = min(self._roll_window_ms(), self.wheel.span_ms // 2)
+        begin = slot_of(now_ms)
+        ahead = slot_of(out_ms) - begin
+        if ahead < window:
+            return max(slot_of(out_ms), self.read_ms), False
+        step = slot_of(window // 2) if ahead - window < window // 3 else slot_of(window)
+        return max(begin + step, self.read_ms), True
+
+    def add_done(
+        self, physical_offset: int, size: int, topic_hash: int, now_ms: int, *, advance: bool = True
+    ) -> None:
+        """Give a message that needs no slot any more a unit in one that is done with.
+
+        RocketMQ takes the last unit of the log for the last message of the queue that it has looked at.
+
+        Raises:
+            DiskFull: as `add`.
+        """
+        self._append(self.read_ms - PRECISION_MS, physical_offset, size, topic_hash, 0, now_ms)
+        self.queue_offset += advance
+
+    # -- slots whose time comes ----------------------------------------------------------------------------
+
+    def begin_slots(self, now_ms: int) -> None:
+        """Begin the slots whose time is near: their chains are then to be loaded."""
+        until = min(slot_of(now_ms) + self._lead_ms(now_ms), self._begun_until + _SEARCHED_AT_ONCE_MS)
+        if until <= self._begun_until:
+            return
+        found = self.wheel.filled(self._begun_until, until)
+        if len(found) > _BEGUN_AT_ONCE:
+            until = found[_BEGUN_AT_ONCE][0]
+            del found[_BEGUN_AT_ONCE:]
+        for slot_ms, slot in found:
+            if slot_ms not in self.due.slots and slot_ms >= self.read_ms:
+                self.due.begin(slot_ms, is_loaded=False)
+                self.chains.append(Chain(slot_ms, slot.last))
+        self._begun_until = until
+
+    @property
+    def begun_until(self) -> int:
+        """Every slot before this time that had messages has been begun."""
+        return self._begun_until
+
+    def _lead_ms(self, now_ms: int) -> int:
+        """How far ahead slots are begun: so far that what lies between now and there is loaded in time."""
+        lead = LEAD_MS
+        messages = 0
+        start = max(self._begun_until, self.read_ms)
+        for slot_ms, slot in self.wheel.filled(start, start + _LOOK_AHEAD_MS):
+            messages += slot.number
+            if slot_ms - now_ms <= LEAD_MS + messages // _LOADED_A_MS:
+                lead = max(lead, slot_ms + PRECISION_MS - slot_of(now_ms))
+        return slot_of(lead)
+
+    def finish_slots(self, now_ms: int) -> list[dict[str, bool]]:
+        """Move `read_ms` over the slots that are done with; return the delete keys of each."""
+        stop = min(slot_of(now_ms), self._begun_until)
+        if stop <= self.read_ms:
+            return []
+        self.read_ms, finished = self.due.finish_before(stop)
+        return [slot.delete_keys for slot in finished if slot.delete_keys]
+
+    # -- the end of a run ----------------------------------------------------------------------------------
+
+    def take_begun(self, now_ms: int) -> list[tuple[Due, dict[str, bool]]]:
+        """End with the slots of which a message has been delivered, and return what still waits in them.
+
+        Each with the delete keys of its slot; `move` puts it into the next one. Nothing happens while the chain of such
+        a slot is still to be loaded: then who comes next finds it half delivered.
+        """
+        self.finish_slots(now_ms)
+        slots = self.due.slots
+        begun = [slot_ms for slot_ms, slot in slots.items() if slot.began_at is not None]
+        if self.read_ms <= self._replay_until_ms:
+            begun.append(self._replay_until_ms)
+        stop = max(begun, default=self.read_ms - PRECISION_MS) + PRECISION_MS
+        if any(slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()):
+            return []
+        moving = [(due, slots[due.place].delete_keys) for due in self.due.waiting() if due.place < stop]
+        self.due = DueTimers()
+        self._replay_from = None
+        self.read_ms = stop
+        return moving
+
+    def move(self, due: Due, topic_hash: int, now_ms: int) -> None:
+        """Put a message that `take_begun` returned into the first slot that is not done with. May make a file.
+
+        Raises:
+            DiskFull, FlushFailed: it stays out of the wheel.
+        """
+        if self.needs_files():
+            self.make_files()
+        self._append(
+            self.read_ms, due.physical_offset, due.size, topic_hash, MAGIC_ROLL if due.rolls else 0, now_ms
+        )
+
+    def end_with(self, physical_offset: int, size: int, now_ms: int) -> None:
+        """Let the last unit of the log be that of the last message of the queue that has one. May make a file.
+
+        Raises:
+            DiskFull, FlushFailed: it is not.
+        """
+        last = self.log.last_unit()
+        if last is not None and last.physical_offset != physical_offset:
+            if self.needs_files():
+                self.make_files()
+            self.add_done(physical_offset, size, 0, now_ms, advance=False)
+
+    # -- progress ------------------------------------------------------------------------------------------
+
+    def progress(self, log_end: int) -> TimerProgress:
+        """Return what may be saved once everything is on the disk: the log up to `log_end`, the timer log as it is."""
+        replay_from = self.due.first_delivery(log_end)
+        if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
+            # What an earlier run delivered of a slot that is still not done with lies further back.
+            replay_from = min(replay_from, self._replay_from)
+        return TimerProgress(self.read_ms, self.log.end, self.queue_offset, replay_from)
+
+    def flush(self) -> None:
+        """Bring timer log and wheel to the disk. Blocks.
+
+        Raises:
+            FlushFailed: the system could not.
+        """
+        self.log.flush()
+        self.wheel.flush()
+
+    def close(self) -> None:
+        """Close the files. Flushes nothing."""
+        self.log.close()
+        self.wheel.close()
