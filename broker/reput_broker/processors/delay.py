@@ -158,6 +158,10 @@ class _PendingCancel:
             self.request, Response(int(error.response_code), body=self.response.body, remark=remark)
         )
 
+    def refuse(self, reason: str) -> None:
+        error = Refusal(ErrorCode.DISK_FULL, f"it could not be written down: {reason}; ask again")
+        self.client.answer(self.request, error.response())
+
 
 def _is_wanted(waiting: Waiting, header: ListDelayedHeader) -> bool:
     if header.topic is not None and waiting.parked.topic != header.topic:

@@ -150,3 +150,7 @@ class MessageReader:
     def message_at(self, physical_offset: int) -> bytes | None:
         """The whole record that starts at a log offset, checked; None if no readable record starts there."""
         return self._log.message_at(physical_offset, self._log.readable_end())
+
+    def oldest_store_timestamp(self) -> int:
+        """The store time of the first record in the log, in milliseconds; -1 in an empty log. In any thread."""
+        return self._log.store_timestamp_at(self._log.min_offset, cold=True)

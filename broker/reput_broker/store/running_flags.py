@@ -18,7 +18,8 @@ from reput_broker.store.status import PutStatus
 class RunningFlags:
     """The condition of one store, over all its openings.
 
-    The owner of the store changes it; worker threads may call `become_read_only`, `final` and `note_disk_full` too.
+    The owner of the store changes it; worker threads may call `become_read_only`, `final`, `note_disk_full` and the two
+    about commits too.
     """
 
     __slots__ = (
@@ -38,7 +39,9 @@ class RunningFlags:
         self.is_open = False
         """Whether messages can be read."""
         self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
-        """What every put is answered with until the store is opened; READ_ONLY from the reason for it on."""
+        """What every put is answered with until the store is opened; READ_ONLY from the reason for it on.
+
+        DISK_FULL while a commit finds no room."""
         self.read_only_reason: str | None = None
         """Why puts are refused as READ_ONLY until the store is opened again; it outlives `close`."""
         self.no_space_reason: str | None = None
@@ -136,8 +139,20 @@ class RunningFlags:
             )
         self.no_space_reason = str(error)
 
+    def note_commit_without_space(self, error: DiskFull) -> None:
+        """A commit found no room: no put is taken until one does, since its bytes would only wait in memory."""
+        self.note_disk_full(error)
+        if self.refusal is None:
+            self.refusal = PutStatus.DISK_FULL
+
+    def note_commit(self) -> None:
+        """A commit went through."""
+        if self.refusal is PutStatus.DISK_FULL:
+            self.refusal = None
+
     def note_space(self, *, log_waits: bool) -> None:
         """Something could be written; the store has space again unless the log or dispatch still waits for it."""
-        if self.no_space_reason is not None and not (self.dispatch_wants_space or log_waits):
+        waiting = self.dispatch_wants_space or log_waits or self.refusal is PutStatus.DISK_FULL
+        if self.no_space_reason is not None and not waiting:
             self.no_space_reason = None
             self._options.on_event("store_has_space_again", {})

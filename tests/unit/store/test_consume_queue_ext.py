@@ -388,7 +388,7 @@ def test_entries_leave_with_their_messages(tmp_path: Path) -> None:
     assert len(files) == 60 / UNITS_IN_FILE
     unit = queue.get_unit(33)
     assert unit is not None
-    queue.delete_expired(unit.physical_offset)
+    queue.delete_expired(unit.physical_offset, 1 << 62)
     assert queue.min_queue_offset == 33
     # Message 33 lies in file 8; the file before it ends where it begins and stays as in RocketMQ only at equality.
     left = sorted((store.options.consume_queue_ext_dir / "T" / "0").iterdir())
