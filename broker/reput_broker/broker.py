@@ -21,6 +21,7 @@ from reput_broker.clean_service import CleanFilesService
 from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.compose_delay import DelayParts
 from reput_broker.compose_groups import GroupParts, open_groups
+from reput_broker.compose_retry import RetryParts
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.disk_figures import refresh_disk_figures
@@ -228,6 +229,9 @@ class Broker:
         self._adopt_queues_without_topic()
         await trio.to_thread.run_sync(self._delay.open, self._store, self._topics.all())
         self._warm_from = report.checked_from
+        self._retry = RetryParts(config, self.counters.retry, self._delay.parking, clock_ms)
+        await trio.to_thread.run_sync(self._retry.open, self._store, self._offsets)
+        self.sources.open_transactions = lambda: self._retry.transactions.open_by_topic
         self.sources.store, self.sources.topics, self.sources.offsets = (
             self._store,
             self._topics,
@@ -355,16 +359,31 @@ class Broker:
             readers_see_unflushed=not sync,
         )
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
+        default_ack = AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE
+        wrote = self._commit.wrote if pooled else self._flush.wrote if sync else self._reput.wake
+        self._retry.compose(
+            store,
+            lock,
+            groups,
+            self._topics,
+            self._topic_saver,
+            access,
+            appender,
+            self._offsets,
+            ack=default_ack,
+            wrote=wrote,
+        )
         processors = (
             SendProcessor(
                 store,
                 access,
                 appender,
                 counters,
-                self._delay.parking,
+                self._retry.redirects(groups, access),
                 cluster=config.cluster,
-                default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
+                default_ack=default_ack,
             ),
+            self._retry,
             PullProcessor(
                 store,
                 access,
@@ -385,7 +404,7 @@ class Broker:
                 lock,
                 self._topics,
                 self._flush,
-                wrote=self._flush.wrote if sync else self._reput.wake,
+                wrote=wrote,
                 warm_from=self._warm_from,
             ),
             TopicProcessor(
@@ -464,6 +483,7 @@ class Broker:
             self._measure_loop,
             self._refresh_disk,
             *self._groups.services(),
+            *self._retry.services(),
             *self._delay.services(),
         )
 
@@ -516,6 +536,7 @@ class Broker:
             while self._server.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
                 await trio.sleep(_BUSY_LOOK_S)
         self._server.close_all("shutdown")
+        await self._retry.finish()
 
     async def _close(self) -> None:
         """Flush and save everything that was opened; what fails is logged, and the rest is done all the same."""

@@ -34,6 +34,7 @@ from reput_broker.config_fields import flatten, option_fields
 from reput_broker.config_groups import GroupsConfig
 from reput_broker.config_section import Section as _Section
 from reput_broker.config_section import option as _option
+from reput_broker.config_transactions import TransactionsConfig
 from reput_broker.config_units import Directories, Duration, HoursOfDay, Size
 from reput_broker.store.options import physical_memory_bytes
 from reput_protocol.errors import InvalidName
@@ -422,6 +423,7 @@ class BrokerConfig(_Section):
     groups: GroupsConfig = Field(default_factory=GroupsConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
     delay: DelayConfig = Field(default_factory=DelayConfig)
+    transactions: TransactionsConfig = Field(default_factory=TransactionsConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

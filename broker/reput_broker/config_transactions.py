@@ -24,7 +24,11 @@ class TransactionsConfig(Section):
         15, "how often one half message is asked about before it is put aside", live=True, ge=1, le=1_000_000
     )
     op_interval: Duration = option(
-        3.0, "longest time that a decision waits to be written down with others", live=True, ge=0.001, le=600.0
+        3.0,
+        "longest time that a decision waits to be written down with others",
+        live=True,
+        ge=0.001,
+        le=600.0,
     )
     op_message_size: Size = option(
         4096, "bytes of decisions that are written down at once", live=True, ge=16, le=1 << 20

@@ -39,6 +39,7 @@ from reput_broker.metrics_families import by_one as _by_one
 from reput_broker.metrics_families import one as _one
 from reput_broker.metrics_families import pieces as _pieces
 from reput_broker.metrics_groups import GroupSources, group_families
+from reput_broker.metrics_retry import OpenTransactions, retry_families
 from reput_broker.metrics_store import StoreFigures
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.retention import DiskLevel
@@ -66,6 +67,7 @@ class MetricsSources:
     offsets: ConsumerOffsetManager | None = None
     store: StoreFigures | None = None
     groups: GroupSources | None = None
+    open_transactions: OpenTransactions | None = None
     recovery_duration_s: float = 0.0
     recovery_truncated_bytes: int = 0
     config_reload_ok: bool = True
@@ -107,6 +109,9 @@ class MetricsCollector(Collector):
         yield from self._requests()
         yield from self._connections()
         yield from self._groups(budget)
+        yield from retry_families(
+            self.sources.counters.retry, self.sources.open_transactions, self.sources.offsets, budget
+        )
         yield from self._queues(budget)
         yield from self._store()
         yield from self._limits(budget)

@@ -87,7 +87,17 @@ class Putter:
         text = encode_properties_text(message, unique_id)
         if added_properties:
             text += encode_properties(added_properties)
-        size = record_bytes(len(message.body), queue.topic, len(text))
+        return self.alone(queue, len(message.body), text, message.flag, sys_flag, ack)
+
+    def alone(
+        self, queue: MessageQueue, body_size: int, text: bytes, flag: int, sys_flag: int, ack: AckLevel
+    ) -> RequestTemplate:
+        """Return the encoded header of a 310 that carries a message with this properties text.
+
+        Raises:
+            InvalidMessage: the message is larger than what travels at once.
+        """
+        size = record_bytes(body_size, queue.topic, len(text))
         if size > BLOCK_BYTES_MAX or len(text) > PROPERTIES_BYTES_MAX:
             raise too_large(size)
         header = SendMessageHeader(
@@ -96,8 +106,8 @@ class Putter:
             queue_id=queue.queue_id,
             sys_flag=sys_flag,
             born_timestamp=wall_clock_ms(),
-            flag=message.flag,
-            properties=text.decode(),
+            flag=flag,
+            properties=text.decode("utf-8", "replace"),
             ack=ack,
         )
         return RequestTemplate(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK))

@@ -1,17 +1,17 @@
 """Half messages, and the records that the broker makes of them (RocketMQ: TransactionalMessageBridge).
 
-A half message is the message as it was sent, in the queue of a topic that no consumer sees, with REAL_TOPIC and REAL_QID
-for where it goes. It stays what it is; what becomes of it is said by other records:
+A half message is the message as it was sent, in the queue of a topic that no consumer sees, with REAL_TOPIC and
+REAL_QID for where it goes. It stays what it is; what becomes of it is said by other records:
 
 - its decision: an op message (`op_queue.py`) that names its offset in the half queue;
 - committed: the message in its real topic, with the transaction bits for "commit";
 - asked about: a copy at the end of the half queue, which takes its place;
 - put aside: a copy in TRANS_CHECK_MAX_TIME_TOPIC.
 
-The committed message and the copy put aside carry the log offset of the half record, PREPARED_TRANSACTION_OFFSET, so that
-the log itself tells that it is decided where the op message is missing. A copy in the half queue names the first one's
-offset there, TRAN_PREPARED_QUEUE_OFFSET: all copies with one such offset are one transaction. RocketMQ writes that only
-for messages with a time of their own for the first question, and reads it only there.
+The committed message and the copy put aside carry the log offset of the half record, PREPARED_TRANSACTION_OFFSET, so
+that the log itself tells that it is decided where the op message is missing. A copy in the half queue names the first
+one's offset there, TRAN_PREPARED_QUEUE_OFFSET: all copies with one such offset are one transaction. RocketMQ writes
+that only for messages with a time of their own for the first question, and reads it only there.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from typing import Final, NamedTuple
 from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
-from reput_protocol.properties import decode_properties, encode_properties
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
 from reput_protocol.record import Record, encode_record
 
 HALF_QUEUE_ID: Final = 0
 """The half queue that is written to, RocketMQ's only one."""
+
+HALF_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 256
+"""Copies of a half message have two properties more."""
 
 _TRANSACTION_BITS: Final = MessageSysFlag.TRANSACTION_MASK
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
@@ -148,7 +151,8 @@ def renewed_record(half: HalfMessage, check_times: int | None) -> Record:
 
 
 def discarded_record(half: HalfMessage) -> Record:
-    """Return the copy that is put aside (RocketMQ: DefaultTransactionalMessageCheckListener.toMessageExtBrokerInner)."""
+    """Return the copy that is put aside (RocketMQ:
+    DefaultTransactionalMessageCheckListener.toMessageExtBrokerInner)."""
     properties = {name: value for name, value in half.properties.items() if name != names.CRC32}
     return replace(
         half.record,
@@ -161,7 +165,8 @@ def discarded_record(half: HalfMessage) -> Record:
 
 
 def check_body(half: HalfMessage) -> bytes:
-    """Return the record that a producer is asked about: the half message as it will be (9.3 of the protocol's rules)."""
+    """Return the record that a producer is asked about: the half message as it will be (9.3 of the protocol's
+    rules)."""
     return encode_record(replace(half.record, topic=half.topic, queue_id=half.queue_id, version=0))
 
 

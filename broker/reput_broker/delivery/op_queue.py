@@ -1,10 +1,10 @@
-"""Decisions as they are written down: op messages, each with the half offsets of many (RocketMQ: TransactionalOpBatchService).
+"""Decisions as they are written down: op messages, each with many (RocketMQ: TransactionalOpBatchService).
 
-An op message lies in RMQ_SYS_TRANS_OP_HALF_TOPIC; its tag is `d` and its body a list like `17,18,25,`. Decisions gather for
-`transactions.op_interval`, or until they fill a message. Until then they are in memory only. A process that is killed
-loses them: rollbacks are then asked about once more, and commits are found in the log. So that only its end has to be
-searched, the last message of a batch carries the log offset up to which every decision is in this message or an earlier
-one; PREPARED_TRANSACTION_OFFSET serves for that, which RocketMQ neither writes nor reads here.
+An op message lies in RMQ_SYS_TRANS_OP_HALF_TOPIC; its tag is `d` and its body a list like `17,18,25,`. Decisions
+gather for `transactions.op_interval`, or until they fill a message. Until then they are in memory only. A process
+that is killed loses them: rollbacks are then asked about once more, and commits are found in the log. So that only
+its end has to be searched, the last message of a batch carries the log offset up to which every decision is in this
+message or an earlier one; PREPARED_TRANSACTION_OFFSET serves for that, which RocketMQ neither writes nor reads here.
 """
 
 from __future__ import annotations

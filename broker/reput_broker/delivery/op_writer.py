@@ -1,4 +1,4 @@
-"""Writes down what was decided about half messages, many decisions at a time (RocketMQ: TransactionalOpBatchService)."""
+"""Writes down what was decided about half messages (RocketMQ: TransactionalOpBatchService)."""
 
 from __future__ import annotations
 

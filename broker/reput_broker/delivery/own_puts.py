@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import trio
 
-from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.put_lock import PutLock
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
@@ -19,20 +18,13 @@ class OwnPuts:
     """Puts records that the broker composed. Nobody waits for the disk: what they say can be found out again.
 
     Args:
-        wake_reput: called after a put if readers see what is not flushed.
+        wrote: called after each put.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        lock: PutLock,
-        flush: FlushCommitLogService,
-        wake_reput: Callable[[], None],
-    ) -> None:
+    def __init__(self, store: MessageStore, lock: PutLock, wrote: Callable[[], None]) -> None:
         self._store = store
         self._lock = lock
-        self._flush = flush
-        self._wake_reput = wake_reput
+        self._wrote = wrote
 
     async def put(self, size_max: int, compose: Callable[[], Record | None]) -> PutResult | None:
         """Put the record that `compose` returns, or nothing if it returns None.
@@ -49,7 +41,7 @@ class OwnPuts:
         async with self._lock.held():
             if self._store.needs_new_file(size_max):
                 try:
-                    await trio.to_thread.run_sync(self._store.prepare_next_file)
+                    await trio.to_thread.run_sync(self._store.make_log_file)
                 except DiskFull:
                     return PutResult(PutStatus.DISK_FULL)
             record = compose()
@@ -57,6 +49,5 @@ class OwnPuts:
                 return None
             result = self._store.put_record(record)
         if result.status is PutStatus.PUT_OK:
-            self._wake_reput()
-            self._flush.wrote()
+            self._wrote()
         return result

@@ -1,5 +1,6 @@
-"""What becomes of a message that its group could not handle (RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack,
-SendMessageProcessor.handleRetryAndDLQ).
+"""What becomes of a message that its group could not handle.
+
+(RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack, SendMessageProcessor.handleRetryAndDLQ.)
 
 It comes back through the group's retry topic after a while, a longer one each time; and once it has come back often
 enough, or the consumer says so, it goes to the group's dead letters. It keeps its properties, and gets some:
@@ -23,7 +24,8 @@ from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from reput_protocol.record import Record
 
 FIRST_RETRY_LEVEL: Final = 3
-"""The delay level of the first retry, where the consumer leaves it to the broker: 10 s; each later one is one higher."""
+"""The delay level of the first retry, where the consumer leaves it to the broker: 10 s; each later one is one
+higher."""
 REASON_BYTES_MAX: Final = 1024
 
 
@@ -39,7 +41,8 @@ class DeadLetterReason(StrEnum):
 
 
 class Returned(NamedTuple):
-    """What is to be stored of a message that was sent back; `delay_level` 0 is a dead letter, which waits for nothing."""
+    """What is to be stored of a message that was sent back; `delay_level` 0 is a dead letter, which waits for
+    nothing."""
 
     record: Record
     properties: dict[str, str]
@@ -117,12 +120,11 @@ def why_resent_dead(
 
 
 def dead_letter(record: Record, group: str, properties: dict[str, str], reason: DeadLetterReason) -> Record:
-    """Return what is stored of a message that was sent to the retry topic and is a dead letter; fills in `properties`."""
+    """Return what is stored of a message that was sent to the retry topic and is a dead letter; fills in
+    `properties`."""
     properties[names.DELAY] = "0"
     properties[names.DLQ_REASON] = reason
-    return replace(
-        record, topic=dlq_topic(group), queue_id=0, properties=_fitting(properties), version=0
-    )
+    return replace(record, topic=dlq_topic(group), queue_id=0, properties=_fitting(properties), version=0)
 
 
 def can_come_back(topic: str) -> bool:

@@ -6,8 +6,8 @@ about the copy; whoever answers, ends the transaction as the first producer coul
 the same message twice, and the group CID_RMQ_SYS_TRANS moves on in the queue. A message that was asked about
 `check_max` times, or is older than the log's files get, is put aside in TRANS_CHECK_MAX_TIME_TOPIC.
 
-A message that names a time of its own for the first question stays where it is until then, unless so much gathers behind
-it that the queue could not be remembered; RocketMQ copies it in every round, and counts that as a question.
+A message that names a time of its own for the first question stays where it is until then, unless so much gathers
+behind it that the queue could not be remembered; RocketMQ copies it in every round, and counts that as a question.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from reput_broker.delivery.half_messages import (
 from reput_broker.delivery.op_queue import OP_QUEUE_ID, OpQueue
 from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.queue_reader import ReadableStore, read_entry
-from reput_broker.delivery.retry_counts import RetryCounts
 from reput_broker.delivery.transactions import HalfCopy, Standing, Transactions
 from reput_broker.request import Client
+from reput_broker.retry_counts import RetryCounts
 from reput_broker.store.status import PutStatus
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_transaction import CheckTransactionHeader
@@ -219,7 +219,9 @@ class TransactionCheckService:
         if half is None:
             if entry.is_end:
                 return _Look.TOO_YOUNG
-            log.error("half_message_unreadable", queue_offset=offset, hint="it is left out: reput store verify")
+            log.error(
+                "half_message_unreadable", queue_offset=offset, hint="it is left out: reput store verify"
+            )
             self._transactions.mark(offset, Standing.DISCARDED)
             return _Look.CLOSED
         if self._is_over(half):
@@ -248,9 +250,7 @@ class TransactionCheckService:
     async def _discard(self, half: HalfMessage) -> _Look:
         await self._make_discard_topic()
         record = discarded_record(half)
-        result = await self._puts.put(
-            _size(record), lambda: record if self._is_open(half) else None
-        )
+        result = await self._puts.put(_size(record), lambda: record if self._is_open(half) else None)
         if result is None:
             return _Look.CLOSED
         if result.status is not PutStatus.PUT_OK:

@@ -5,8 +5,9 @@
 3. What was decided last may not have been written down: the log behind the last op message that says that everything
    before it is has the committed messages, and those put aside, each with the place of its half message.
 
-So nothing is committed a second time that has been committed in the log. A power cut can take both the committed message
-and its op message; then the half message is open again, and no consumer has seen the other (with `flush = "sync"`).
+So nothing is committed a second time that has been committed in the log. A power cut can take both the committed
+message and its op message; then the half message is open again, and no consumer has seen the other (with `flush =
+"sync"`).
 """
 
 from __future__ import annotations
@@ -80,9 +81,7 @@ def recover_transactions(store: RecoverableStore, offsets: SavedProgress, ops: O
     return transactions
 
 
-def _bounds(
-    store: RecoverableStore, offsets: SavedProgress, topic: str, queue_id: int
-) -> tuple[int, int]:
+def _bounds(store: RecoverableStore, offsets: SavedProgress, topic: str, queue_id: int) -> tuple[int, int]:
     """Return where the group that looks at a queue goes on, within the queue, and where the queue ends."""
     low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
     saved = offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
@@ -187,7 +186,11 @@ class _DecidedRecords:
         if half is None:
             return None
         named = record_at(self._store, place)
-        return half if named is not None and named.topic == TRANS_HALF_TOPIC and named.unique_key == key else None
+        return (
+            half
+            if named is not None and named.topic == TRANS_HALF_TOPIC and named.unique_key == key
+            else None
+        )
 
 
 def _committed(batch: DispatchBatch) -> list[int]:

@@ -1,11 +1,12 @@
 """Which half messages are decided, and how.
 
-For every offset of the half queue from some point on one byte says how it stands; one that is open is 0, so that the next
-open one is found as fast as memory is read. Before `position` nothing is open: what was, is decided or has been copied to
-the end of the queue. `position` is what is saved as the progress of the group CID_RMQ_SYS_TRANS.
+For every offset of the half queue from some point on one byte says how it stands; one that is open is 0, so that the
+next open one is found as fast as memory is read. Before `position` nothing is open: what was, is decided or has been
+copied to the end of the queue. `position` is what is saved as the progress of the group CID_RMQ_SYS_TRANS.
 
-A transaction is known by the offset of its first half message. Requests may name any copy of it: a producer that has taken
-its time answers for the first copy, one that was asked for the latest. Whichever comes first decides, and only once.
+A transaction is known by the offset of its first half message. Requests may name any copy of it: a producer that has
+taken its time answers for the first copy, one that was asked for the latest. Whichever comes first decides, and only
+once.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Transactions:
 
     def __init__(self, position: int, on_closed: Callable[[int], None]) -> None:
         self.position = position
-        self._on_closed = on_closed
+        self.on_closed = on_closed
         self.open_by_topic: Counter[str] = Counter()
         """How many are open, by the topic that they are for."""
         self._base = position
@@ -119,13 +120,13 @@ class Transactions:
         self._latest.pop(transaction.first_offset, None)
         self.mark(copy.queue_offset, standing)
         self.mark(transaction.first_offset, standing)
-        self._on_closed(copy.queue_offset)
+        self.on_closed(copy.queue_offset)
         self._count_closed(transaction.topic)
 
     def copied(self, half: HalfMessage, copy: HalfCopy) -> None:
         """Note that another copy takes the place of this one, which counted until now."""
         self.mark(half.queue_offset, Standing.COPIED)
-        self._on_closed(half.queue_offset)
+        self.on_closed(half.queue_offset)
         self.keep_latest(half.first_offset, copy)
 
     def keep_latest(self, first_offset: int, copy: HalfCopy) -> None:
