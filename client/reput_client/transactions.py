@@ -1,0 +1,245 @@
+"""Sending a message together with a local transaction: consumers get it if that commits, and never if it does not.
+
+    async with TransactionProducer(address, group="shop", check=was_paid) as producer:
+        receipt = await producer.send_in_transaction(Message("orders", body), pay)
+
+1. The message is stored as a half message, which nobody sees.
+2. `pay` runs, the local transaction, and says how it went.
+3. The broker is told to commit the message or to roll it back.
+
+If the third step does not reach the broker, or `pay` could not say, the broker asks later: any producer of the group
+answers with `check`, on whatever machine. So `check` must find out from what the local transaction has left behind,
+a row in a database for example, by the message's `transaction_id`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+from reput_client.background import Background
+from reput_client.connection import Connection
+from reput_client.errors import AckNotReached
+from reput_client.producer import Producer
+from reput_client.producer_membership import ProducerMembership
+from reput_client.puts import check_ack, result_of, single_receipt
+from reput_client.receipts import SendReceipt
+from reput_client.received import ReceivedMessage
+from reput_client.transaction_checks import Check, TransactionChecks
+from reput_client.transaction_ends import EndedTransaction, TransactionEnds
+from reput_protocol import properties as names
+from reput_protocol.codes import AckLevel, MessageSysFlag
+from reput_protocol.errors import InvalidMessage, ReputError
+from reput_protocol.group_terms import TransactionState
+from reput_protocol.message import Message
+from reput_protocol.names import check_client_group
+
+LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
+"""Does what belongs to the message and says how it went. The message has its `unique_id`: the transaction's id."""
+
+_HEARTBEAT_S: Final = 30.0
+_STOP_S: Final = 5.0
+
+
+class TransactionReceipt(NamedTuple):
+    """What became of a message that was sent in a transaction.
+
+    `state` is what the local transaction said. `confirmed` tells whether the broker has heard it: otherwise it will
+    ask. `half` is the receipt of the half message, whose queue and offsets are those of the half queue's; those that
+    consumers see are given when it is committed.
+    """
+
+    topic: str
+    queue_id: int
+    transaction_id: str
+    state: TransactionState
+    confirmed: bool
+    half: SendReceipt
+
+    @property
+    def message_id(self) -> str:
+        """The id under which consumers know the message, which is the transaction's too."""
+        return self.transaction_id
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the message is consumers' to have, as far as this producer knows."""
+        return self.state is TransactionState.COMMIT and self.confirmed
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can be part of local transactions; it can send others as well.
+
+    An async context manager, under trio or asyncio. From entering to closing a task of its own sends heartbeats, so that
+    the broker knows whom to ask, and answers what it asks.
+
+    Args:
+        address: `host:port` of a broker, several with commas, or a list of them.
+        group: the producers' group: all that can answer for each other's transactions.
+        check: called with a message of the group that nobody has ended; says how its local transaction went. A message
+            whose local transaction never began is asked about, too: ROLLBACK is the answer to that.
+        checks_at_once: how many questions are answered at a time.
+        heartbeat_interval_s: seconds between heartbeats; less than the broker's `groups.heartbeat_timeout`.
+        options: as of `Producer`. Unique ids are always written: they are the transactions' ids.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        group: str,
+        check: Callable[[ReceivedMessage], Awaitable[TransactionState]],
+        checks_at_once: int = 1,
+        heartbeat_interval_s: float = _HEARTBEAT_S,
+        **options: Any,
+    ) -> None:
+        if not options.get("unique_ids", True):
+            raise ValueError("unique_ids are the transactions' ids and cannot be turned off")
+        if checks_at_once < 1 or heartbeat_interval_s <= 0:
+            raise ValueError("checks_at_once must be 1 or more, heartbeat_interval_s more than 0")
+        super().__init__(address, group=check_client_group(group), **options)
+        self._ends = TransactionEnds(self._session, self.group)
+        self._checks = TransactionChecks(self._session, self.group, check, self._ends, checks_at_once)
+        self._membership = ProducerMembership(self._session, self.group, heartbeat_interval_s)
+        self._background = Background(self._session, (self._membership,), self._wake)
+        self._membership.on_due = self._background.wake
+
+    @property
+    def client_id(self) -> str:
+        """What the broker knows this producer by; empty before it was entered."""
+        return self._membership.client_id
+
+    async def __aenter__(self) -> Self:
+        """Connect and register with the broker.
+
+        Raises:
+            ConnectFailed: no broker answers at the given address.
+            BrokerError: the broker does not take us.
+        """
+        await super().__aenter__()
+        try:
+            await self._membership.join()
+        except BaseException:
+            self._session.close()
+            raise
+        self._background.start()
+        self._checks.start()
+        return self
+
+    async def aclose(self) -> None:
+        """Say goodbye and close the connections; a question that is being answered has a moment to end.
+
+        Local transactions that run meanwhile end as they will, and the broker asks another producer about them.
+        """
+        session = self._session
+        if session.closed:
+            return
+        try:
+            await session.runtime.shielded(_STOP_S, self._leave)
+        finally:
+            await super().aclose()
+            self._checks.close()
+
+    async def _leave(self) -> None:
+        await self._membership.leave()
+        await self._checks.finish()
+        await self._background.stop(_STOP_S)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        local_transaction: LocalTransaction,
+        *,
+        check_after_s: float | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> TransactionReceipt:
+        """Store a message, run a local transaction, and commit the message or roll it back as that says.
+
+        A delay of the message counts from the commit.
+
+        Args:
+            local_transaction: called once, with the message, when the half message is stored. UNKNOWN leaves the
+                decision to `check`. So does an exception, which comes out here: whether it has committed before is
+                something that only its own records tell.
+            check_after_s: after how many seconds the broker may ask for the first time; not before its own
+                `transactions.timeout`. Once it may, the answer of this call comes too late, and only `check` counts.
+            queue_id, key, timeout_s: as for `send`.
+
+        Returns:
+            What came of it. That the broker could not be told is no error: it will ask.
+
+        Raises:
+            SendOutcomeUnknown: nobody knows whether the half message is stored. The local transaction has not run; if
+                the broker has the message, it will ask.
+            AckNotReached: the half message is not known to be on disk. It is rolled back, nothing has run.
+            BrokerError, ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: as for `send`; nothing has run.
+        """
+        assert self._ids is not None, "it always writes unique ids"
+        unique_id = message.unique_id or self._ids.next()
+        half, real_queue = await self._send_half(
+            message, unique_id, check_after_s, queue_id, key, self._session.deadline(timeout_s)
+        )
+        state = await local_transaction(_known_as(message, unique_id))
+        if not isinstance(state, TransactionState):
+            raise TypeError(
+                f"the local transaction returned {state!r}, not a TransactionState; the broker will ask check= what "
+                "became of it"
+            )
+        confirmed = state is not TransactionState.UNKNOWN and await self._ends.end_quietly(
+            _ended(half, unique_id), state
+        )
+        return TransactionReceipt(message.topic, real_queue, unique_id, state, confirmed, half)
+
+    async def _send_half(
+        self,
+        message: Message,
+        unique_id: str,
+        check_after_s: float | None,
+        queue_id: int | None,
+        key: str | None,
+        deadline: float,
+    ) -> tuple[SendReceipt, int]:
+        added = {names.TRAN_MSG: "true", names.PRODUCER_GROUP: self.group}
+        if check_after_s is not None:
+            if not 0 < check_after_s < math.inf:
+                raise InvalidMessage(f"check_after_s {check_after_s!r} must be more than 0 seconds")
+            added[names.CHECK_IMMUNITY_TIME] = str(math.ceil(check_after_s))
+        route = await self._session.publish_route(message.topic, deadline)
+        queue = self._choose(route, queue_id, key)
+        template = self._putter.single(
+            queue,
+            message,
+            unique_id,
+            AckLevel.FLUSHED,
+            added_properties=added,
+            sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
+        )
+        try:
+            call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
+            half = single_receipt(message.topic, result_of(call), unique_id)
+        finally:
+            if route.template:
+                self._session.routes.forget(message.topic)
+        self._ends.note_broker(half, await self._session.broker_address(queue, deadline))
+        try:
+            check_ack(call, AckLevel.FLUSHED, [half])
+        except AckNotReached:
+            await self._ends.end_quietly(_ended(half, unique_id), TransactionState.ROLLBACK)
+            raise
+        return half, queue.queue_id
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone, and register anew."""
+        super().after_fork()
+        self._membership.forget()
+        self._checks.forget()
+        self._background.forget()
