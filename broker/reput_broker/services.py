@@ -124,6 +124,10 @@ class AllocateService:
     async def run(self) -> None:
         """Make files until cancelled. What fails is tried again: puts are refused when it comes to that."""
         while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            if self._store.has_files_to_unlock:
+                self._filled.set()
             try:
                 while self._store.should_prepare_next_file():
                     await trio.to_thread.run_sync(self._store.prepare_next_file)
@@ -132,10 +136,6 @@ class AllocateService:
                     "next_file_not_made", detail=str(error), hint="free disk space; it is tried again"
                 )
                 await trio.sleep(_RETRY_INTERVAL_S)
-            await self._wanted.wait()
-            self._wanted = trio.Event()
-            if self._store.has_files_to_unlock:
-                self._filled.set()
 
     async def unlock_full_files(self) -> None:
         """Let go of files that warm-up has locked into memory, some seconds after they are full."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,13 +21,16 @@ class ExpiringWorkload(Workload):
     """The workload on a disk that is too full."""
 
     def __init__(self, root: Path, seed: int) -> None:
-        small = {
-            "commit_log_file_size": 4096,
-            "consume_queue_entries": 7,
-            "index_slots": 8,
-            "index_entries": 12,
-        }
-        super().__init__(root, seed, **small)
+        rng = random.Random(-seed)
+        super().__init__(
+            root,
+            seed,
+            commit_log_file_size=4096,
+            consume_queue_entries=rng.choice((1, 2, 7)),
+            index_slots=8,
+            index_entries=12,
+            flush_sync=rng.random() < 0.5,
+        )
         self._machine = FakeMachine(used=FULL_DISK)
         self._held: list[HeldExtents] = []
 

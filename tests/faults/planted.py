@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from faults import outcome
+from faults import outcome, workload
 from faults.clock_jumps import clock_jumps
 from faults.descriptors import out_of_descriptors
 from faults.disk_full import full_disks
@@ -124,6 +124,7 @@ def commit_head_first(patch: pytest.MonkeyPatch) -> None:
         file_io.write_all(fd, self.view[start + 8 : end], start + 8, path)
 
     patch.setattr(WriteBuffer, "copy_to", copy_to)
+    patch.setattr(workload, "POOL_SHARE", 1.0)  # without a pool nothing is committed
 
 
 def rebuilt_from_too_late(patch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,8 @@ QUEUES: tuple[Queue, ...] = (("T", 0), ("T", 1), ("U", 0), ("rare", 0), ("D", 0)
 _WEIGHTS = (10, 10, 10, 1, 2, 2)
 DELETED_TOPIC = "D"
 GROUP = "g"
+POOL_SHARE = 0.2
+"""So many of the workloads put through a pool of buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class Workload:
             "commit_log_file_size": rng.choice((4096, 4096, 20_480)),
             "consume_queue_entries": rng.choice((7, 40)),
             "flush_sync": rng.random() < 0.75,
-            "transient_store_pool": rng.random() < 0.2,
+            "transient_store_pool": rng.random() < POOL_SHARE,
             "transient_store_pool_size": rng.choice((1, 3)),
             **changes,
         }
@@ -289,6 +291,10 @@ def abandon(store: MessageStore) -> None:
     files = store._log.files
     for file in (*files.files, *files._prepared):
         file.close()
+    if store._index is not None:
+        prepared = store._index._prepared
+        for index_file in (*store._index.files, *((prepared,) if prepared is not None else ())):
+            index_file.close()
     store._queues.close()
     store._checkpoint.close()
     store._lock.release()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import trio
+
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.offset_setting import OffsetSetting
 from reput_broker.delivery.progress import GroupProgress
@@ -29,6 +31,9 @@ from reput_protocol.commands_group import ConsumerTopicsHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_group
+
+_QUEUES_A_TURN = 64
+"""After so many queues others have their turn."""
 
 
 class GroupOffsetsProcessor:
@@ -95,9 +100,11 @@ class GroupOffsetsProcessor:
                 for topic in self._offsets.for_group(group)
                 if online is None or topic in online.subscriptions
             ]
-        table = {}
+        table: dict[MessageQueue, OffsetWrapper] = {}
         for topic in topics:
             for queue in self._queues_of(topic):
+                if len(table) % _QUEUES_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
                 table[queue] = await self._progress_in(group, queue)
         return Response(0, body=ConsumeStats(table).to_json())
 
@@ -117,8 +124,11 @@ class GroupOffsetsProcessor:
         """Answer from when to when the messages of a topic are, and how far back in time a group is."""
         header = ConsumeTimeSpanHeader.from_ext(request.ext)
         self._access.existing(header.topic)
-        store, times, topic, spans = self._store, self._times, header.topic, []
+        store, times, topic = self._store, self._times, header.topic
+        spans: list[QueueTimeSpan] = []
         for queue in self._queues_of(topic):
+            if len(spans) % _QUEUES_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
             queue_id = queue.queue_id
             low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
             first_ms = await times.at(topic, queue_id, low)
@@ -139,7 +149,7 @@ class GroupOffsetsProcessor:
 
     # Setting
 
-    def reset(self, request: Request) -> Response:
+    async def reset(self, request: Request) -> Response:
         """Set a group's offsets in a topic to where the header says, and answer what they are now.
 
         `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back. Ours: a
@@ -156,9 +166,13 @@ class GroupOffsetsProcessor:
         if header.queue_id >= 0:
             self._access.check_queue(header.topic, header.queue_id)
             queues = [MessageQueue(header.topic, self._broker_name, header.queue_id)]
-        targets = {
-            queue: offset for queue in queues if (offset := self._target(header, group, queue)) is not None
-        }
+        targets = {}
+        for number, queue in enumerate(queues):
+            if number % _QUEUES_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            offset = self._target(header, group, queue, native=request.is_native)
+            if offset is not None:
+                targets[queue] = offset
         return self._set(group, targets, header.timestamp, dry_run=header.dry_run is True)
 
     def _named(self, topic: str, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
@@ -175,14 +189,21 @@ class GroupOffsetsProcessor:
             targets[MessageQueue(topic, self._broker_name, queue.queue_id)] = _within(offset, low, high)
         return targets
 
-    def _target(self, header: ResetOffsetHeader, group: str, queue: MessageQueue) -> int | None:
-        """Return where a group has to go on in one queue; None if it has no offset there to start from."""
+    def _target(
+        self, header: ResetOffsetHeader, group: str, queue: MessageQueue, *, native: bool
+    ) -> int | None:
+        """Return where a group has to go on in one queue; None if it has no offset there to start from.
+
+        RocketMQ's tools send an offset of -1 where they mean none, and name a queue with any other.
+        """
         topic, queue_id = queue.topic, queue.queue_id
         low = self._store.min_offset_in_queue(topic, queue_id)
         high = self._store.max_offset_in_queue(topic, queue_id)
         if header.shift is not None:
             committed = self._offsets.query(group, topic, queue_id)
             return None if committed is None else _within(committed + header.shift, low, high)
+        if header.offset is not None and native:
+            return _within(header.offset if header.offset >= 0 else high + header.offset, low, high)
         if header.offset is not None and header.queue_id >= 0 and header.offset != -1:
             if not low <= header.offset <= high + 1:
                 raise Refusal(
@@ -191,8 +212,6 @@ class GroupOffsetsProcessor:
                     response_code=1,
                 )
             return min(header.offset, high)
-        if header.offset is not None and header.queue_id < 0:
-            return _within(header.offset if header.offset >= 0 else high + header.offset, low, high)
         if header.timestamp < 0:
             return high
         return self._store.offset_by_timestamp(topic, queue_id, header.timestamp)

@@ -31,6 +31,7 @@ from reput_protocol.commands_progress import DescribeGroupHeader
 from reput_protocol.names import is_system_group
 
 _GROUPS_A_TURN = 32
+_QUEUES_A_TURN = 64
 
 
 class GroupOverviewProcessor:
@@ -114,11 +115,12 @@ class GroupOverviewProcessor:
         peers = {
             channel.client.peer: channel.client_id for channel in self._membership.consumers.members(group)
         }
-        queues = [
-            await self._queue(group, topic, queue_id, peers)
-            for topic in ([header.topic] if header.topic else summary.topics)
-            for queue_id in self._queue_ids(topic, offsets.get(topic, {}))
-        ]
+        queues: list[GroupQueue] = []
+        for topic in [header.topic] if header.topic else summary.topics:
+            for queue_id in self._queue_ids(topic, offsets.get(topic, {})):
+                if len(queues) % _QUEUES_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+                queues.append(await self._queue(group, topic, queue_id, peers))
         body = GroupDescription(summary, self._members(group, online, queues), queues)
         if online is not None:
             body.subscriptions = sorted(online.subscriptions.values(), key=lambda data: data.topic)

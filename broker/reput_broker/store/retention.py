@@ -88,9 +88,11 @@ class DiskWatch:
         looks = [(path, self._usage(path)) for path in self._log_directories]
         limit = rules.disk_clean_forcibly_ratio
         self.full_directories = frozenset(path for path, used in looks if used > limit)
-        directory, used = min(looks, key=lambda found: found[1])
+        # A new file goes to the least used disk that can be read; one that cannot is as good as full.
+        readable = [found for found in looks if found[1] >= 0] or looks
+        directory, used = min(readable, key=lambda found: found[1])
         queues_used = self._usage(self._queue_directory)
-        unreadable = min(used, queues_used) < 0
+        unreadable = min(queues_used, *(found[1] for found in looks)) < 0
         if queues_used > used:
             directory, used = self._queue_directory, queues_used
         self.used_ratio = UNREADABLE if unreadable else used

@@ -414,6 +414,19 @@ def test_a_deleted_topic_takes_its_entries_along_and_orphans_go_at_the_next_star
     check_ext_entries(again)
 
 
+def test_a_power_cut_may_leave_a_gap_in_entries_that_no_queue_has(tmp_path: Path) -> None:
+    """The topic's queues were deleted, its extended entries only in part."""
+    store = filled(tmp_path / "live")
+    options = killed(store, tmp_path / "image")
+    orphan = options.consume_queue_ext_dir / "Gone" / "3"
+    orphan.mkdir(parents=True)
+    for number in (0, 2):
+        (orphan / f"{number * FILE_SIZE:020d}").write_bytes(bytes(FILE_SIZE))
+    again = opened(options)
+    assert not orphan.exists()
+    check_ext_entries(again)
+
+
 def test_a_full_disk_takes_entries_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     store = opened(ext_options(tmp_path), clock)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -518,3 +520,40 @@ def test_a_time_tells_only_what_is_certain(tmp_path: Path) -> None:
     file = IndexFile(file.path, 10, 100, create=False)
     assert file.holds_times(0, 0), "nobody knows what times a file has that was found on the disk"
     file.close()
+
+
+def test_a_file_that_a_worker_is_just_making_is_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dispatch that made one itself meanwhile would use the worker's later, under an older name."""
+    store = opened(small_options(tmp_path, commit_log_file_size=65_536))
+    index = store._index
+    assert index is not None
+    while not index.should_prepare_next_file():
+        put_keys(store, b"x", "k", *[f"{len(index.files)}.{n}" for n in range(5)])
+        dispatch_all(store)
+        store.settle_index()
+    making, go_on = threading.Event(), threading.Event()
+    real = IndexFile.__init__
+
+    def slow(self: IndexFile, *arguments: Any, create: bool) -> None:
+        making.set()
+        assert go_on.wait(20)
+        real(self, *arguments, create=create)
+
+    monkeypatch.setattr(IndexFile, "__init__", slow)
+    worker = threading.Thread(target=index.prepare_next_file)
+    worker.start()
+    assert making.wait(20)
+    for n in range(40):
+        put_keys(store, b"%d" % n, f"late{n}", *[f"m{n}.{m}" for m in range(9)])
+    threading.Timer(0.05, go_on.set).start()  # dispatch has to wait for the worker until then
+    dispatch_all(store)
+    store.settle_index()
+    worker.join()
+    offsets = [file.header.begin_physical_offset for file in index.files]
+    assert offsets == sorted(offsets)
+    assert [file.path.name for file in index.files] == sorted(path.name for path in index.directory.iterdir())
+    for n in range(40):
+        assert found(store, f"late{n}") == [b"%d" % n]
+    store.close()
