@@ -19,6 +19,7 @@ _COMMANDS = {
     "consume": ("reput_cli.consume", "Read messages of a topic."),
     "topic": ("reput_cli.topic", "List, describe, create, alter and delete topics."),
     "message": ("reput_cli.message", "Look at single messages."),
+    "delay": ("reput_cli.delay", "List and cancel messages that wait for their time."),
     "broker": ("reput_cli.broker", "Ask a broker about itself."),
     "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
     "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import trio
 
@@ -30,26 +29,22 @@ from reput_broker.store.status import PutStatus
 from reput_protocol.bodies_delay import CancelOutcome
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record import Record
+from reput_protocol.record_view import RecordView
 
 _FOUND_MAX = 64
 _WALKED_AT_ONCE = 256
 _SETTLE_S = 5.0
 _LOOK_S = 0.002
-
-
-class Found(NamedTuple):
-    """A parked record with the key."""
-
-    record: Record
-    parked: Parked
+_RECORD_BYTES = 512
+"""More than a record has beside its properties."""
 
 
 @dataclass(slots=True)
 class Cancelled:
     """What cancelling one message came to."""
 
-    found: Found
+    parked: Parked
     outcome: CancelOutcome
     end_offset: int = 0
     """It is certain once the log is on the disk up to here."""
@@ -102,14 +97,14 @@ class Cancelling:
         """
         await self._settle()
         found = await self._find(topic, key)
-        deleted = {(f.parked.delete_key, f.parked.due_ms) for f in found if f.parked.delete_key is not None}
+        deleted = {(parked.delete_key, parked.due_ms) for parked in found if parked.delete_key is not None}
         results: list[Cancelled] = []
-        for candidate in _newest(f for f in found if f.parked.delete_key is None):
-            if (candidate.parked.key, candidate.parked.due_ms) in deleted:
+        for parked in _newest(parked for parked in found if parked.delete_key is None):
+            if (parked.key, parked.due_ms) in deleted:
                 outcome = CancelOutcome.ALREADY_CANCELLED
-                results.append(Cancelled(candidate, outcome, self._store.max_physical_offset))
+                results.append(Cancelled(parked, outcome, self._store.max_physical_offset))
             else:
-                results.append(await self._cancel(candidate))
+                results.append(await self._cancel(parked))
         return results
 
     # -- finding -------------------------------------------------------------------------------------------
@@ -125,7 +120,7 @@ class Cancelling:
             return
         raise Refusal(ErrorCode.BUSY, "the broker is behind with what was put; ask again")
 
-    async def _find(self, topic: str, key: str) -> list[Found]:
+    async def _find(self, topic: str, key: str) -> list[Parked]:
         """Find parked records by the index; where it is off, or being made again, by looking at everything that
         waits."""
         is_settled = True
@@ -140,91 +135,84 @@ class Cancelling:
             )
             is_settled = is_settled and found.is_complete and len(found.records) < _FOUND_MAX
             records += found.records
-        by_place: dict[int, Found] = {}
-        for data in records:
-            record = decode_record(data, check_crc=False)
-            parked = parked_of(record)
-            if parked is not None and parked.topic == topic:
-                by_place[record.physical_offset] = Found(record, parked)
+        parked_records = [parked for data in records if (parked := parked_of(data)) is not None]
         if not is_settled:
             cursor = WalkCursor()
             while (some := await self._waiting.next(cursor, _WALKED_AT_ONCE)) is not None:
-                for _, record, parked in some:
-                    if parked.topic == topic and has_key(record, key):
-                        by_place[record.physical_offset] = Found(record, parked)
+                parked_records += [parked for parked in some if has_key(parked, key)]
+        by_place = {parked.physical_offset: parked for parked in parked_records if parked.topic == topic}
         return [by_place[place] for place in sorted(by_place)]
 
     # -- deciding ------------------------------------------------------------------------------------------
 
-    async def _cancel(self, found: Found) -> Cancelled:
-        record = cancelling_record(found.record, found.parked, self._clock_ms())
-        size = len(record.properties) + 512
+    async def _cancel(self, parked: Parked) -> Cancelled:
+        record = cancelling_record(parked, self._clock_ms())
+        size = len(record.properties) + _RECORD_BYTES
         async with self._lock.held():
             if self._store.needs_new_file(size):
                 try:
                     await trio.to_thread.run_sync(self._store.prepare_next_file)
                 except DiskFull as error:
                     raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
-            if found.record.physical_offset in self._schedule.cancelled:
-                return Cancelled(found, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
-            if self._is_waiting(found):
-                return Cancelled(found, CancelOutcome.CANCELLED, self._put(found, record).end_offset)
-        return Cancelled(found, await self._past_outcome(found))
+            if parked.physical_offset in self._schedule.cancelled:
+                return Cancelled(parked, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
+            if self._is_waiting(parked):
+                return Cancelled(parked, CancelOutcome.CANCELLED, self._put(parked, record).end_offset)
+        return Cancelled(parked, await self._past_outcome(parked))
 
-    def _is_waiting(self, found: Found) -> bool:
-        record, parked, timers = found.record, found.parked, self._schedule.timers
-        if record.topic == SCHEDULE_TOPIC:
-            level = self._schedule.levels.of(record.queue_id + 1)
-            return record.queue_offset >= level.next_offset and record.queue_offset not in level.done_ahead
-        if record.physical_offset in self._schedule.consumed:
+    def _is_waiting(self, parked: Parked) -> bool:
+        queue_offset, timers = parked.record.queue_offset, self._schedule.timers
+        if parked.level:
+            level = self._schedule.levels.of(parked.level)
+            return queue_offset >= level.next_offset and queue_offset not in level.done_ahead
+        if parked.physical_offset in self._schedule.consumed:
             return False
-        if record.queue_offset >= timers.queue_offset or timers.due.is_waiting(record.physical_offset):
+        if queue_offset >= timers.queue_offset or timers.due.is_waiting(parked.physical_offset):
             return True
         return slot_of(parked.out_ms) >= timers.begun_until
 
-    def _put(self, found: Found, record: Record) -> PutResult:
+    def _put(self, parked: Parked, record: Record) -> PutResult:
         """Put the record that cancels a message, and let it wait no more."""
         result = self._store.put_record(record)
         if result.status is not PutStatus.PUT_OK:
             code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY
-            raise Refusal(code, f"it cannot be written down ({result.status}); nothing was cancelled")
+            raise Refusal(code, f"it cannot be written down ({result.status}); the message still waits")
         self._wrote()
-        stats, parked, place = self._stats, found.parked, found.record.physical_offset
-        self._schedule.cancelled.add(place)
-        if found.record.topic == SCHEDULE_TOPIC:
-            level, queue_offset = found.record.queue_id + 1, found.record.queue_offset
-            self._cancellations.add(result.queue_offset, level, queue_offset)
-            was_counted = self._counts.has_passed(level, queue_offset)
+        stats, queue_offset = self._stats, parked.record.queue_offset
+        self._schedule.cancelled.add(parked.physical_offset)
+        if parked.level:
+            self._cancellations.add(result.queue_offset, parked.level, queue_offset)
+            was_counted = self._counts.has_passed(parked.level, queue_offset)
         else:
-            was_counted = found.record.queue_offset < self._schedule.timers.queue_offset
-            self._schedule.timers.due.done(place)
+            was_counted = queue_offset < self._schedule.timers.queue_offset
+            self._schedule.timers.due.done(parked.physical_offset)
         stats.cancelled[parked.topic] += 1
         stats.waiting[parked.topic] -= was_counted
         return result
 
-    async def _past_outcome(self, found: Found) -> CancelOutcome:
+    async def _past_outcome(self, parked: Parked) -> CancelOutcome:
         """Say why a message waits no more."""
-        key = found.parked.unique_key
-        if found.record.topic == SCHEDULE_TOPIC and key is not None:
+        if parked.level and parked.unique_key is not None:
             past = await trio.to_thread.run_sync(
-                self._store.query_message, DELAY_CANCEL_TOPIC, key, _FOUND_MAX, limiter=self._limiter
+                self._store.query_message,
+                DELAY_CANCEL_TOPIC,
+                parked.unique_key,
+                _FOUND_MAX,
+                limiter=self._limiter,
             )
             for data in past.records:
-                if (
-                    decode_record(data, check_crc=False).prepared_transaction_offset
-                    == found.record.physical_offset
-                ):
+                if RecordView(data, 0).prepared_transaction_offset == parked.physical_offset:
                     return CancelOutcome.ALREADY_CANCELLED
         return CancelOutcome.DELIVERED
 
 
-def has_key(record: Record, key: str) -> bool:
-    """Whether a record has this unique id or key."""
-    return key == record.unique_key or key in record.keys
+def has_key(parked: Parked, key: str) -> bool:
+    """Whether a parked record has this unique id or key."""
+    return key == parked.unique_key or key in parked.record.keys
 
 
-def _newest(found: Iterable[Found]) -> list[Found]:
+def _newest(found: Iterable[Parked]) -> list[Parked]:
     """Leave out records of which another one was made on the way: the message is parked there now."""
     found = [*found]
-    made_of = {candidate.record.prepared_transaction_offset for candidate in found if candidate.parked.rolled}
-    return [candidate for candidate in found if candidate.record.physical_offset not in made_of]
+    made_of = {parked.record.prepared_transaction_offset for parked in found if parked.rolled}
+    return [parked for parked in found if parked.physical_offset not in made_of]

@@ -32,11 +32,12 @@ from reput_broker.store.status import PutStatus
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import TIMER_TOPIC, TRANS_HALF_TOPIC
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record import Record
 
 log = structlog.get_logger(__name__)
 
-_TAKEN_OF_EACH = 32
+_TAKEN_MAX = 64
+_TAKEN_OF_LEVELS_MIN = 16
 _PUT_BYTES_MAX = 1 << 20
 _SPARE_BYTES = 32
 """A copy may be so much larger than its parked record, if the store writes whole-record checksums."""
@@ -95,6 +96,7 @@ class Deliverer:
         self._wrote = wrote
         self._clock_ms = clock_ms
         self._was_counted = was_counted
+        self._store_host = store.options.host
         self._put_bytes_max = min(_PUT_BYTES_MAX, store.options.commit_log_file_size // 4)
 
     async def step(self, *, with_timers: bool = True) -> int:
@@ -104,8 +106,8 @@ class Deliverer:
             Stuck: the store takes nothing now; what was not done fires again.
         """
         now_ms = self._clock_ms()
-        timed = self._timers.due.take(now_ms, _TAKEN_OF_EACH) if with_timers else []
-        dues = timed + self._levels.take(now_ms, _TAKEN_OF_EACH)
+        timed = self._timers.due.take(now_ms, _TAKEN_MAX) if with_timers else []
+        dues = timed + self._levels.take(now_ms, max(_TAKEN_OF_LEVELS_MIN, _TAKEN_MAX - len(timed)))
         if not dues:
             return 0
         try:
@@ -146,13 +148,12 @@ class Deliverer:
         if data is None:
             self._drop(due, None, "lost")
             return None
-        record = decode_record(data, check_crc=False)
-        parked = parked_of(record)
+        parked = parked_of(data)
         if parked is None:
             self._drop(due, None, "unreadable")
             return None
         if due.rolls and parked.due_ms > now_ms:
-            return Copy(due, parked, rolled_copy(record, parked))
+            return Copy(due, parked, rolled_copy(parked, self._store_host))
         if not due.level and (parked.delete_key is not None or self._is_deleted(due, parked)):
             self._done(due, None)
             return None
@@ -163,7 +164,7 @@ class Deliverer:
         queue_id = parked.queue_id
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             queue_id %= max(1, config.read_queue_nums)
-        return Copy(due, parked, delivered_copy(record, parked, queue_id))
+        return Copy(due, parked, delivered_copy(parked, queue_id, self._store_host))
 
     def _is_deleted(self, due: Due, parked: Parked) -> bool:
         """Whether a delete message in the same slot names this one."""

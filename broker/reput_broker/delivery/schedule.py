@@ -27,7 +27,6 @@ from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.hashing import java_hash
 from reput_protocol.names import TIMER_TOPIC
-from reput_protocol.record import decode_record
 from reput_protocol.record_view import RecordView
 
 log = structlog.get_logger(__name__)
@@ -218,7 +217,7 @@ class Schedule:
         timers, now_ms = self.timers, self._clock_ms()
         for due, delete_keys in timers.take_begun(now_ms):
             data = self._store.message_at(due.physical_offset)
-            parked = None if data is None else parked_of(decode_record(data, check_crc=False))
+            parked = None if data is None else parked_of(data)
             if (
                 parked is not None
                 and parked.key not in delete_keys

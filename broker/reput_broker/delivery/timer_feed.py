@@ -25,7 +25,6 @@ from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import TIMER_TOPIC
 from reput_protocol.properties import find_property
-from reput_protocol.record import decode_record
 from reput_protocol.record_view import RecordView
 
 log = structlog.get_logger(__name__)
@@ -96,10 +95,9 @@ class TimerFeed:
 
     def _take(self, place: tuple[int, int], data: bytes | None, now_ms: int) -> bool:
         timers, (physical_offset, size) = self._timers, place
-        record = None if data is None else decode_record(data, check_crc=False)
-        parked = None if record is None else parked_of(record)
-        if record is None or parked is None:
-            self._stats.dropped["lost" if record is None else "unreadable"] += 1
+        parked = None if data is None else parked_of(data)
+        if parked is None:
+            self._stats.dropped["lost" if data is None else "unreadable"] += 1
             timers.add_done(physical_offset, size, 0, now_ms)
             return True
         if physical_offset in self._consumed:
@@ -115,16 +113,17 @@ class TimerFeed:
             return True
         slot = timers.due.slots.get(timers.add(timed, now_ms))
         if parked.delete_key is not None:
-            self._heed(parked, parked.delete_key, record.prepared_transaction_offset, slot)
+            self._heed(parked, parked.delete_key, slot)
         elif not parked.rolled:
             self._stats.waiting[parked.topic] += 1
         return True
 
-    def _heed(self, parked: Parked, key: str, target: int, slot: BegunSlot | None) -> None:
+    def _heed(self, parked: Parked, key: str, slot: BegunSlot | None) -> None:
         """Heed a delete message. Ours name the record and were heeded when they were put; RocketMQ's only have a key.
 
         If the slot is not begun yet, the delete message is found in its chain when it is loaded.
         """
+        target = parked.record.prepared_transaction_offset
         was_heeded = target in self._cancelled
         self._cancelled.discard(target)
         if slot is not None:
@@ -185,7 +184,7 @@ class TimerFeed:
         for start in range(0, len(deletes), _RECORDS_A_STEP):
             places = [(u.physical_offset, u.record_size) for u in deletes[start : start + _RECORDS_A_STEP]]
             for data in await self._read(places):
-                parked = None if data is None else parked_of(decode_record(data, check_crc=False))
+                parked = None if data is None else parked_of(data)
                 if parked is not None and parked.delete_key is not None:
                     slot.delete_keys.setdefault(parked.delete_key, False)
             await trio.lowlevel.checkpoint()
