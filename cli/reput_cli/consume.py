@@ -17,7 +17,7 @@ from reput_cli.options import Settings, shared_options
 from reput_cli.output import write_line
 from reput_cli.positions import Position, RangeType
 from reput_client import PullConsumer, blocking
-from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from reput_client.errors import ConnectFailed, ConnectionLost, DamagedMessage, RequestTimeout
 from reput_client.received import ReceivedMessage
 from reput_protocol.errors import ReputError
 
@@ -61,7 +61,8 @@ def command(
     """Print the messages of TOPIC and wait for more.
 
     On a terminal, readable blocks; on a pipe, JSON lines. Ctrl-C ends; a group keeps what it has printed. Without an
-    end to reach, a broker that goes away is waited for.
+    end to reach, a broker that goes away is waited for. Damaged messages are named on stderr and passed over; the exit
+    code is then 7.
     """
     render = _renderer(settings, text)
     start, end = span
@@ -74,15 +75,13 @@ def command(
     spans = {q: (starts[q], ends[q]) for q in range(queues)}
     if anyio.run(follower.run_until_interrupted, spans):
         raise KeyboardInterrupt
-    return ExitCode.DONE
+    return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
 
 
 def _renderer(settings: Settings, text: str | None) -> Callable[[ReceivedMessage], str]:
     if text is not None:
         return message_lines.compile_format(text)
-    form = settings.output or ("table" if sys.stdout.isatty() else "json")
-    forms = {"table": message_lines.block, "plain": message_lines.plain}
-    return forms.get(form, message_lines.json_line)
+    return message_lines.renderer(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +105,7 @@ class _Follower:
     remaining: int | None
     patient: bool
     """Whether there is no end to reach: a broker that goes away is waited for."""
+    has_met_damage: bool = False
     _away: bool = False
 
     async def run_until_interrupted(self, spans: dict[int, tuple[int, int | None]]) -> bool:
@@ -185,7 +185,14 @@ class _Follower:
         progress = batch.messages[0].queue_offset if batch.messages else batch.next_offset
         try:
             for message in batch.messages:
-                write_line(self.render(message))
+                try:
+                    _ = message.raw_body  # checks it, whatever of it is to be shown
+                    line = self.render(message)
+                except DamagedMessage as error:
+                    self.has_met_damage = True
+                    print(f"{error}; going on with the next", file=sys.stderr)
+                else:
+                    write_line(line)
                 progress = message.queue_offset + 1
                 if self.remaining is not None:
                     self.remaining -= 1

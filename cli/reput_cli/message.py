@@ -11,7 +11,6 @@ from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_line
 from reput_cli.positions import TimeType
 from reput_client.blocking import Admin
-from reput_client.received import ReceivedMessage
 from reput_protocol.errors import NotFound
 
 TIME = TimeType()
@@ -37,7 +36,7 @@ def get(settings: Settings, message_id: str) -> int:
                 remedy=f"for a message_id, which is the producer's own: reput message find -t TOPIC -k {message_id}",
                 code=ExitCode.NOT_FOUND,
             ) from error
-    _print(settings, message)
+    write_line(message_lines.renderer(settings)(message))
     return ExitCode.DONE
 
 
@@ -59,8 +58,9 @@ def find(settings: Settings, topic: str, key: str, count: int, between: tuple[in
     begin, end = between or (None, None)
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         found = admin.find_messages(topic, key, max_messages=count, begin=begin, end=end)
+    render = message_lines.renderer(settings)
     for message in found.messages:
-        _print(settings, message)
+        write_line(render(message))
     if not found.complete:
         Printer(settings).note("the index is being made again after a crash: messages may be missing")
     if not found.messages:
@@ -70,10 +70,3 @@ def find(settings: Settings, topic: str, key: str, count: int, between: tuple[in
             code=ExitCode.NOT_FOUND,
         )
     return ExitCode.DONE
-
-
-def _print(settings: Settings, message: ReceivedMessage) -> None:
-    if Printer(settings).form == "table":
-        write_line(message_lines.block(message))
-    else:
-        write_line(message_lines.json_line(message))

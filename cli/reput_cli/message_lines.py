@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings
 from reput_cli.output import printable
 from reput_client.received import ReceivedMessage
 from reput_protocol.message_fields import body_field, message_fields
@@ -55,6 +57,12 @@ def plain(message: ReceivedMessage) -> str:
     """Return queue, offset, tag and body, separated by tabs; control characters in the body are escaped."""
     body = printable(bytes(message.body)).replace("\n", "\\n").replace("\t", "\\t")
     return f"{message.queue_id}\t{message.queue_offset}\t{message.tag or '-'}\t{body}"
+
+
+def renderer(settings: Settings) -> Callable[[ReceivedMessage], str]:
+    """Return what makes lines of a message in the form that was asked for: readable blocks on a terminal, else JSON."""
+    form = settings.output or ("table" if sys.stdout.isatty() else "json")
+    return {"table": block, "plain": plain}.get(form, json_line)
 
 
 def compile_format(text: str) -> Callable[[ReceivedMessage], str]:

@@ -15,6 +15,30 @@ DELAY_LEVELS_MS: Final = tuple(
 """Level 1 is the first; the broker parks a message of level n in queue n - 1 of `SCHEDULE_TOPIC_XXXX`."""
 
 
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Return the delays, in ms, that RocketMQ's option messageDelayLevel lists: `1s 5s 10m 2h`.
+
+    (RocketMQ: ScheduleMessageService.parseDelayLevel.)
+
+    Raises:
+        ValueError: naming what is no delay.
+    """
+    delays: list[int] = []
+    for word in text.split():
+        count, unit = word[:-1], word[-1]
+        if unit not in _UNITS_MS or not (count.isascii() and count.isdecimal() and 0 < int(count) < 1 << 31):
+            raise ValueError(f"{word!r} is no delay: write a number and s, m, h or d, such as 1s 5s 10m 2h")
+        delays.append(int(count) * _UNITS_MS[unit])
+    if not delays:
+        raise ValueError(
+            "there is no delay in it: write a number and s, m, h or d for each, such as 1s 5s 10m 2h"
+        )
+    return tuple(delays)
+
+
 def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequence[int]) -> int | None:
     """Return when a parked message with the property `DELAY` is due, in ms; None without a level above 0.
 

@@ -11,9 +11,12 @@ import pytest
 from conformance import workload
 from conformance.apache import Apache, Geometry
 from conformance.checks import COUNTS
-from conformance.reput_side import REPUT_WRITES_INDEX, MovingClock, open_store, put_lists
+from conformance.reput_side import REPUT_WRITES_INDEX, MovingClock, open_store, put_lists, store_options
 from conformance.test_store_handover import apache_puts
 from golden.test_mini_store import CONSUME_QUEUES, SHA256, digests, mini_store
+from reput_broker.store_tools.layout import Geometry as ToolGeometry
+from reput_broker.store_tools.rebuild import REBUILDERS, rebuild
+from store_samples import examine
 from stores import T0
 
 pytestmark = pytest.mark.process
@@ -75,6 +78,44 @@ def test_both_rebuild_the_same_files(tmp_path: Path, writer: str) -> None:
         COUNTS["index files byte-identical"] += len(index)
     if REPUT_WRITES_INDEX or writer == "apache":
         assert index_files(written) == index
+
+    by_tool = only_the_log(written, tmp_path / "by-tool")
+    sizes = store_options(by_tool)
+    geometry = ToolGeometry(0, sizes.consume_queue_entries, sizes.index_slots, sizes.index_entries)
+    found = examine(by_tool, geometry=geometry)
+    rebuild(found.layout, found.log.kept_end, list(REBUILDERS.values()))
+    assert queue_files(by_tool) == queues
+    assert index_files(by_tool) == index
+    COUNTS["files of `reput store rebuild` byte-identical"] += len(queues) + len(index)
+
+
+@pytest.mark.parametrize("writer", ["reput", "apache"])
+def test_each_goes_on_with_what_the_tool_rebuilt(tmp_path: Path, writer: str) -> None:
+    """A directory that either has closed in order, with queues and index made anew: nobody makes them once more."""
+    root = tmp_path / "store"
+    lists = [*workload.messages(12, MESSAGES)]
+    if writer == "reput":
+        store = open_store(root, clock=MovingClock(random.Random(12)))
+        put_lists(store, lists)
+        assert store.close()
+    else:
+        with Apache("store", root) as apache:
+            apache_puts(apache, lists)
+            apache.stop()
+    queues, index = queue_files(root), index_files(root)
+    found = examine(root)
+    rebuild(found.layout, found.log.kept_end, list(REBUILDERS.values()))
+    assert queue_files(root) == queues
+    assert index_files(root) == index
+    names = sorted(path.name for path in (root / "index").iterdir())
+
+    with Apache("store", root) as apache:
+        apache.stop()
+    assert sorted(path.name for path in (root / "index").iterdir()) == names
+    assert (queue_files(root), index_files(root)) == (queues, index)
+    assert open_store(root).close()
+    assert sorted(path.name for path in (root / "index").iterdir()) == names
+    assert queue_files(root) == queues
 
 
 def test_apache_makes_the_known_files_of_the_miniature_store(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Recorder:
         def mapped(file: MappedFile, *arguments: Any, **options: Any) -> None:
             real_init(file, *arguments, **options)
             if self._is_inside(str(file.path)):
-                file._view = _RecordedView(file._view, str(file.path), self)  # type: ignore[assignment]
+                file._view = file._sink = _RecordedView(file._view, str(file.path), self)  # type: ignore[assignment]
 
         patch(MappedFile, "__init__", mapped)
         return self
@@ -197,7 +197,8 @@ class Recorder:
             if inside:
                 directory, _, name = before.rpartition("/")
                 assert after.rpartition("/")[0] == directory, "renames stay in their directory"
-                self._by_path[after] = self._by_path.pop(before)
+                for path in [path for path in self._by_path if f"{path}/".startswith(f"{before}/")]:
+                    self._by_path[after + path.removeprefix(before)] = self._by_path.pop(path)
                 self._note(Rename(self._by_path[directory], name, after.rpartition("/")[2]))
 
         return rename

@@ -83,6 +83,8 @@ def test_messages_are_found_by_key(broker: BrokerProcess) -> None:
     assert len(find("-k", "k", "-n", "2")) == 2
     assert len(find("-k", "k", "--between", "-15m", "2100-01-01T00:00:00Z")) == 3
     assert find("-k", "k", "--between", "2001-01-01T00:00:00Z", "-15m") == []
+    plain = reput("message", "find", "-t", "found", "-k", "k1", "-O", "plain", server=broker.address)
+    assert plain.stdout.endswith("\t-\tm1\n"), "queue, offset, tag, body"
     missing = reput("message", "find", "-t", "found", "-k", "none", server=broker.address)
     assert missing.returncode == 5
     assert "no message of found has the key 'none'" in missing.stderr

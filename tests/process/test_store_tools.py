@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
+from broker_process import SMALL_INDEX, BrokerProcess
+from reput_broker.store.options import StoreOptions
+from reput_protocol.message import Message
+from reput_protocol.record_batch import encode_put_block
 from store_samples import hashes, records_of
-from stores import flip_bit
+from stores import BORN_HOST, T0, dispatch_all, flip_bit, opened
 
 pytestmark = pytest.mark.process
 
@@ -69,3 +74,61 @@ def test_from_a_running_broker_to_a_repaired_store(tmp_path: Path) -> None:
         assert reput("produce", "t", "afterwards", "--server", broker.address).returncode == 0
         assert broker.terminate() == 0
     assert reput("store", "verify", root).returncode == 0
+
+
+def fill_large(root: Path, messages: int) -> None:
+    """Make a store that takes some tenths of a second to rebuild, of the sizes that `BrokerProcess` runs with."""
+    store = opened(
+        StoreOptions(
+            root,
+            commit_log_file_size=64 << 10,
+            consume_queue_entries=100,
+            index_slots=int(SMALL_INDEX["REPUT_STORE__INDEX_SLOTS"]),
+            index_entries=int(SMALL_INDEX["REPUT_STORE__INDEX_ENTRIES"]),
+        )
+    )
+    for first in range(0, messages, 100):
+        batch = [
+            Message("t", b"%06d" % n, keys=[f"k{n}"], unique_id=f"U{n:06d}")
+            for n in range(first, first + 100)
+        ]
+        block = bytearray(encode_put_block(batch, "t", first // 100 % 4, T0))
+        store.put_block(block, topic="t", queue_id=first // 100 % 4, count=100, born_host=BORN_HOST)
+        while store.reput_step():
+            pass
+    dispatch_all(store)
+    assert store.close()
+
+
+def test_a_rebuild_that_is_killed_costs_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    fill_large(root, 20_000)
+    index = [path.read_bytes() for path in sorted((root / "index").iterdir())]
+    with subprocess.Popen(
+        [sys.executable, "-m", "reput_cli", "store", "rebuild", str(root)], stderr=subprocess.PIPE
+    ) as process:
+        while process.poll() is None and not (root / "rebuild-1.tmp").exists():
+            time.sleep(0.001)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert (root / "rebuild-1.tmp").is_dir(), "it was in the middle of its work"
+
+    def check() -> None:
+        with BrokerProcess(root, environment=SMALL) as broker:
+            read = reput("consume", "t", "-e", "-f", "%v\\n", "--server", broker.address)
+            assert sorted(read.stdout.split()) == [f"{number:06d}" for number in range(20_000)]
+            for key in ("k0", "k9999", "U019999"):
+                found = reput("message", "find", "-t", "t", "-k", key, "--server", broker.address)
+                assert json.loads(found.stdout)["body"] == f"{int(key[1:]):06d}"
+            assert broker.terminate() == 0
+            assert "index_behind" not in broker.log_tail()
+
+    check()
+    done = reput("store", "rebuild", root)
+    assert done.returncode == 0, done.stderr
+    assert "queues: 20000 units in 4 queues" in done.stderr
+    assert "index: 40000 keys in 3 files" in done.stderr
+    assert not list(root.glob("*.tmp"))
+    assert [path.read_bytes() for path in sorted((root / "index").iterdir())] == index
+    assert reput("store", "verify", root).returncode == 0
+    check()

@@ -6,7 +6,7 @@ import json
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reput_protocol import commands
@@ -155,7 +155,7 @@ BODIES = {
 
 @pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_bodies_survive_the_wire(kind: Any, data: st.DataObject) -> None:
     body = data.draw(BODIES[kind])
     assert kind.from_json(body.to_json()) == body
@@ -173,7 +173,7 @@ JSON = st.recursive(
 
 @pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_stands_for_a_member_is_read_or_malformed(kind: Any, data: st.DataObject) -> None:
     """A hostile body costs its sender an error, and nobody else anything."""
     body = data.draw(BODIES[kind])
@@ -208,7 +208,7 @@ def values_of(kind: type[CommandHeader], spec: FieldSpec) -> st.SearchStrategy[A
 @pytest.mark.parametrize("header_type", list(HeaderType))
 @pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_headers_survive_the_wire(
     kind: type[CommandHeader], header_type: HeaderType, data: st.DataObject
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,9 @@ class RawIndex:
         heads = ints[HEADER_BYTES + SLOT_BYTES * (hashes % np.maximum(slots, 1))]
         fitting = slots[heads == count - 1]
         return int(fitting[0]) if len(fitting) else 0
+
+
+def common_slots(files: Sequence[RawIndex]) -> int:
+    """Return how many slots most files have, as far as it can be guessed; 0 if it cannot be told for any."""
+    known = [guess for guess in (raw.guess_slots() for raw in files) if guess]
+    return max(set(known), key=known.count, default=0)

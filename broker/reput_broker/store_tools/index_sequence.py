@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.index_file import ENTRY_BYTES
-from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, RawIndex
+from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, RawIndex, common_slots
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.report import Report
 
@@ -55,16 +55,16 @@ class IndexSequence:
 
     def _usable(self, files: list[RawIndex], slots: int) -> list[RawIndex]:
         """Find out how many slots the files have, where nobody says it, and leave out those that it does not fit."""
-        known = [guess for guess in (slots or raw.guess_slots() for raw in files) if guess]
+        slots = slots or common_slots(files)
         usable: list[RawIndex] = []
         for raw in files:
-            if not known:
+            if not slots:
                 if raw.header.next_entry > 1 or raw.header.next_entry < 0:
                     words = "no number of slots fits the header and the entries; name it with --index-slots"
                     self._report.fault("index", raw.path, 0, words)
                 raw.close()
                 continue
-            raw.set_slots(max(set(known), key=known.count))
+            raw.set_slots(slots)
             if (raw.size - raw.entries_at) % ENTRY_BYTES or raw.entry_max < 2:
                 words = f"{raw.size} bytes do not hold {raw.slot_count} slots"
                 self._report.fault("index", raw.path, raw.size, words)

@@ -1,9 +1,10 @@
-"""Where the queues of a directory end, as far as the log goes: reading only."""
+"""Where the queues of a directory begin and end: reading only."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from reput_broker.store.queues_digest import digest_of_ends
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 
@@ -30,3 +31,18 @@ def queue_ends(layout: StoreLayout, log_end: int) -> dict[tuple[str, int], int]:
     finally:
         files.close()
     return ends
+
+
+def queues_digest(layout: StoreLayout) -> int:
+    """Return the checksum that an orderly stop makes of where all queues begin and end."""
+    ends: list[tuple[str, int, int, int, int]] = []
+    files = OpenFiles()
+    try:
+        for queue in layout.queues:
+            if queue.stream.files:
+                units = UnitFiles(queue.stream, files)
+                offset, size, _ = units.read(units.end - 1, 1)[0].tolist()
+                ends.append((queue.topic, queue.queue_id, units.first, units.end, offset + size))
+    finally:
+        files.close()
+    return digest_of_ends(ends)

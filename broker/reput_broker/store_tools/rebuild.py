@@ -1,8 +1,11 @@
 """Make what is derived from the log anew, beside what is there, and put it in its place at the end.
 
-The new directory is complete and on the disk before the old one gives way to it by two renames. Being killed between
-them leaves the store without queues, and a start makes queues that are missing; being killed anywhere else leaves what
-was there before, and directories `rebuild-N.tmp` that the next rebuild removes.
+Each new directory is complete and on the disk before the old one gives way to it by two renames; then the checkpoint
+says what is there now, so that the next start has nothing to do.
+
+Being killed before the renames leaves what was there, and directories `rebuild-N.tmp` that the next rebuild removes.
+Between them the store has no queues, or no index, and a start makes what is missing. After them the checkpoint does not
+fit what is there, and a start compares the queues with all of the log, and makes the index anew.
 """
 
 from __future__ import annotations
@@ -10,26 +13,21 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from reput_broker.store.consume_queue_builder import RecoveringQueueBuilder
-from reput_broker.store.consume_queue_table import ConsumeQueueTable
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
+from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch, rows_by_queue
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import sync_directory
-from reput_broker.store.foreign_files import files_below
-from reput_broker.store.options import DELAY_LEVELS_MS, StoreOptions, ignore_event
-from reput_broker.store_tools.layout import QueueDirectory, StoreLayout
+from reput_broker.store.options import DELAY_LEVELS_MS
+from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import LogBatch, LogEnd, read_log
+from reput_broker.store_tools.rebuild_index import IndexRebuild
+from reput_broker.store_tools.rebuild_queues import QueuesRebuild
 from reput_broker.store_tools.report import Progress, no_progress
-from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_protocol.record_batch import scan_dispatch
-
-_REPLACED = ".replaced"
 
 
 class Derived(Protocol):
@@ -42,87 +40,26 @@ class Derived(Protocol):
         """Take the next batch of the log."""
 
     def finish(self) -> str:
-        """Bring everything to the disk, close it, and say what was made."""
+        """Bring everything to the disk, and say what was made."""
+
+    def close(self) -> None:
+        """Close all files."""
+
+    def note(self, checkpoint: StoreCheckpoint, end_offset: int, *, stopped: bool) -> None:
+        """Let the checkpoint say what is in the directory now.
+
+        Args:
+            checkpoint: as it was before.
+            end_offset: where the log ends.
+            stopped: whether the last broker stopped in order; if not, the next start recovers.
+        """
 
 
 DerivedFactory = Callable[[StoreLayout, Path], Derived]
 """Begins to make one kind anew: gets the layout and the empty directory to make it in."""
 
-
-class QueuesRebuild:
-    """The ConsumeQueues."""
-
-    def __init__(self, layout: StoreLayout, temporary: Path) -> None:
-        self.directory = layout.consume_queue_dir
-        self._layout = layout
-        options = StoreOptions(data_dir=layout.root, commit_log_file_size=layout.log.file_size or 1 << 30)
-        if layout.queue_file_size:
-            options = replace(options, consume_queue_entries=-(-layout.queue_file_size // UNIT_BYTES))
-        self._table = ConsumeQueueTable(temporary, options)
-        self._temporary = temporary
-        self._builder = RecoveringQueueBuilder(self._table, from_beginning=True, on_event=ignore_event)
-
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """Put the units of a batch."""
-        self._builder.dispatch(batch)
-
-    def finish(self) -> str:
-        """Keep what the log no longer holds, and bring all of it to the disk."""
-        self._table.flush()
-        made = sum(queue.max_queue_offset - queue.min_queue_offset for queue in self._table)
-        kept = self._keep_expired()
-        count = len(self._table)
-        self._table.close()
-        words = f"{made} units in {count} queues"
-        return f"{words}; {kept} queues whose messages have all left the log were kept" if kept else words
-
-    def _keep_expired(self) -> int:
-        """Copy the queues whose messages have all left the log: without them message numbers would begin again at 0."""
-        made = {(queue.topic, queue.queue_id) for queue in self._table if queue.has_files}
-        files = OpenFiles()
-        kept = 0
-        try:
-            for queue in self._layout.queues:
-                if (queue.topic, queue.queue_id) not in made and self._is_expired(queue, files):
-                    target = self._temporary / queue.topic / str(queue.queue_id)
-                    target.mkdir(parents=True)
-                    for file in queue.stream.files:
-                        _copy(file.path, target / file.path.name)
-                    for directory in (target, target.parent, target.parent.parent):
-                        sync_directory(directory)
-                    kept += 1
-        finally:
-            files.close()
-        return kept
-
-    def _is_expired(self, queue: QueueDirectory, files: OpenFiles) -> bool:
-        units = UnitFiles(queue.stream, files)
-        if units.end <= units.first:
-            return False
-        offset, size, _ = units.read(units.end - 1, 1)[0].tolist()
-        is_real = 0 < size < PRE_BLANK_SIZE and offset >= 0
-        return is_real and bool(offset + size <= self._layout.log.min_offset)
-
-
-REBUILDERS: dict[str, DerivedFactory] = {"queues": QueuesRebuild}
+REBUILDERS: dict[str, DerivedFactory] = {"queues": QueuesRebuild, "index": IndexRebuild}
 """Everything that can be made anew, by the name of its option."""
-
-
-def refuse_other_queues(root: Path) -> None:
-    """Refuse a directory with queues of a form that this rebuild would not make.
-
-    Raises:
-        ForeignFile: naming the first such file. Nothing was changed.
-    """
-    for name, kind in (
-        ("batchconsumequeue", "batch queues (queue.type=BatchCQ)"),
-        ("consumequeue_ext", "extended queue entries (enableConsumeQueueExt)"),
-    ):
-        directory = root / name
-        for path in files_below(directory):
-            raise ForeignFile(
-                path, f"a rebuild does not make {kind}; move {directory} away to go on without them"
-            )
 
 
 def rebuild(
@@ -143,17 +80,54 @@ def rebuild(
         progress: told how many bytes of the log are done.
 
     Raises:
-        DiskFull, FlushFailed, OSError: what was there before is still in its place.
+        ForeignFile: something is in the way that is no part of a store; nothing was changed.
+        DiskFull, FlushFailed, OSError: what was there before is still in its place, unless it was the checkpoint that
+            could not be written: then the next start does what it would have saved.
     """
     deleted = DeletedTopics(layout.root / "deletedTopics")
     deleted.load()
-    made: list[tuple[Derived, Path]] = []
-    for number, factory in enumerate(kinds):
-        temporary = layout.root / f"rebuild-{number}.tmp"
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        temporary.mkdir()
-        made.append((factory(layout, temporary), temporary))
+    checkpoint = StoreCheckpoint(layout.root / "checkpoint")
+    checkpoint.load()
+    temporaries = [layout.root / f"rebuild-{number}.tmp" for number in range(len(kinds))]
+    made: list[Derived] = []
+    try:
+        _remove_leftovers(layout)
+        for factory, temporary in zip(kinds, temporaries, strict=True):
+            temporary.mkdir()
+            made.append(factory(layout, temporary))
+            if made[-1].directory.is_symlink():
+                raise ForeignFile(
+                    made[-1].directory, "it is a symbolic link, and a directory would take its place"
+                )
+        _dispatch(layout, end_offset, made, deleted, delay_levels_ms, progress)
+        words = [derived.finish() for derived in made]
+        for derived, temporary in zip(made, temporaries, strict=True):
+            _swap(temporary, derived.directory)
+    finally:
+        for derived in made:
+            derived.close()
+        for temporary in temporaries:
+            shutil.rmtree(temporary, ignore_errors=True)
+    before = (checkpoint.mark, checkpoint.index_msg_timestamp_ms)
+    for derived in made:
+        derived.note(checkpoint, end_offset, stopped=not layout.abort.exists())
+    try:
+        if before != (checkpoint.mark, checkpoint.index_msg_timestamp_ms):
+            checkpoint.flush()
+    finally:
+        checkpoint.close()
+    return words
+
+
+def _dispatch(
+    layout: StoreLayout,
+    end_offset: int,
+    kinds: Sequence[Derived],
+    deleted: DeletedTopics,
+    levels_ms: Sequence[int],
+    progress: Progress,
+) -> None:
+    """Hand the log out, batch by batch, as reput does."""
     for part in read_log(layout.log):
         if isinstance(part, LogEnd) or (isinstance(part, LogBatch) and part.offset >= end_offset):
             break
@@ -162,28 +136,32 @@ def rebuild(
         columns = part.columns
         stop = int(columns.position[-1]) + int(columns.head["size"][-1])
         data = part.data[: min(stop, end_offset - part.offset)]
-        rows = scan_dispatch(data, base_physical_offset=part.offset, levels_ms=delay_levels_ms)
+        rows = scan_dispatch(data, base_physical_offset=part.offset, levels_ms=levels_ms)
         assert rows.consumed == len(data), "the log was found sound"
-        batch = DispatchBatch(
-            part.offset,
-            part.offset + len(data),
-            data,
-            rows,
-            rows_by_queue(rows, deleted if len(deleted) else None),
-        )
-        for derived, _ in made:
+        queues = rows_by_queue(rows, deleted if len(deleted) else None)
+        batch = DispatchBatch(part.offset, part.offset + len(data), data, rows, queues)
+        for derived in kinds:
             derived.dispatch(batch)
         progress(part.offset + len(data) - layout.log.min_offset, end_offset - layout.log.min_offset)
-    words = [derived.finish() for derived, _ in made]
-    for derived, temporary in made:
-        _swap(temporary, derived.directory)
-    return words
+
+
+def _remove_leftovers(layout: StoreLayout) -> None:
+    """Remove what a rebuild left that was killed; what an unfinished swap left stays until it is made anew."""
+    for temporary in layout.root.glob("rebuild-*.tmp"):
+        shutil.rmtree(temporary)
+    for place in (layout.consume_queue_dir, layout.index_dir):
+        if place.is_dir() and _old(place).is_dir():
+            shutil.rmtree(_old(place))
+
+
+def _old(place: Path) -> Path:
+    return place.with_name(place.name + ".replaced")
 
 
 def _swap(new: Path, place: Path) -> None:
     """Let a directory take another's place; the old one is removed."""
     sync_directory(new)
-    old = place.with_name(place.name + _REPLACED)
+    old = _old(place)
     if old.is_dir():
         shutil.rmtree(old)
     if place.is_dir():
@@ -192,12 +170,3 @@ def _swap(new: Path, place: Path) -> None:
     sync_directory(place.parent)
     if old.is_dir():
         shutil.rmtree(old)
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copyfile(source, target)
-    fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

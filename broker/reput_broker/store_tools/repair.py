@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +22,12 @@ from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.consume_queue_unit import UNIT_BYTES
 from reput_broker.store.file_io import sync_directory
+from reput_broker.store_tools.index_sizes import IndexSizes, index_sizes
 from reput_broker.store_tools.layout import Geometry, StoreLayout
 from reput_broker.store_tools.queue_ends import queue_ends
-from reput_broker.store_tools.rebuild import QueuesRebuild, rebuild
+from reput_broker.store_tools.rebuild import DerivedFactory, rebuild
+from reput_broker.store_tools.rebuild_index import IndexRebuild
+from reput_broker.store_tools.rebuild_queues import QueuesRebuild
 from reput_broker.store_tools.repair_files import copy_part, cut_log, data_end, move, overwrite, resize
 from reput_broker.store_tools.repair_plan import RepairPlan
 from reput_broker.store_tools.report import Progress, no_progress
@@ -60,6 +62,7 @@ def apply_repair(
             can be made again.
     """
     root, layout = verification.root, verification.layout
+    geometry = _geometry_of(verification)
     side = _make_side_directory(root)
     _save(verification, plan, side)
     if plan.new_checkpoint:
@@ -81,46 +84,57 @@ def apply_repair(
     if plan.drop_index:
         move(layout.index_dir, side / "index")
     after = Verification(
-        root, commit_log_dirs=layout.log.directories, geometry=_geometry_of(verification), progress=progress
+        root,
+        commit_log_dirs=layout.log.directories,
+        geometry=geometry,
+        delay_levels_ms=verification.delay_levels_ms,
+        progress=progress,
     )
     after.run()
-    lines: list[str] = []
+    kinds: list[DerivedFactory] = []
     if plan.rebuild_queues:
-        lines += rebuild(after.layout, after.log.kept_end, [QueuesRebuild], progress=progress)
+        kinds.append(QueuesRebuild)
+    if plan.rebuild_index:
+        kinds.append(IndexRebuild)
+    levels_ms = verification.delay_levels_ms
+    lines: list[str] = []
+    if kinds:
+        lines += rebuild(
+            after.layout, after.log.kept_end, kinds, delay_levels_ms=levels_ms, progress=progress
+        )
     if plan.cut is not None or plan.new_checkpoint:
         # Without new queues the next start drops the units of the last file's records, and makes them anew.
         last = max(
             (file.start for file in after.layout.log.files if file.start < after.log.kept_end), default=0
         )
         queues_offset = after.log.kept_end if plan.rebuild_queues else last
-        entries = sum(queue_ends(_layout_now(verification), queues_offset).values())
+        entries = sum(queue_ends(_layout_now(verification, geometry), queues_offset).values())
         _write_checkpoint(root, FlushMark(after.log.kept_end, queues_offset, entries & 0xFFFF_FFFF), after)
     elif plan.touches_log_or_queues and verification.mark is not None:
         # The next start takes the mark for one that was left in the middle of work: it counts entries then.
         mark = verification.mark
-        entries = sum(queue_ends(_layout_now(verification), mark.queues_offset).values())
+        entries = sum(queue_ends(_layout_now(verification, geometry), mark.queues_offset).values())
         _write_checkpoint(
             root, FlushMark(mark.flushed_offset, mark.queues_offset, entries & 0xFFFF_FFFF), None
         )
     if plan.clamp:
-        ends = queue_ends(_layout_now(verification), after.log.kept_end)
+        ends = queue_ends(_layout_now(verification, geometry), after.log.kept_end)
         lines += _clamp_offsets(layout.config_dir, ends)
     return RepairResult(side, after.log.kept_end, lines)
 
 
-def _layout_now(verification: Verification) -> StoreLayout:
+def _layout_now(verification: Verification, geometry: Geometry) -> StoreLayout:
     """Look at the directory again."""
     directories = verification.layout.log.directories
-    return StoreLayout(verification.root, directories, _geometry_of(verification))
+    return StoreLayout(verification.root, directories, geometry)
 
 
 def _geometry_of(verification: Verification) -> Geometry:
-    """The sizes that were found: after a cut there may be too few files to tell them from."""
+    """The sizes that were found: after a cut there may be too few files to tell them from, after a move none."""
     layout = verification.layout
-    return replace(
-        layout.geometry,
-        commit_log_file_size=layout.log.file_size,
-        consume_queue_entries=-(-layout.queue_file_size // UNIT_BYTES),
+    index = index_sizes(layout) or IndexSizes(layout.geometry.index_slots, layout.geometry.index_entries)
+    return Geometry(
+        layout.log.file_size, -(-layout.queue_file_size // UNIT_BYTES), index.slots, index.entries
     )
 
 

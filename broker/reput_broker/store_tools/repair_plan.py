@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from reput_broker.store_tools.index_sizes import index_sizes
 from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.store_tools.mend import Mend, find_mend, renumber
-from reput_broker.store_tools.rebuild import refuse_other_queues
+from reput_broker.store_tools.rebuild_queues import refuse_other_delays, refuse_other_queues
 from reput_broker.store_tools.repair_files import data_end
 from reput_broker.store_tools.start_rules import start_checks_from
 from reput_broker.store_tools.tables import table_in_force
@@ -46,6 +47,9 @@ class RepairPlan:
     """Why the queues are made anew; empty if they are not."""
     new_checkpoint: str = ""
     drop_index: bool = False
+    """Whether the index goes."""
+    rebuild_index: bool = False
+    """Whether it is made anew then; if not, the next start does that."""
     clamp: bool = False
     """Whether committed offsets lie behind the ends of their queues."""
 
@@ -98,8 +102,10 @@ class RepairPlan:
             lines.append(f"write a new checkpoint: {self.new_checkpoint}")
         if self.rebuild_queues:
             lines.append(f"make the queues anew from the log: {self.rebuild_queues}")
-        if self.drop_index:
-            lines.append("move the key index away: it is derived from the log")
+        if self.rebuild_index:
+            lines.append("move the key index away, and make it anew from the log")
+        elif self.drop_index:
+            lines.append("move the key index away: the next start makes it anew from the log")
         if self.clamp:
             lines.append("set committed offsets that lie behind the end of their queue back to that end")
         return lines
@@ -109,11 +115,12 @@ def plan_repair(verification: Verification) -> RepairPlan:
     """Decide what to do about what a verification found.
 
     Raises:
-        ForeignFile: the store has queues of a form that could not be made anew.
+        ForeignFile: the store has queues of a form that could not be made anew, or delay levels that are not known.
     """
     plan = RepairPlan()
     report, layout = verification.report, verification.layout
     refuse_other_queues(verification.root)
+    refuse_other_delays(verification)
     checked_from = start_checks_from(verification)
     queues_are_sound = not report.kinds["queue"] and not any(queue.stream.odd for queue in layout.queues)
     for damage in verification.log.damages:
@@ -164,15 +171,15 @@ def plan_repair(verification: Verification) -> RepairPlan:
             plan.resize.append((file.path, size))
     if report.kinds["checkpoint"]:
         plan.new_checkpoint = next(fault.reason for fault in report.faults if fault.kind == "checkpoint")
-    if not all(damage.is_framed for damage in plan.left) or report.kinds["order"] > len(
-        verification.renumbered
-    ):
-        pass  # nothing can be derived from such a log; a start brings the queues to the new end of the log by itself
-    elif plan.cut is not None or plan.mends:
-        plan.rebuild_queues = "the log changes"
-    elif report.kinds["queue"] or any(queue.stream.odd for queue in layout.queues):
-        plan.rebuild_queues = "units are wrong or missing"
+    # From a log with holes nothing can be derived; a start brings queues and index to the new end by itself.
+    is_whole = all(damage.is_framed for damage in plan.left)
+    if is_whole and report.kinds["order"] <= len(verification.renumbered):
+        if plan.cut is not None or plan.mends:
+            plan.rebuild_queues = "the log changes"
+        elif report.kinds["queue"] or any(queue.stream.odd for queue in layout.queues):
+            plan.rebuild_queues = "units are wrong or missing"
     plan.drop_index = layout.index_dir.is_dir() and bool(plan.cut or plan.mends or report.kinds["index"])
+    plan.rebuild_index = plan.drop_index and is_whole and index_sizes(layout) is not None
     plan.clamp = plan.cut is not None or any(
         f.kind in ("offsets", "journal") and "queue ends at" in f.reason for f in report.faults
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from reput_broker.store.queues_digest import digest_of_ends
-from reput_broker.store_tools.queue_ends import queue_ends
-from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
+from reput_broker.store_tools.queue_ends import queue_ends, queues_digest
 from reput_broker.store_tools.verify import Verification
 from reput_broker.store_tools.verify_checkpoint import checkpoint_min_time
 from reput_protocol.record_layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64
@@ -16,6 +14,10 @@ _RECORD_BYTES_MAX = 16 << 20
 def start_checks_from(verification: Verification) -> int:
     """Return the log offset before which a start does not look at records."""
     mark, files = verification.mark, verification.layout.log.files
+    is_synced = mark is not None and mark.queues_offset >= mark.flushed_offset
+    if mark is not None and is_synced and queues_digest(verification.layout) == mark.queues_digest:
+        # As an orderly stop left it; a start that was killed since may have left `abort`.
+        return _file_by(verification, mark.flushed_offset, None)
     if mark is not None and not verification.stopped:
         entries = sum(queue_ends(verification.layout, mark.queues_offset).values())
         if entries & 0xFFFF_FFFF != mark.queues_digest:
@@ -24,9 +26,6 @@ def start_checks_from(verification: Verification) -> int:
         return _file_by(verification, min(mark.flushed_offset, mark.queues_offset), None)
     if mark is None and not verification.stopped:
         return _file_by(verification, None, checkpoint_min_time(verification.root))
-    is_complete = mark is not None and mark.queues_offset >= mark.flushed_offset
-    if mark is not None and is_complete and _queues_digest(verification) == mark.queues_digest:
-        return _file_by(verification, mark.flushed_offset, None)
     return files[0].start if files else 0
 
 
@@ -46,18 +45,3 @@ def _file_by(verification: Verification, offset: int | None, time_ms: int | None
         if stored_ms > 0 and (time_ms is None or stored_ms <= time_ms):
             return file.start
     return files[0].start if files else 0
-
-
-def _queues_digest(verification: Verification) -> int:
-    """The checksum that an orderly stop makes of where all queues begin and end."""
-    ends: list[tuple[str, int, int, int, int]] = []
-    files = OpenFiles()
-    try:
-        for queue in verification.layout.queues:
-            if queue.stream.files:
-                units = UnitFiles(queue.stream, files)
-                offset, size, _ = units.read(units.end - 1, 1)[0].tolist()
-                ends.append((queue.topic, queue.queue_id, units.first, units.end, offset + size))
-    finally:
-        files.close()
-    return digest_of_ends(ends)

@@ -33,7 +33,7 @@ class Verification:
         root: the store directory.
         commit_log_dirs: where the log lies, if not in `commitlog`.
         geometry: sizes that are known; the others are read from the files.
-        delay_levels_ms: the delay levels of the broker that wrote it.
+        delay_levels_ms: the delay levels of the broker that wrote it; None: not known, RocketMQ's are likely.
         faults_kept: how many faults of a kind are kept with their words.
         progress: told how many bytes of the log are done.
     """
@@ -44,7 +44,7 @@ class Verification:
         *,
         commit_log_dirs: Sequence[Path] = (),
         geometry: Geometry | None = None,
-        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+        delay_levels_ms: Sequence[int] | None = None,
         faults_kept: int = FAULTS_KEPT,
         progress: Progress = no_progress,
     ) -> None:
@@ -59,7 +59,10 @@ class Verification:
         self.queue_ends: dict[tuple[str, int], int] = {}
         self.renumbered: dict[int, int] = {}
         """Log offsets of records whose QUEUEOFFSET is wrong, and what it must be: their units tell."""
-        self._levels = tuple(delay_levels_ms)
+        self.delay_levels_ms = DELAY_LEVELS_MS if delay_levels_ms is None else tuple(delay_levels_ms)
+        self.delay_levels_given = delay_levels_ms is not None
+        self.other_delays: Path | None = None
+        """A queue of parked messages most of which are due at other times than these delay levels say."""
         self._progress = progress
 
     def run(self) -> Report:
@@ -78,7 +81,7 @@ class Verification:
         index = IndexCheck(layout, deleted, log.damages, report, whole_until_ms)
         if not layout.index_files():
             report.note("there is no key index")
-        log.walk(queues, index, self._levels, self._progress)
+        log.walk(queues, index, self.delay_levels_ms, self._progress)
         certain = None if self.stopped else (self.mark.queues_offset if self.mark is not None else 0)
         queues.finish(report, log.damages, log.kept_end, certain)
         index.finish(stopped=self.stopped, log_has_damage=bool(log.damages))
@@ -86,6 +89,7 @@ class Verification:
             log.end_offset, report.figures["records"], log.max_store_timestamp_ms, bool(log.damages)
         )
         verify_checkpoint(self.root, facts, report)
+        self.other_delays = queues.other_delays()
         self.queue_ends = queues.ends()
         self.renumbered = queues.renumbered()
         if topics is not None:

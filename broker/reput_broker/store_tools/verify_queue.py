@@ -20,6 +20,7 @@ from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage
 from reput_broker.store_tools.report import Fault
 from reput_broker.store_tools.unit_files import UnitFiles
+from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record_layout import QUEUE_OFFSET_AT
 
 _FAULTS_KEPT = 50
@@ -48,9 +49,16 @@ class QueueCheck:
         """Number and log offset of messages behind the last unit, at most a few of them."""
         self.behind_count = 0
         self.started_anew = False
+        self._is_parked = topic == SCHEDULE_TOPIC
+        self._compared = self._other_times = 0
         self._log = log
         self._ext = ext
         self._last_offset = -1
+
+    @property
+    def has_other_delay(self) -> bool:
+        """Whether most of its messages are due at another time than their delay level says."""
+        return 2 * self._other_times > self._compared
 
     def compare(self, run: QueueRows, damages: Sequence[Damage]) -> None:
         """Compare a run of records with the units of their numbers."""
@@ -68,6 +76,7 @@ class QueueCheck:
             raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
         if raw != expected.tobytes():
             self._differences(number, np.frombuffer(raw, UNIT_DTYPE), expected)
+        self._compared += count
         self.next = max(self.next, number + count)
         self._last_offset = int(run.physical_offsets[-1])
 
@@ -135,6 +144,8 @@ class QueueCheck:
                     if wrong:
                         self._fault(path, position + shift, f"unit {at}: {wrong}")
                     continue
+                if name == "tags_code" and self._is_parked:
+                    self._other_times += 1
                 words = {"physical_offset": "log offset", "size": "size", "tags_code": "tags code"}[name]
                 self._fault(
                     path,

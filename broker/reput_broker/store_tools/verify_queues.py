@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -76,6 +77,13 @@ class QueuesCheck:
                 )
         check.compare(run, damages)
 
+    def other_delays(self) -> Path | None:
+        """Return the directory of a queue whose messages are mostly due at other times than by the delay levels."""
+        for check in self._checks.values():
+            if check.has_other_delay:
+                return self._layout.consume_queue_dir / check.topic / str(check.queue_id)
+        return None
+
     def ends(self) -> dict[tuple[str, int], int]:
         """Return where each queue ends, by its units and by the log, whichever is further."""
         return {
@@ -134,6 +142,11 @@ class QueuesCheck:
             report.note(f"{behind} messages have no unit yet: the next start makes them")
         if dangling:
             report.note(f"{dangling} units point behind the end of the log: the next start removes them")
+        if (other := self.other_delays()) is not None:
+            report.note(
+                f"the messages in {other} are due at other times than their delay levels say: if the broker that wrote "
+                "them had delay levels of its own (messageDelayLevel), name them with --delay-levels"
+            )
         for topic, count in self._skipped.items():
             if topic not in self._skip:
                 report.note(f"{count} records belong to topic {topic}, which has been deleted")

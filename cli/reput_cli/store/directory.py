@@ -32,6 +32,35 @@ class StoreDirectory:
     commit_log_file_size: int
     consume_queue_entries: int
     index_slots: int
+    index_entries: int = 0
+
+
+class DelayLevelsType(click.ParamType["tuple[int, ...]"]):
+    """The delays of RocketMQ's option messageDelayLevel; the value is in ms."""
+
+    name = "levels"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the delays, or say what is none."""
+        from reput_protocol.delay_levels import parse_delay_levels
+
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_delay_levels(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+delay_levels_option = click.option(
+    "--delay-levels",
+    "delay_levels_ms",
+    type=DelayLevelsType(),
+    metavar="'1s 5s ...'",
+    help="Delay levels of the broker that wrote DIR (messageDelayLevel).  [default: RocketMQ's 18]",
+)
 
 
 def directory_options(command: _Command) -> _Command:
@@ -126,11 +155,21 @@ def _geometry_of(directory: StoreDirectory) -> Geometry:
     """Return the sizes that the user gave."""
     from reput_broker.store_tools.layout import Geometry
 
-    return Geometry(directory.commit_log_file_size, directory.consume_queue_entries, directory.index_slots)
+    return Geometry(
+        directory.commit_log_file_size,
+        directory.consume_queue_entries,
+        directory.index_slots,
+        directory.index_entries,
+    )
 
 
 def examined(
-    directory: StoreDirectory, settings: Settings, what: str = "verifying", *, faults_kept: int | None = None
+    directory: StoreDirectory,
+    settings: Settings,
+    what: str = "verifying",
+    *,
+    delay_levels_ms: tuple[int, ...] | None,
+    faults_kept: int | None = None,
 ) -> Verification:
     """Check everything in a directory, which is locked already, and return what was found; `what` the bar says."""
     from reput_broker.store_tools.report import FAULTS_KEPT
@@ -141,6 +180,7 @@ def examined(
             directory.root,
             commit_log_dirs=directory.commit_log_dirs,
             geometry=_geometry_of(directory),
+            delay_levels_ms=delay_levels_ms,
             faults_kept=FAULTS_KEPT if faults_kept is None else faults_kept,
             progress=report_progress,
         )

@@ -1,8 +1,9 @@
-"""`reput store rebuild`: make queues anew from the log."""
+"""`reput store rebuild`: make queues and index anew from the log."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,57 +11,109 @@ from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
-from reput_cli.store.directory import StoreDirectory, directory_options, examined, locked, progress
+from reput_cli.store.directory import (
+    StoreDirectory,
+    delay_levels_option,
+    directory_options,
+    examined,
+    layout_of,
+    locked,
+    progress,
+)
+
+if TYPE_CHECKING:
+    from reput_broker.store_tools.verify import Verification
+
+_SIZES = "--index-slots and --index-entries; RocketMQ's are 5000000 and 20000000"
 
 
 @click.command()
 @directory_options
-@click.option("--queues", is_flag=True, help="The ConsumeQueues. Without any of these options: everything.")
-def rebuild(directory: StoreDirectory, settings: Settings, **chosen: Any) -> int:
+@delay_levels_option
+@click.option("--queues", is_flag=True, help="The ConsumeQueues. Without --queues and --index: both.")
+@click.option("--index", is_flag=True, help="The key index.")
+@click.option(
+    "--index-entries",
+    type=click.IntRange(0),
+    default=0,
+    help="Entries in an index file.  [default: what fits the files]",
+)
+def rebuild(
+    directory: StoreDirectory,
+    settings: Settings,
+    delay_levels_ms: tuple[int, ...] | None,
+    queues: bool,
+    index: bool,
+    index_entries: int,
+) -> int:
     """Make what is derived from the log in DIR anew, and put it in the place of what is there.
 
-    The log is checked first, and may have no holes. Sizes are those of the files that are there: for
-    queues that are gone, say --consume-queue-entries if they are not RocketMQ's 300000.
+    The log is checked first, and may have no holes. Sizes are those of the files that are there. For queues that are
+    gone, say --consume-queue-entries if they are not RocketMQ's 300000; for an index that is gone, --index-slots and
+    --index-entries.
     """
     from reput_broker.store.errors import ForeignFile
-    from reput_broker.store_tools.rebuild import REBUILDERS, refuse_other_queues
+    from reput_broker.store_tools.index_sizes import index_sizes
+    from reput_broker.store_tools.rebuild import REBUILDERS
     from reput_broker.store_tools.rebuild import rebuild as make_anew
+    from reput_broker.store_tools.rebuild_queues import refuse_other_delays, refuse_other_queues
 
-    wanted = [name for name in REBUILDERS if chosen.get(name)] or list(REBUILDERS)
+    directory = replace(directory, index_entries=index_entries)
+    wanted = [name for name, chosen in (("queues", queues), ("index", index)) if chosen] or list(REBUILDERS)
     printer = Printer(settings)
     with locked(directory, to_write=True):
+        if "index" in wanted and index_sizes(layout_of(directory)) is None:
+            if index:
+                raise CommandFailed(
+                    f"no file in {directory.root / 'index'} tells its slots and entries",
+                    remedy=_SIZES,
+                    code=ExitCode.USAGE,
+                )
+            wanted.remove("index")
+            printer.note(f"index: not made, as no file tells its slots and entries; to make it: {_SIZES}")
         try:
-            refuse_other_queues(directory.root)
+            if "queues" in wanted:
+                refuse_other_queues(directory.root)
+            verification = examined(directory, settings, "checking the log", delay_levels_ms=delay_levels_ms)
+            _refuse_damage(verification)
+            if "queues" in wanted:
+                refuse_other_delays(verification)
+            if verification.log.damages:
+                printer.note(
+                    f"{len(verification.log.damages)} records have a wrong checksum; what is known of them is kept: "
+                    f"reput store verify {directory.root}"
+                )
+            with progress(settings, "rebuilding") as report_progress:
+                words = make_anew(
+                    verification.layout,
+                    verification.log.kept_end,
+                    [REBUILDERS[name] for name in wanted],
+                    delay_levels_ms=verification.delay_levels_ms,
+                    progress=report_progress,
+                )
         except ForeignFile as error:
             raise CommandFailed(f"{directory.root} cannot be rebuilt", reason=str(error)) from error
-        verification = examined(directory, settings, "checking the log")
-        if verification.log.holes:
-            first = verification.log.holes[0]
-            raise CommandFailed(
-                f"the log is damaged: {first.file.path} at byte {first.position}",
-                reason=first.reason,
-                remedy=f"reput store repair {directory.root}",
-                code=ExitCode.DAMAGE,
-            )
-        if verification.is_out_of_order:
-            raise CommandFailed(
-                "the log is out of order: message numbers do not follow each other",
-                reason=next(str(fault) for fault in verification.report.faults if fault.kind == "order"),
-                remedy=f"reput store repair {directory.root}",
-                code=ExitCode.DAMAGE,
-            )
-        if verification.log.damages:
-            printer.note(
-                f"{len(verification.log.damages)} records have a wrong checksum; what is known of them is kept: "
-                f"reput store verify {directory.root}"
-            )
-        with progress(settings, "rebuilding") as report_progress:
-            words = make_anew(
-                verification.layout,
-                verification.log.kept_end,
-                [REBUILDERS[name] for name in wanted],
-                progress=report_progress,
-            )
     for name, text in zip(wanted, words, strict=True):
         printer.note(f"{name}: {text}")
     return ExitCode.DONE
+
+
+def _refuse_damage(verification: Verification) -> None:
+    """Refuse a log of which it is not known which messages it holds."""
+    remedy = f"reput store repair {verification.root}"
+    faults = verification.report.faults
+    if verification.log.holes:
+        first = verification.log.holes[0]
+        place, reason = f"{first.file.path} at byte {first.position}", first.reason
+    elif (lost := next((fault for fault in faults if fault.kind == "log"), None)) is not None:
+        place, reason = f"{lost.file} at byte {lost.position}", lost.reason
+    elif verification.is_out_of_order:
+        raise CommandFailed(
+            "the log is out of order: message numbers do not follow each other",
+            reason=next(str(fault) for fault in faults if fault.kind == "order"),
+            remedy=remedy,
+            code=ExitCode.DAMAGE,
+        )
+    else:
+        return
+    raise CommandFailed(f"the log is damaged: {place}", reason=reason, remedy=remedy, code=ExitCode.DAMAGE)

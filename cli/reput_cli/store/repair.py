@@ -10,7 +10,14 @@ from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer, write_line
-from reput_cli.store.directory import StoreDirectory, directory_options, examined, locked, progress
+from reput_cli.store.directory import (
+    StoreDirectory,
+    delay_levels_option,
+    directory_options,
+    examined,
+    locked,
+    progress,
+)
 
 if TYPE_CHECKING:
     from reput_broker.store_tools.repair_plan import RepairPlan
@@ -19,8 +26,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @directory_options
+@delay_levels_option
 @click.option("--yes", is_flag=True, help="Do it. Without this the command only shows what it would do.")
-def repair(directory: StoreDirectory, settings: Settings, yes: bool) -> int:
+def repair(
+    directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, yes: bool
+) -> int:
     """Show what a repair of DIR would mend and cut; with --yes, do it.
 
     A record is mended where the right value of a damaged field is known from the rest. At the first that cannot be
@@ -30,7 +40,7 @@ def repair(directory: StoreDirectory, settings: Settings, yes: bool) -> int:
     """
     printer = Printer(settings)
     with locked(directory, to_write=yes):
-        verification = examined(directory, settings)
+        verification = examined(directory, settings, delay_levels_ms=delay_levels_ms)
         plan = _plan(verification, directory)
         if plan.is_empty:
             printer.note(f"{directory.root}: nothing to repair")

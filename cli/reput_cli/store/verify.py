@@ -7,21 +7,24 @@ import click
 from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings
 from reput_cli.output import Printer, write_line
-from reput_cli.store.directory import StoreDirectory, directory_options, examined, locked
+from reput_cli.store.directory import StoreDirectory, delay_levels_option, directory_options, examined, locked
 
 
 @click.command()
 @directory_options
+@delay_levels_option
 @click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to name of each kind."
 )
-def verify(directory: StoreDirectory, settings: Settings, limit: int) -> int:
+def verify(
+    directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, limit: int
+) -> int:
     """Check every record, queue unit, index entry, checkpoint and table in DIR against each other.
 
     Changes nothing. Names each fault by file and byte; exit code 0 if there is none, 7 if there is damage.
     """
     with locked(directory):
-        verification = examined(directory, settings, faults_kept=limit)
+        verification = examined(directory, settings, delay_levels_ms=delay_levels_ms, faults_kept=limit)
     report = verification.report
     printer = Printer(settings)
     figures = {

@@ -1,4 +1,4 @@
-"""The timer's files, byte for byte as RocketMQ keeps them (store-format 11.4), and what is left of them after a crash."""
+"""The timer's files, byte for byte as RocketMQ keeps them (store-format 11.4), and what a crash leaves of them."""
 
 from __future__ import annotations
 

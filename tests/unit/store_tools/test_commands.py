@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from golden.test_mini_store import mini_store
+from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.store import command
@@ -149,3 +150,77 @@ def test_repair_shows_and_does(store: Path) -> None:
     assert again.close()
     assert reput_store("repair", store).return_value == ExitCode.DONE
     assert reput_store("verify", store).return_value == ExitCode.DONE
+
+
+def but_for_the_lock(root: Path) -> dict[str, tuple[str, int]]:
+    """Every file as it is, but for the one that whoever may write has to hold."""
+    return {name: found for name, found in hashes(root).items() if name != "lock"}
+
+
+def test_rebuild_of_everything_and_of_one_thing(store: Path) -> None:
+    done = reput_store("rebuild", store)
+    assert done.return_value == ExitCode.DONE
+    assert "queues: 60 units in 2 queues" in done.stderr
+    assert "index: 120 keys in 4 files" in done.stderr
+    done = reput_store("rebuild", store, "--index")
+    assert "queues" not in done.stderr
+    assert reput_store("verify", store).return_value == ExitCode.DONE
+
+
+def test_rebuild_of_an_index_whose_sizes_nothing_tells(store: Path) -> None:
+    shutil.rmtree(store / "index")
+    done = reput_store("rebuild", store)
+    assert done.return_value == ExitCode.DONE
+    assert "index: not made, as no file tells its slots and entries" in done.stderr
+    assert not (store / "index").exists()
+    failed = reput_store("rebuild", store, "--index").exception
+    assert isinstance(failed, CommandFailed)
+    assert failed.code == ExitCode.USAGE
+    assert "--index-entries" in str(failed.remedy)
+    done = reput_store("rebuild", store, "--index", "--index-slots", 16, "--index-entries", 40)
+    assert "index: 120 keys in 4 files" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--queues", "--index"])
+def test_rebuild_refuses_a_log_with_holes_and_names_the_place(store: Path, option: str) -> None:
+    place = records_of(store)[7]
+    flip_bit(place.path, place.position + 5)
+    before = but_for_the_lock(store)
+    failed = reput_store("rebuild", store, option).exception
+    assert isinstance(failed, CommandFailed)
+    assert failed.code == ExitCode.DAMAGE
+    assert failed.what == f"the log is damaged: {place.path} at byte {place.position}"
+    assert failed.remedy == f"reput store repair {store}"
+    assert but_for_the_lock(store) == before
+
+
+def test_rebuild_refuses_a_log_whose_end_is_gone(store: Path) -> None:
+    last = records_of(store)[-1]
+    last.path.write_bytes(last.path.read_bytes()[: last.position].ljust(4096, b"\0"))
+    failed = reput_store("rebuild", store).exception
+    assert isinstance(failed, CommandFailed)
+    assert failed.what == f"the log is damaged: {last.path} at byte {last.position}"
+
+
+def test_delay_levels_of_the_broker_are_named(tmp_path: Path) -> None:
+    mini_store(tmp_path)
+    sizes = ("--consume-queue-entries", 3)
+    own = ("--delay-levels", "1s 5s 20s 30s")
+    assert reput_store("rebuild", tmp_path, *sizes, *own).return_value == ExitCode.DONE
+    assert reput_store("verify", tmp_path, *own).return_value == ExitCode.DONE
+    found = reput_store("verify", tmp_path)
+    assert found.return_value == ExitCode.DAMAGE
+    assert "--delay-levels" in found.stderr
+    before = but_for_the_lock(tmp_path)
+    for name in ("rebuild", "repair"):
+        failed = reput_store(name, tmp_path).exception
+        assert isinstance(failed, CommandFailed)
+        assert "SCHEDULE_TOPIC_XXXX/2" in str(failed.reason)
+        assert "--delay-levels" in str(failed.reason)
+    assert but_for_the_lock(tmp_path) == before
+    refused = reput_store("verify", tmp_path, "--delay-levels", "1s 5 10s").exception
+    assert "'5' is no delay" in str(refused)
+    levels = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    assert reput_store("repair", tmp_path, "--yes", "--delay-levels", levels).return_value == ExitCode.DONE
+    assert reput_store("verify", tmp_path).return_value == ExitCode.DONE
+    assert digests(tmp_path, CONSUME_QUEUES) == CONSUME_QUEUES

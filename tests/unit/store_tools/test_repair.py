@@ -208,6 +208,46 @@ def test_wrong_units_are_made_anew(good: Path, store: Path) -> None:
     } == wanted
 
 
+def index_files(root: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((root / "index").iterdir())]
+
+
+def test_a_wrong_index_is_made_anew(good: Path, store: Path) -> None:
+    path = sorted((store / "index").iterdir())[1]
+    flip_bit(path, 150)
+    wrong = index_files(store)
+    plan, result = repaired(store)
+    assert plan.lines() == ["move the key index away, and make it anew from the log"]
+    assert result.lines == ["240 keys in 7 files"]
+    assert index_files(store) == index_files(good)
+    assert index_files(result.side_directory) == wrong
+    assert examine(store).report.is_clean
+    assert not (store / "abort").exists()
+    names = [path.name for path in (store / "index").iterdir()]
+    assert not refused(store)
+    assert [path.name for path in (store / "index").iterdir()] == names, "the start had nothing to do"
+
+
+def test_an_index_of_unknown_sizes_is_left_to_the_next_start(good: Path, store: Path) -> None:
+    for path in (store / "index").iterdir():
+        path.write_bytes(b"\x01" * path.stat().st_size)
+    plan, _ = repaired(store)
+    assert plan.lines() == ["move the key index away: the next start makes it anew from the log"]
+    assert not (store / "index").exists()
+    assert not refused(store)
+    assert index_files(store) == index_files(good)
+
+
+def test_with_the_log_the_index_is_cut(store: Path) -> None:
+    last = records_of(store)[-3]
+    flip_bit(last.path, last.body)
+    plan, result = repaired(store)
+    assert plan.rebuild_index
+    assert f"{2 * (MESSAGES - 3)} keys in 6 files" in result.lines
+    assert not refused(store)
+    assert examine(store).report.is_clean
+
+
 def test_killed_in_the_middle_the_same_repair_can_be_made_again(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,72 @@
+"""A rebuild that ends anywhere in the middle: the next start has every message and every key."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from faults.outcome import scratch
+from faults.recorder import Recorder
+from reput_broker.store_tools.rebuild import REBUILDERS, rebuild
+from reput_broker.store_tools.rebuild_index import IndexRebuild
+from store_samples import MESSAGES, QUEUES, examine, fill
+from stores import bodies, killed, opened, small_options
+
+SEED = 20_260_101
+
+
+def check(image: Path, *, again: bool) -> None:
+    """Start, read everything by queue and by key, stop, and look at it with other eyes; perhaps rebuild once more."""
+    store = opened(small_options(image))
+    while store.index_step():
+        pass
+    store.settle_index()
+    for queue_id in range(QUEUES):
+        wanted = [b"body-%04d" % number for number in range(queue_id, MESSAGES, QUEUES)]
+        assert bodies(store, "T", queue_id) == wanted
+    for number in range(MESSAGES):
+        found = store.query_message("T", f"U{number:06d}", 64)
+        assert (found.is_complete, len(found.records)) == (True, 1)
+    assert store.close()
+    found = examine(image)
+    assert found.report.is_clean, found.report.faults
+    if again:
+        rebuild(found.layout, found.log.kept_end, [IndexRebuild])
+        assert not list(image.glob("*.tmp"))
+        assert not list(image.glob("*.replaced"))
+
+
+@pytest.mark.parametrize("ends", ["kill", "power cut"])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_rebuild_can_end_anywhere(tmp_path: Path, ends: str, stopped: bool) -> None:
+    root = tmp_path / "store"
+    fill(root)
+    if not stopped:
+        store = opened(small_options(root))
+        image = killed(store, tmp_path / "killed").data_dir
+        assert store.close()
+        root = image
+    rng = random.Random(SEED)
+    found = examine(root)
+    recorder = Recorder(root)
+    with recorder:
+        rebuild(found.layout, found.log.kept_end, list(REBUILDERS.values()))
+    disk = recorder.start()
+    assert len(recorder.events) > 50
+    with scratch() as directory:
+        for number, event in enumerate(recorder.events):
+            disk.apply(event)
+            image = directory / f"image-{number}"
+            if ends == "kill":
+                disk.after_kill(event, rng, image)
+            else:
+                disk.after_power_cut(rng, image)
+            try:
+                check(image, again=number % 8 == 0)
+            except Exception as error:
+                error.add_note(f"seed {SEED}, event {number} of {len(recorder.events)}: {event}")
+                raise
+            shutil.rmtree(image)
