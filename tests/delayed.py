@@ -33,7 +33,7 @@ from tasks import running
 
 TOPIC = "orders"
 QUEUES = 4
-TIMER_LOG_BYTES = 52 * 20 + 16
+TIMER_LOG_BYTES = 52 * 80 + 16
 
 
 def bench_options(data_dir: Path, **changes: object) -> StoreOptions:

@@ -7,18 +7,15 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 
 from delayed import DelayBench, bench_options, some_times, until
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from stores import T0
+from tasks import run_by_the_clock
+
+pytestmark = pytest.mark.trio(run=run_by_the_clock)
 
 LEVELS = range(1, 19)
-
-
-@pytest.fixture(autouse=True)
-def _clock(by_the_clock: trio.testing.MockClock) -> None:
-    """Worker threads run in the fake clock's time."""
 
 
 async def test_each_level_waits_exactly_its_delay(tmp_path: Path) -> None:
