@@ -333,6 +333,7 @@ class Broker:
             waits_for_commit,
             readers_see_unflushed=not sync,
         )
+        wrote = self._commit.wrote if pooled else self._flush.wrote if sync else self._reput.wake
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
         processors = (
             SendProcessor(
@@ -353,7 +354,7 @@ class Broker:
                 lock,
                 self._topics,
                 self._flush,
-                wrote=self._flush.wrote if sync else self._reput.wake,
+                wrote=wrote,
                 warm_from=self._warm_from,
             ),
             TopicProcessor(

@@ -12,6 +12,7 @@ from reput_broker.delivery.delay_service import DelayService, ParkedArrivals
 from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.deliverer import Deliverer
 from reput_broker.delivery.level_counts import LevelCounts
+from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.parking import Parking
 from reput_broker.delivery.record_reader import RecordReader
 from reput_broker.delivery.schedule import Schedule
@@ -80,16 +81,16 @@ class DelayParts:
         reader = RecordReader(store, warm_from)
         cancelled, stats = schedule.cancelled, schedule.stats
         counts = LevelCounts(schedule.levels, store, reader, cancelled, stats)
+        puts = OwnPuts(store, lock, wrote)
         deliverer = Deliverer(
             store,
-            lock,
+            puts,
             reader,
             topics,
             schedule.levels,
             schedule.timers,
             cancelled,
             stats,
-            wrote=wrote,
             clock_ms=clock_ms,
             was_counted=counts.was_counted,
         )
@@ -107,7 +108,7 @@ class DelayParts:
         self._deliverer = deliverer
         waiting = WaitingMessages(schedule, store, reader, clock_ms)
         cancelling = Cancelling(
-            schedule, schedule.cancellations, counts, store, lock, waiting, wrote=wrote, clock_ms=clock_ms
+            schedule, schedule.cancellations, counts, store, puts, waiting, clock_ms=clock_ms
         )
         return DelayProcessor(
             waiting, cancelling, flush, store.options.host, lambda: encode(schedule.offset_members())

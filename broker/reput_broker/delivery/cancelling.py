@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import trio
 
 from reput_broker.delivery.cancellations import Cancellations
-from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.level_counts import LevelCounts
-from reput_broker.delivery.parked import Parked, cancelling_record, parked_of
+from reput_broker.delivery.origin import origin_of
+from reput_broker.delivery.own_puts import OwnPuts
+from reput_broker.delivery.parked import DeleteId, Parked, cancelling_record, parked_of
 from reput_broker.delivery.schedule import Schedule
 from reput_broker.delivery.timer_wheel import slot_of
 from reput_broker.delivery.waiting_messages import WaitingMessages, WalkCursor
-from reput_broker.put_lock import PutLock
 from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
@@ -50,15 +50,32 @@ class Cancelled:
     """It is certain once the log is on the disk up to here."""
 
 
+@dataclass(slots=True)
+class _Found:
+    """What the log says of a key."""
+
+    waiting: list[Parked]
+    """Parked records, each at the last place where it was parked."""
+    cancelled: set[int]
+    """Log offsets of parked records that a record of ours cancels."""
+    deleted: set[tuple[DeleteId, int]]
+    """What delete messages cancel, and in which slot of the wheel."""
+
+    def cancels(self, parked: Parked) -> bool:
+        """Whether a message was cancelled before."""
+        return parked.physical_offset in self.cancelled or any(
+            (delete, parked.out_ms) in self.deleted for delete in parked.cancelled_by
+        )
+
+
 class Cancelling:
     """Cancels messages of one schedule.
 
     Args:
         schedule, cancellations, counts: what waits, told what does not any more.
-        store: put into, and asked for keys.
-        lock: held while something is put.
+        store: asked for keys.
+        puts: takes its turn with everybody else's puts.
         waiting: walked over where the index cannot answer.
-        wrote: called after something was put.
         clock_ms: wall clock.
     """
 
@@ -68,25 +85,19 @@ class Cancelling:
         cancellations: Cancellations,
         counts: LevelCounts,
         store: MessageStore,
-        lock: PutLock,
+        puts: OwnPuts,
         waiting: WaitingMessages,
         *,
-        wrote: Callable[[], None],
         clock_ms: Callable[[], int],
     ) -> None:
         self._schedule = schedule
         self._cancellations = cancellations
         self._counts = counts
         self._store = store
-        self._lock = lock
+        self._puts = puts
         self._waiting = waiting
-        self._wrote = wrote
         self._clock_ms = clock_ms
         self._limiter = trio.CapacityLimiter(1)
-
-    @property
-    def _stats(self) -> DelayStats:
-        return self._schedule.stats
 
     async def cancel(self, topic: str, key: str) -> list[Cancelled]:
         """Cancel the messages for `topic` with this unique id or key; return what that came to for each.
@@ -97,10 +108,9 @@ class Cancelling:
         """
         await self._settle()
         found = await self._find(topic, key)
-        deleted = {(parked.delete_key, parked.due_ms) for parked in found if parked.delete_key is not None}
         results: list[Cancelled] = []
-        for parked in _newest(parked for parked in found if parked.delete_key is None):
-            if (parked.key, parked.due_ms) in deleted:
+        for parked in found.waiting:
+            if found.cancels(parked):
                 outcome = CancelOutcome.ALREADY_CANCELLED
                 results.append(Cancelled(parked, outcome, self._store.max_physical_offset))
             else:
@@ -110,26 +120,27 @@ class Cancelling:
     # -- finding -------------------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        """Wait until everything that has been put can be found, and slots that have come near are in memory."""
+        """Wait until everything that has been put can be found."""
         end = self._store.max_physical_offset
-        timers = self._schedule.timers
-        self._wrote()
+        self._puts.wrote()
+        await self._until(lambda: self._store.dispatched_offset >= end)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
         with trio.move_on_after(_SETTLE_S):
-            while self._store.dispatched_offset < end or timers.due.is_loading:  # noqa: ASYNC110 - a rare request
+            while not condition():  # noqa: ASYNC110 - a rare request
                 await trio.sleep(_LOOK_S)
             return
         raise Refusal(ErrorCode.BUSY, "the broker is behind with what was put; ask again")
 
-    async def _find(self, topic: str, key: str) -> list[Parked]:
-        """Find parked records by the index; where it is off, or being made again, by looking at everything that
-        waits."""
+    async def _find(self, topic: str, key: str) -> _Found:
+        """Find records by the index; where it is off, or being made again, by looking at everything that waits."""
         is_settled = True
         try:
             self._store.settle_index()
         except DiskFull:
             is_settled = False
         records: list[bytes] = []
-        for parking_topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        for parking_topic in (SCHEDULE_TOPIC, TIMER_TOPIC, DELAY_CANCEL_TOPIC):
             found = await trio.to_thread.run_sync(
                 self._store.query_message, parking_topic, key, _FOUND_MAX, limiter=self._limiter
             )
@@ -141,24 +152,31 @@ class Cancelling:
             while (some := await self._waiting.next(cursor, _WALKED_AT_ONCE)) is not None:
                 parked_records += [parked for parked in some if has_key(parked, key)]
         by_place = {parked.physical_offset: parked for parked in parked_records if parked.topic == topic}
-        return [by_place[place] for place in sorted(by_place)]
+        return _found([by_place[place] for place in sorted(by_place)], records)
 
     # -- deciding ------------------------------------------------------------------------------------------
 
     async def _cancel(self, parked: Parked) -> Cancelled:
         record = cancelling_record(parked, self._clock_ms())
         size = len(record.properties) + _RECORD_BYTES
-        async with self._lock.held():
-            if self._store.needs_new_file(size):
-                try:
-                    await trio.to_thread.run_sync(self._store.prepare_next_file)
-                except DiskFull as error:
-                    raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
-            if parked.physical_offset in self._schedule.cancelled:
-                return Cancelled(parked, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
-            if self._is_waiting(parked):
-                return Cancelled(parked, CancelOutcome.CANCELLED, self._put(parked, record).end_offset)
-        return Cancelled(parked, await self._past_outcome(parked))
+        while True:
+            try:
+                cancelled = await self._puts.in_turn(size, lambda: self._cancel_now(parked, record))
+            except DiskFull as error:
+                raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
+            if cancelled is not None:
+                return cancelled
+            await self._until(lambda: not self._schedule.timers.due.is_loading)
+
+    def _cancel_now(self, parked: Parked, record: Record) -> Cancelled | None:
+        """Decide, and put the record; None if that cannot be told until slots that are near have been loaded."""
+        if parked.physical_offset in self._schedule.cancelled:
+            return Cancelled(parked, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
+        if self._is_waiting(parked):
+            return Cancelled(parked, CancelOutcome.CANCELLED, self._put(parked, record).end_offset)
+        if not parked.level and self._schedule.timers.due.is_loading:
+            return None
+        return Cancelled(parked, CancelOutcome.DELIVERED)
 
     def _is_waiting(self, parked: Parked) -> bool:
         queue_offset, timers = parked.record.queue_offset, self._schedule.timers
@@ -177,33 +195,18 @@ class Cancelling:
         if result.status is not PutStatus.PUT_OK:
             code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY
             raise Refusal(code, f"it cannot be written down ({result.status}); the message still waits")
-        self._wrote()
-        stats, queue_offset = self._stats, parked.record.queue_offset
-        self._schedule.cancelled.add(parked.physical_offset)
+        self._puts.wrote()
+        schedule, queue_offset = self._schedule, parked.record.queue_offset
+        schedule.cancelled.add(parked.physical_offset)
         if parked.level:
             self._cancellations.add(result.queue_offset, parked.level, queue_offset)
             was_counted = self._counts.has_passed(parked.level, queue_offset)
         else:
-            was_counted = queue_offset < self._schedule.timers.queue_offset
-            self._schedule.timers.due.done(parked.physical_offset)
-        stats.cancelled[parked.topic] += 1
-        stats.waiting[parked.topic] -= was_counted
+            was_counted = queue_offset < schedule.timers.queue_offset
+            schedule.timers.due.done(parked.physical_offset)
+        schedule.stats.cancelled[parked.topic] += 1
+        schedule.stats.waiting[parked.topic] -= was_counted
         return result
-
-    async def _past_outcome(self, parked: Parked) -> CancelOutcome:
-        """Say why a message waits no more."""
-        if parked.level and parked.unique_key is not None:
-            past = await trio.to_thread.run_sync(
-                self._store.query_message,
-                DELAY_CANCEL_TOPIC,
-                parked.unique_key,
-                _FOUND_MAX,
-                limiter=self._limiter,
-            )
-            for data in past.records:
-                if RecordView(data, 0).prepared_transaction_offset == parked.physical_offset:
-                    return CancelOutcome.ALREADY_CANCELLED
-        return CancelOutcome.DELIVERED
 
 
 def has_key(parked: Parked, key: str) -> bool:
@@ -211,8 +214,18 @@ def has_key(parked: Parked, key: str) -> bool:
     return key == parked.unique_key or key in parked.record.keys
 
 
-def _newest(found: Iterable[Parked]) -> list[Parked]:
-    """Leave out records of which another one was made on the way: the message is parked there now."""
-    found = [*found]
-    made_of = {parked.record.prepared_transaction_offset for parked in found if parked.rolled}
-    return [parked for parked in found if parked.physical_offset not in made_of]
+def _found(found: list[Parked], records: Iterable[bytes]) -> _Found:
+    messages = [parked for parked in found if parked.cancels is None]
+    # Of one of these another one was made on the way: the message is parked there now.
+    made_of = {origin_of(parked.record) for parked in messages if parked.rolled}
+    cancelled: set[int] = set()
+    for data in records:
+        record = RecordView(data, 0)
+        origin = origin_of(record)
+        if origin is not None and record.topic == DELAY_CANCEL_TOPIC:
+            cancelled.add(origin)
+    return _Found(
+        [parked for parked in messages if parked.physical_offset not in made_of],
+        cancelled,
+        {(parked.cancels, parked.out_ms) for parked in found if parked.cancels is not None},
+    )

@@ -1,10 +1,9 @@
 """What a parked record says, and the records that the broker makes of it.
 
 A parked record is the message as it was sent, in a topic of the system, with REAL_TOPIC and REAL_QID for where it is
-to go. Everything that is made of one carries its place in the log as PREPARED_TRANSACTION_OFFSET, where only
-committed transactions have one otherwise: the copy that is delivered, the record that is parked anew, and the one
-that cancels it. So the log itself tells what has become of a parked record, whatever else is lost. RocketMQ leaves
-the field at 0.
+to go. Everything that is made of one carries its place in the log (origin.py): the copy that is delivered, the record
+that is parked anew, and the one that cancels it. So the log itself tells what has become of a parked record, whatever
+else is lost. RocketMQ leaves the field at 0.
 
 Unlike RocketMQ's, a delivered copy has the properties that its sender gave it and no more: who passes a message on with
 its properties does not delay it once more.
@@ -15,11 +14,12 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from reput_broker.delivery.origin import origin_field
 from reput_protocol import properties as names
 from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.hashing import tags_code
 from reput_protocol.host import Host
-from reput_protocol.names import DELAY_CANCEL_TOPIC, TIMER_TOPIC
+from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record import Record
 from reput_protocol.record_view import RecordView
@@ -40,8 +40,19 @@ BROKER_PROPERTIES: Final = (
     names.CRC32,
 )
 """Properties that a delivered copy does not have."""
+CANCELLED_BORN: Final = "REPUT_CANCELLED_BORN"
+"""Says in a delete message of ours when the message was born that it cancels: another one with the same unique id, sent
+for the same second later, is not meant."""
 _DROPPED: Final = tuple(name.encode() + b"\x01" for name in BROKER_PROPERTIES)
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+class DeleteId(NamedTuple):
+    """What a delete message says of the message that it cancels."""
+
+    key: str
+    born_ms: int | None
+    """None in RocketMQ's, which mean every message with that key in the same slot."""
 
 
 class Parked(NamedTuple):
@@ -81,9 +92,19 @@ class Parked(NamedTuple):
         return self.properties.get(names.UNIQ_KEY)
 
     @property
-    def delete_key(self) -> str | None:
-        """The message is none, but cancels the one with this key (TIMER_DEL_UNIQKEY)."""
-        return self.properties.get(names.TIMER_DEL_UNIQKEY)
+    def cancels(self) -> DeleteId | None:
+        """What the record cancels, if it is no message but a delete message (TIMER_DEL_UNIQKEY); else None."""
+        key = self.properties.get(names.TIMER_DEL_UNIQKEY)
+        return None if key is None else DeleteId(key, number_of(self.properties.get(CANCELLED_BORN)))
+
+    @property
+    def cancelled_by(self) -> tuple[DeleteId, ...]:
+        """What a delete message says that cancels this message; before 5.3 RocketMQ's said no topic."""
+        key = self.key
+        ours = DeleteId(key, self.record.born_timestamp_ms)
+        if self.unique_key is None:
+            return (ours,)
+        return ours, DeleteId(key, None), DeleteId(self.unique_key, None)
 
     @property
     def rolled(self) -> int:
@@ -102,11 +123,11 @@ class Parked(NamedTuple):
 
 
 def parked_of(data: bytes) -> Parked | None:
-    """Return what a parked record says; None if it does not say where the message goes, or when."""
+    """Return what a parked record says; None if it is none, or does not say where the message goes, or when."""
     record = RecordView(data, 0)
     found = decode_properties(record.properties)
     topic, queue_id = found.get(names.REAL_TOPIC), number_of(found.get(names.REAL_QUEUE_ID))
-    if not topic or queue_id is None or queue_id < 0:
+    if not topic or queue_id is None or queue_id < 0 or record.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
         return None
     out_ms = 0
     if record.topic == TIMER_TOPIC:
@@ -161,7 +182,7 @@ def _made_of(record: RecordView, topic: str, queue_id: int, properties: bytes, s
         born_host=record.born_host,
         store_host=store_host,
         reconsume_times=record.reconsume_times,
-        prepared_transaction_offset=record.physical_offset,
+        prepared_transaction_offset=origin_field(record.physical_offset),
         properties=properties,
     )
 
@@ -176,20 +197,22 @@ def cancelling_record(parked: Parked, now_ms: int) -> Record:
         names.REAL_TOPIC: parked.topic,
         names.REAL_QUEUE_ID: str(parked.queue_id),
     }
-    if parked.unique_key is not None:
-        found[names.UNIQ_KEY] = parked.unique_key
+    for name in (names.UNIQ_KEY, names.KEYS):  # whoever finds the message by them finds this too
+        if name in parked.properties:
+            found[name] = parked.properties[name]
     topic = DELAY_CANCEL_TOPIC
     if not parked.level:
         topic = TIMER_TOPIC
         found[names.TIMER_OUT_MS] = str(parked.out_ms)
         found[names.TIMER_DELIVER_MS] = str(parked.due_ms)
         found[names.TIMER_DEL_UNIQKEY] = parked.key
+        found[CANCELLED_BORN] = str(parked.record.born_timestamp_ms)
     return Record(
         topic,
         b"0",
         born_timestamp_ms=now_ms,
         born_host=parked.record.born_host,
-        prepared_transaction_offset=parked.physical_offset,
+        prepared_transaction_offset=origin_field(parked.physical_offset),
         properties=encode_properties(found),
     )
 

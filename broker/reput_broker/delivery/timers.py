@@ -13,12 +13,14 @@ from the queue; what had been delivered of the slots that were not done with is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, KeysView
 from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.due_timers import DueTimers
+from reput_broker.delivery.offset_set import OffsetSet
+from reput_broker.delivery.parked import DeleteId
 from reput_broker.delivery.timer_checkpoint import TimerCheckpoint, TimerProgress
 from reput_broker.delivery.timer_log import TimerLog
 from reput_broker.delivery.timer_rebuild import image_of
@@ -93,6 +95,7 @@ class Timers:
         self._begun_until = 0
         self._replay_from: int | None = None
         self._replay_until_ms = -1
+        self._replay_until_offset = 0
 
     # -- opening -------------------------------------------------------------------------------------------
 
@@ -114,6 +117,7 @@ class Timers:
             DiskFull, FlushFailed: what is left of an earlier run could not be removed.
         """
         progress = self.checkpoint.load()
+        self._replay_until_offset = end_offset
         self.log.load()
         if progress is not None and progress.replay_from is None:
             self.log.cut(self.log.end)
@@ -146,7 +150,7 @@ class Timers:
         offset = progress.queue_offset if logged is None else max(progress.queue_offset, logged + 1)
         self.queue_offset = min(max(offset, first_offset), end_offset)
 
-    def recover(self, now_ms: int, consumed: Collection[int]) -> dict[int, int]:
+    def recover(self, now_ms: int, consumed: OffsetSet) -> dict[int, int]:
         """Make the wheel from the timer log. Blocks.
 
         Args:
@@ -266,6 +270,8 @@ class Timers:
     def begin_slots(self, now_ms: int) -> None:
         """Begin the slots whose time is near: their chains are then to be loaded."""
         until = min(slot_of(now_ms) + self._lead_ms(now_ms), self._begun_until + _SEARCHED_AT_ONCE_MS)
+        # The first slot that is not done with may hold what was late already, whatever the clock says since then.
+        until = max(until, self.read_ms + PRECISION_MS)
         if until <= self._begun_until:
             return
         found = self.wheel.filled(self._begun_until, until)
@@ -294,33 +300,34 @@ class Timers:
                 lead = max(lead, slot_ms + PRECISION_MS - slot_of(now_ms))
         return slot_of(lead)
 
-    def finish_slots(self, now_ms: int) -> list[dict[str, bool]]:
-        """Move `read_ms` over the slots that are done with; return the delete keys of each."""
+    def finish_slots(self, now_ms: int) -> list[str]:
+        """Move `read_ms` over the slots that are done with; return the topics of delete messages that met nothing."""
         stop = min(slot_of(now_ms), self._begun_until)
         if stop <= self.read_ms:
             return []
         self.read_ms, finished = self.due.finish_before(stop)
-        return [slot.delete_keys for slot in finished if slot.delete_keys]
+        return [topic for slot in finished for topic in slot.deletes.values() if topic is not None]
 
     # -- the end of a run ----------------------------------------------------------------------------------
 
-    def take_begun(self, now_ms: int) -> list[tuple[Due, dict[str, bool]]]:
+    def take_begun(self, now_ms: int) -> list[tuple[Due, KeysView[DeleteId]]]:
         """End with the slots of which a message has been delivered, and return what still waits in them.
 
-        Each with the delete keys of its slot; `move` puts it into the next one. Nothing happens while the chain of such
+        Each with what delete messages of its slot say; `move` puts it into the next one. Nothing happens while the chain of such
         a slot is still to be loaded: then who comes next finds it half delivered.
         """
         self.finish_slots(now_ms)
         slots = self.due.slots
         begun = [slot_ms for slot_ms, slot in slots.items() if slot.began_at is not None]
-        if self.read_ms <= self._replay_until_ms:
+        if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
             begun.append(self._replay_until_ms)
         stop = max(begun, default=self.read_ms - PRECISION_MS) + PRECISION_MS
         if any(slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()):
             return []
-        moving = [(due, slots[due.place].delete_keys) for due in self.due.waiting() if due.place < stop]
+        moving = [(due, slots[due.place].deletes.keys()) for due in self.due.waiting() if due.place < stop]
         self.due = DueTimers()
-        self._replay_from = None
+        if self.queue_offset >= self._replay_until_offset:
+            self._replay_from = None
         self.read_ms = stop
         return moving
 
@@ -350,11 +357,18 @@ class Timers:
 
     # -- progress ------------------------------------------------------------------------------------------
 
+    def outlives_recovery(self) -> bool:
+        """Whether nothing matters any more of what earlier runs were done with: slots and queue are beyond it."""
+        if self.read_ms <= self._replay_until_ms or self.queue_offset < self._replay_until_offset:
+            return False
+        self._replay_from = None
+        return True
+
     def progress(self, log_end: int) -> TimerProgress:
         """Return what may be saved once everything is on the disk: the log up to `log_end`, the timer log as it is."""
         replay_from = self.due.first_delivery(log_end)
-        if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
-            # What an earlier run delivered of a slot that is still not done with lies further back.
+        if self._replay_from is not None:
+            # What an earlier run delivered of what is still not done with lies further back.
             replay_from = min(replay_from, self._replay_from)
         return TimerProgress(self.read_ms, self.log.end, self.queue_offset, replay_from)
 

@@ -16,7 +16,7 @@ import trio
 
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.levels import Level, LevelStore
-from reput_broker.delivery.parked import Parked, parked_of
+from reput_broker.delivery.parked import DeleteId, Parked, parked_of
 from reput_broker.delivery.record_reader import Place, RecordReader
 from reput_broker.delivery.schedule import Schedule
 from reput_broker.delivery.timer_unit import NO_POSITION
@@ -138,7 +138,7 @@ class WaitingMessages:
         begun = self._schedule.timers.due.slots.get(slot_ms)
         if begun is not None and begun.is_loaded:
             dues = [due for due in self._schedule.timers.due.waiting() if due.place == slot_ms]
-            deleted: Collection[str] = begun.delete_keys
+            deleted: Collection[DeleteId] = begun.deletes.keys()
         else:
             dues, deleted = await self._in_chain(slot_ms)
         dues = sorted(
@@ -151,8 +151,8 @@ class WaitingMessages:
             cursor.slot_ms, cursor.physical_offset = slot_ms + PRECISION_MS, -1
         return await self._read(dues, deleted)
 
-    async def _in_chain(self, slot_ms: int) -> tuple[list[Due], set[str]]:
-        """Return the messages of a slot that is not loaded, and the keys of those that were cancelled."""
+    async def _in_chain(self, slot_ms: int) -> tuple[list[Due], set[DeleteId]]:
+        """Return the messages of a slot that is not loaded, and what its delete messages say."""
         timers, consumed = self._schedule.timers, self._schedule.consumed
         dues: list[Due] = []
         deletes: list[Place] = []
@@ -165,16 +165,17 @@ class WaitingMessages:
                     deletes.append(place)
                 elif unit.physical_offset not in consumed:
                     dues.append(Due(slot_ms, *place, 0, slot_ms, unit.rolls))
-        keys: set[str] = set()
+        deleted: set[DeleteId] = set()
         for start in range(0, len(deletes), _READ_AT_ONCE):
             for data in await self._reader.read(deletes[start : start + _READ_AT_ONCE]):
                 parked = None if data is None else parked_of(data)
-                keys.add((parked.delete_key or "") if parked is not None else "")
-        return dues, keys
+                if parked is not None and parked.cancels is not None:
+                    deleted.add(parked.cancels)
+        return dues, deleted
 
     # -- records -------------------------------------------------------------------------------------------
 
-    async def _read(self, dues: Sequence[Due], deleted: Collection[str]) -> list[Parked]:
+    async def _read(self, dues: Sequence[Due], deleted: Collection[DeleteId]) -> list[Parked]:
         """Read the records of what still waits; leave out what has been cancelled, and what only cancels others."""
         waiting: list[Parked] = []
         for start in range(0, len(dues), _READ_AT_ONCE):
@@ -182,7 +183,9 @@ class WaitingMessages:
             found = await self._reader.read([(due.physical_offset, due.size) for due in part])
             for due, data in zip(part, found, strict=True):
                 parked = None if data is None else parked_of(data)
-                if parked is None or parked.delete_key is not None or parked.key in deleted:
+                if parked is None or parked.cancels is not None:
+                    continue
+                if deleted and any(delete in deleted for delete in parked.cancelled_by):
                     continue
                 if self._still_waits(due):
                     waiting.append(parked)

@@ -158,6 +158,10 @@ class _PendingCancel:
             self.request, Response(int(error.response_code), body=self.response.body, remark=remark)
         )
 
+    def refuse(self, reason: str) -> None:
+        text = f"not known to be cancelled: {reason}; ask again once the broker takes messages"
+        self.client.answer(self.request, Refusal(ErrorCode.READ_ONLY, text).response())
+
 
 def _is_wanted(parked: Parked, header: ListDelayedHeader) -> bool:
     if header.topic is not None and parked.topic != header.topic:

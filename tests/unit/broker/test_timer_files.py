@@ -9,6 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from reput_broker.delivery.offset_set import OffsetSet
 from reput_broker.delivery.timer_checkpoint import TimerCheckpoint, TimerProgress
 from reput_broker.delivery.timer_log import TimerLog
 from reput_broker.delivery.timer_rebuild import image_of
@@ -186,7 +187,7 @@ def test_the_wheel_is_made_from_the_log(tmp_path: Path) -> None:
         unit(5, -1, T0 - 1000),
     ]
     positions = [append(log, one) for one in units]
-    image = image_of(log, 100, T0, consumed={0})
+    image = image_of(log, 100, T0, consumed=OffsetSet([0]))
     wheel = TimerWheel(tmp_path / "timerwheel", slots=100)
     wheel.create()
     wheel.fill(image.slots)
@@ -196,7 +197,7 @@ def test_the_wheel_is_made_from_the_log(tmp_path: Path) -> None:
     ]
     assert image.waiting == {77: 2}
     assert (image.first_ms, image.consumed_ms) == (T0 + 1000, T0)
-    assert image_of(log, 100, T0, ()).first_ms == T0
+    assert image_of(log, 100, T0, OffsetSet()).first_ms == T0
     wheel.close()
 
 
