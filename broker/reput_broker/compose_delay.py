@@ -17,6 +17,7 @@ from reput_broker.delivery.parking import Parking
 from reput_broker.delivery.record_reader import RecordReader
 from reput_broker.delivery.schedule import Schedule
 from reput_broker.delivery.timer_feed import TimerFeed
+from reput_broker.delivery.timer_wheel import SLOTS
 from reput_broker.delivery.waiting_messages import WaitingMessages
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.processors.delay import DelayProcessor
@@ -35,11 +36,14 @@ class DelayParts:
     Made before the store is opened, which feeds `arrivals`; `open` blocks, after the store has been opened.
     """
 
-    def __init__(self, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock_ms: Callable[[], int], *, wheel_slots: int = SLOTS
+    ) -> None:
         self.arrivals = ParkedArrivals()
         self.parking = Parking(config.delay, clock_ms)
         self._config = config
         self._clock_ms = clock_ms
+        self._wheel_slots = wheel_slots
         self._schedule: Schedule | None = None
 
     @property
@@ -56,6 +60,7 @@ class DelayParts:
             timer_log_file_size=config.delay.timer_log_file_size,
             roll_window_ms=self._roll_window_ms,
             clock_ms=self._clock_ms,
+            wheel_slots=self._wheel_slots,
         )
         schedule.open(topics)
         self._schedule = schedule

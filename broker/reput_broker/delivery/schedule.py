@@ -23,6 +23,7 @@ from reput_broker.delivery.levels import Levels
 from reput_broker.delivery.offset_set import OffsetSet
 from reput_broker.delivery.parked import parked_of
 from reput_broker.delivery.timer_checkpoint import TimerProgress
+from reput_broker.delivery.timer_wheel import SLOTS
 from reput_broker.delivery.timers import Timers
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
@@ -55,6 +56,7 @@ class Schedule:
         timer_log_file_size: bytes of one file of the timer log.
         roll_window_ms: messages further ahead are parked anew on their way.
         clock_ms: wall clock.
+        wheel_slots: seconds in one turn of the wheel; RocketMQ's number wherever RocketMQ may be handed the directory.
     """
 
     def __init__(
@@ -65,13 +67,16 @@ class Schedule:
         timer_log_file_size: int,
         roll_window_ms: Callable[[], int],
         clock_ms: Callable[[], int],
+        wheel_slots: int = SLOTS,
     ) -> None:
         self.cancelled: set[int] = set()
         """Log offsets of parked records that must not be delivered, as far as nothing else says so."""
         self.consumed = OffsetSet()
         """Log offsets of records in the timer's queue that an earlier run was done with."""
         self.stats = DelayStats()
-        self.timers = Timers(data_dir, log_file_size=timer_log_file_size, roll_window_ms=roll_window_ms)
+        self.timers = Timers(
+            data_dir, log_file_size=timer_log_file_size, roll_window_ms=roll_window_ms, slots=wheel_slots
+        )
         self.levels = Levels(store, self.cancelled)
         self.cancellations = Cancellations(store, self.levels, self.cancelled)
         self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
@@ -95,6 +100,12 @@ class Schedule:
         low, high = store.min_offset_in_queue(TIMER_TOPIC, 0), store.max_offset_in_queue(TIMER_TOPIC, 0)
         saved = self._offsets.load()
         from_timers = self.timers.open(low, high, now_ms, self._queue_offset_at)
+        if self.timers.is_made_anew:
+            log.warning(
+                "timer_made_anew",
+                messages=high - low,
+                hint="timerlog/ or config/timercheck was not there or damaged; it is made again from the log",
+            )
         from_levels = self.levels.open(saved)
         delivered = DeliveredRecords(store)
         replay_from = min((place for place in (from_timers, from_levels) if place is not None), default=None)

@@ -21,7 +21,12 @@ from reput_broker.delivery.due import Due
 from reput_broker.delivery.due_timers import DueTimers
 from reput_broker.delivery.offset_set import OffsetSet
 from reput_broker.delivery.parked import DeleteId
-from reput_broker.delivery.timer_checkpoint import TimerCheckpoint, TimerProgress
+from reput_broker.delivery.timer_checkpoint import (
+    FILES_MAX,
+    TimerCheckDamaged,
+    TimerCheckpoint,
+    TimerProgress,
+)
 from reput_broker.delivery.timer_log import TimerLog
 from reput_broker.delivery.timer_rebuild import image_of
 from reput_broker.delivery.timer_unit import (
@@ -96,6 +101,8 @@ class Timers:
         self._replay_from: int | None = None
         self._replay_until_ms = -1
         self._replay_until_offset = 0
+        self.is_made_anew = False
+        """Whether the start has found messages, but not the files that say how far they have come."""
 
     # -- opening -------------------------------------------------------------------------------------------
 
@@ -116,25 +123,36 @@ class Timers:
             ForeignFile, StoreDamaged: a file is not what it must be.
             DiskFull, FlushFailed: what is left of an earlier run could not be removed.
         """
-        progress = self.checkpoint.load()
         self._replay_until_offset = end_offset
         self.log.load()
-        if progress is not None and progress.replay_from is None:
+        try:
+            progress = self.checkpoint.load()
+        except TimerCheckDamaged:
+            return self._begin_anew(first_offset, end_offset, now_ms)
+        if progress is None or not self.log.holds(progress.log_position, progress.digests):
+            return self._begin_anew(first_offset, end_offset, now_ms)
+        if progress.replay_from is None:
             self.log.cut(self.log.end)
             self._continue_after_rocketmq(progress, first_offset, end_offset, queue_offset_at)
             return None
-        if progress is None or self.log.end < progress.log_position:
-            # There was no timer here; or its files are gone, and only the log knows what has been delivered.
-            self.log.cut(0)
-            self.read_ms = slot_of(now_ms) if progress is None else progress.read_ms
-            self.queue_offset = first_offset
-            self._replay_from = 0 if end_offset > first_offset else None
-            return self._replay_from
         self.log.cut(progress.log_position)
         self.read_ms = progress.read_ms
         self.queue_offset = min(max(progress.queue_offset, first_offset), end_offset)
         self._replay_from = progress.replay_from
         return progress.replay_from
+
+    def _begin_anew(self, first_offset: int, end_offset: int, now_ms: int) -> int | None:
+        """Read the whole queue again, and the whole log for what has been delivered of it.
+
+        There was no timer here, or its files are lost or damaged.
+        """
+        self.log.cut(0)
+        self.read_ms = slot_of(now_ms)
+        self.queue_offset = first_offset
+        if end_offset > first_offset:
+            self.is_made_anew = True
+            self._replay_from = 0
+        return self._replay_from
 
     def _continue_after_rocketmq(
         self,
@@ -313,8 +331,8 @@ class Timers:
     def take_begun(self, now_ms: int) -> list[tuple[Due, KeysView[DeleteId]]]:
         """End with the slots of which a message has been delivered, and return what still waits in them.
 
-        Each with what delete messages of its slot say; `move` puts it into the next one. Nothing happens while the chain of such
-        a slot is still to be loaded: then who comes next finds it half delivered.
+        Each with what delete messages of its slot say; `move` puts it into the next one. Nothing happens while the
+        chain of such a slot is still to be loaded: then who comes next finds it half delivered.
         """
         self.finish_slots(now_ms)
         slots = self.due.slots
@@ -324,7 +342,9 @@ class Timers:
         stop = max(begun, default=self.read_ms - PRECISION_MS) + PRECISION_MS
         if any(slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()):
             return []
-        moving = [(due, slots[due.place].deletes.keys()) for due in self.due.waiting() if due.place < stop]
+        moving: list[tuple[Due, KeysView[DeleteId]]] = [
+            (due, slots[due.place].deletes.keys()) for due in self.due.waiting() if due.place < stop
+        ]
         self.due = DueTimers()
         if self.queue_offset >= self._replay_until_offset:
             self._replay_from = None
@@ -370,7 +390,9 @@ class Timers:
         if self._replay_from is not None:
             # What an earlier run delivered of what is still not done with lies further back.
             replay_from = min(replay_from, self._replay_from)
-        return TimerProgress(self.read_ms, self.log.end, self.queue_offset, replay_from)
+        return TimerProgress(
+            self.read_ms, self.log.end, self.queue_offset, replay_from, self.log.digests[-FILES_MAX:]
+        )
 
     def flush(self) -> None:
         """Bring timer log and wheel to the disk. Blocks.

@@ -8,6 +8,7 @@ import trio.testing
 
 from tasks import inline
 
+
 @pytest.fixture
 def by_the_clock(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch

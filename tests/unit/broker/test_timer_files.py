@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from reput_broker.delivery.offset_set import OffsetSet
-from reput_broker.delivery.timer_checkpoint import TimerCheckpoint, TimerProgress
+from reput_broker.delivery.timer_checkpoint import TimerCheckDamaged, TimerCheckpoint, TimerProgress
 from reput_broker.delivery.timer_log import TimerLog
 from reput_broker.delivery.timer_rebuild import image_of
 from reput_broker.delivery.timer_unit import TimerUnit, unpack_timer_unit
 from reput_broker.delivery.timer_wheel import EMPTY, SLOT_DTYPE, SLOTS, Slot, TimerWheel
 from reput_broker.store.errors import ForeignFile, StoreDamaged
-from stores import T0
+from stores import T0, flip_bit
 
 FILE_BYTES = 52 * 3 + 16
 """Room for three units and the blank one."""
@@ -119,6 +119,25 @@ def test_another_file_size_and_a_missing_file_are_refused(tmp_path: Path) -> Non
         log_of(tmp_path)
 
 
+def test_what_the_files_hold_is_compared_with_what_was_saved(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 5)
+    end, digests = log.end, log.digests
+    assert [start for start, _ in digests] == [0, FILE_BYTES]
+    append(log, unit(5))
+    append(log, unit(6))
+    log.close()
+    again = log_of(tmp_path)
+    assert again.holds(end, digests)
+    assert not again.holds(again.end + 1, ())
+    again.cut(end)
+    assert again.digests == digests
+    again.close()
+    flip_bit(tmp_path / f"{0:020}", 20)
+    assert not log_of(tmp_path).holds(end, digests)
+    (tmp_path / f"{0:020}").unlink()
+    assert log_of(tmp_path).holds(end, digests), "it may have been deleted since"
+
+
 def test_a_chain_is_followed_backwards_over_files_and_never_in_circles(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     previous = -1
@@ -217,13 +236,14 @@ def test_the_checkpoint_is_laid_out_as_the_format_says(tmp_path: Path) -> None:
     path = tmp_path / "config" / "timercheck"
     checkpoint = TimerCheckpoint(path)
     assert checkpoint.load() is None
-    progress = TimerProgress(T0, 5200, 100, 123_456)
+    progress = TimerProgress(T0, 5200, 100, 123_456, ((0, 77), (4096, 1 << 31)))
     checkpoint.save(progress, T0 + 7)
     data = path.read_bytes()
     assert len(data) == 4096
-    covered = struct.pack(">qqqqqqq8sq", T0, 5200, 100, 100, 0, T0 + 7, 1, b"RPUTTIME", 123_456)
-    assert data[:76] == covered + struct.pack(">I", crc32(covered))
-    assert not any(data[76:])
+    covered = struct.pack(">qqqqqqq8sqqI", T0, 5200, 100, 100, 0, T0 + 7, 1, b"RPUTTIME", 123_456, 1, 2)
+    covered += struct.pack(">qIqI", 0, 77, 4096, 1 << 31)
+    assert data[:112] == covered + struct.pack(">I", crc32(covered))
+    assert not any(data[112:])
     assert TimerCheckpoint(path).load() == progress
     written = path.stat().st_mtime_ns
     checkpoint.save(progress, T0 + 9)
@@ -242,6 +262,20 @@ def test_what_rocketmq_wrote_voids_our_mark(tmp_path: Path) -> None:
     again.save(TimerProgress(T0 + 2000, 104, 2, 7), T0)
     assert TimerCheckpoint(path).load() == TimerProgress(T0 + 2000, 104, 2, 7)
     assert struct.unpack_from(">q", path.read_bytes(), 48) == (6,), "RocketMQ's counter goes on"
+
+
+def test_a_checkpoint_with_a_flipped_bit_is_not_believed(tmp_path: Path) -> None:
+    """Only a counter that has moved on says that RocketMQ wrote it."""
+    path = tmp_path / "timercheck"
+    TimerCheckpoint(path).save(TimerProgress(T0, 52, 1, 99, ((0, 5),)), T0)
+    for position in range(100):
+        if 48 <= position < 56 or 56 <= position < 64 or 72 <= position < 80:
+            continue  # the counter, our mark, the counter again
+        flip_bit(path, position)
+        with pytest.raises(TimerCheckDamaged):
+            TimerCheckpoint(path).load()
+        flip_bit(path, position)
+    assert TimerCheckpoint(path).load() == TimerProgress(T0, 52, 1, 99, ((0, 5),))
 
 
 def test_a_checkpoint_of_another_length_is_refused_and_an_empty_one_is_none(tmp_path: Path) -> None:
