@@ -12,10 +12,12 @@ from reput_broker.delivery.delay_service import DelayService, ParkedArrivals
 from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.deliverer import Deliverer
 from reput_broker.delivery.level_counts import LevelCounts
+from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.parking import Parking
 from reput_broker.delivery.record_reader import RecordReader
 from reput_broker.delivery.schedule import Schedule
 from reput_broker.delivery.timer_feed import TimerFeed
+from reput_broker.delivery.timer_wheel import SLOTS
 from reput_broker.delivery.waiting_messages import WaitingMessages
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.processors.delay import DelayProcessor
@@ -34,11 +36,14 @@ class DelayParts:
     Made before the store is opened, which feeds `arrivals`; `open` blocks, after the store has been opened.
     """
 
-    def __init__(self, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock_ms: Callable[[], int], *, wheel_slots: int = SLOTS
+    ) -> None:
         self.arrivals = ParkedArrivals()
         self.parking = Parking(config.delay, clock_ms)
         self._config = config
         self._clock_ms = clock_ms
+        self._wheel_slots = wheel_slots
         self._schedule: Schedule | None = None
 
     @property
@@ -55,6 +60,7 @@ class DelayParts:
             timer_log_file_size=config.delay.timer_log_file_size,
             roll_window_ms=self._roll_window_ms,
             clock_ms=self._clock_ms,
+            wheel_slots=self._wheel_slots,
         )
         schedule.open(topics)
         self._schedule = schedule
@@ -80,16 +86,16 @@ class DelayParts:
         reader = RecordReader(store, warm_from)
         cancelled, stats = schedule.cancelled, schedule.stats
         counts = LevelCounts(schedule.levels, store, reader, cancelled, stats)
+        puts = OwnPuts(store, lock, wrote)
         deliverer = Deliverer(
             store,
-            lock,
+            puts,
             reader,
             topics,
             schedule.levels,
             schedule.timers,
             cancelled,
             stats,
-            wrote=wrote,
             clock_ms=clock_ms,
             was_counted=counts.was_counted,
         )
@@ -107,7 +113,7 @@ class DelayParts:
         self._deliverer = deliverer
         waiting = WaitingMessages(schedule, store, reader, clock_ms)
         cancelling = Cancelling(
-            schedule, schedule.cancellations, counts, store, lock, waiting, wrote=wrote, clock_ms=clock_ms
+            schedule, schedule.cancellations, counts, store, puts, waiting, clock_ms=clock_ms
         )
         return DelayProcessor(
             waiting, cancelling, flush, store.options.host, lambda: encode(schedule.offset_members())

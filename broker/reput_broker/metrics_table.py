@@ -117,6 +117,21 @@ _TABLE = (
         "topic",
         "result",
     ),
+    # Delays
+    _gauge(
+        "reput_delayed_messages",
+        "Messages that wait for their time; complete a while after a start.",
+        "topic",
+    ),
+    _gauge("reput_delayed_due_seconds", "How late the most overdue message that waits is, 0 if none is due."),
+    _counter("reput_delayed_delivered_total", "Delayed messages delivered.", "topic"),
+    _counter("reput_delayed_cancelled_total", "Delayed messages cancelled.", "topic"),
+    _counter(
+        "reput_delayed_dropped_total",
+        "Delayed messages that were not delivered and never will be: no_topic, lost, unreadable, refused.",
+        "reason",
+    ),
+    _histogram("reput_delay_error_seconds", "From when a delayed message was due to when it was put."),
     # Store
     _gauge("reput_storage_size_bytes", "Bytes that the store takes on the disk.", "part"),
     _gauge("reput_disk_free_bytes", "Bytes left for the broker on the file system.", "path_role"),

@@ -10,6 +10,7 @@ from collections import deque
 from typing import NamedTuple
 
 from reput_broker.delivery.levels import Levels
+from reput_broker.delivery.origin import origin_of
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC
 from reput_protocol.record_view import RecordView
@@ -49,7 +50,7 @@ class Cancellations:
 
     def _recover_one(self, cancel_offset: int, physical_offset: int) -> None:
         data = self._store.message_at(physical_offset)
-        target = None if data is None else RecordView(data, 0).prepared_transaction_offset
+        target = None if data is None else origin_of(RecordView(data, 0))
         parked = None if target is None else self._store.message_at(target)
         if target is None or parked is None:
             return

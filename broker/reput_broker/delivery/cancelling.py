@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import trio
 
 from reput_broker.delivery.cancellations import Cancellations
-from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.level_counts import LevelCounts
-from reput_broker.delivery.parked import Parked, cancelling_record, parked_of
+from reput_broker.delivery.origin import origin_of
+from reput_broker.delivery.own_puts import OwnPuts
+from reput_broker.delivery.parked import DeleteId, Parked, cancelling_record, parked_of
 from reput_broker.delivery.schedule import Schedule
 from reput_broker.delivery.timer_wheel import slot_of
 from reput_broker.delivery.waiting_messages import WaitingMessages, WalkCursor
-from reput_broker.put_lock import PutLock
 from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
@@ -30,29 +29,43 @@ from reput_broker.store.status import PutStatus
 from reput_protocol.bodies_delay import CancelOutcome
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record import Record
+from reput_protocol.record_view import RecordView
 
 _FOUND_MAX = 64
 _WALKED_AT_ONCE = 256
 _SETTLE_S = 5.0
 _LOOK_S = 0.002
-
-
-class Found(NamedTuple):
-    """A parked record with the key."""
-
-    record: Record
-    parked: Parked
+_RECORD_BYTES = 512
+"""More than a record has beside its properties."""
 
 
 @dataclass(slots=True)
 class Cancelled:
     """What cancelling one message came to."""
 
-    found: Found
+    parked: Parked
     outcome: CancelOutcome
     end_offset: int = 0
     """It is certain once the log is on the disk up to here."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the log says of a key."""
+
+    waiting: list[Parked]
+    """Parked records, each at the last place where it was parked."""
+    cancelled: set[int]
+    """Log offsets of parked records that a record of ours cancels."""
+    deleted: set[tuple[DeleteId, int]]
+    """What delete messages cancel, and in which slot of the wheel."""
+
+    def cancels(self, parked: Parked) -> bool:
+        """Whether a message was cancelled before."""
+        return parked.physical_offset in self.cancelled or any(
+            (delete, parked.out_ms) in self.deleted for delete in parked.cancelled_by
+        )
 
 
 class Cancelling:
@@ -60,10 +73,9 @@ class Cancelling:
 
     Args:
         schedule, cancellations, counts: what waits, told what does not any more.
-        store: put into, and asked for keys.
-        lock: held while something is put.
+        store: asked for keys.
+        puts: takes its turn with everybody else's puts.
         waiting: walked over where the index cannot answer.
-        wrote: called after something was put.
         clock_ms: wall clock.
     """
 
@@ -73,25 +85,19 @@ class Cancelling:
         cancellations: Cancellations,
         counts: LevelCounts,
         store: MessageStore,
-        lock: PutLock,
+        puts: OwnPuts,
         waiting: WaitingMessages,
         *,
-        wrote: Callable[[], None],
         clock_ms: Callable[[], int],
     ) -> None:
         self._schedule = schedule
         self._cancellations = cancellations
         self._counts = counts
         self._store = store
-        self._lock = lock
+        self._puts = puts
         self._waiting = waiting
-        self._wrote = wrote
         self._clock_ms = clock_ms
         self._limiter = trio.CapacityLimiter(1)
-
-    @property
-    def _stats(self) -> DelayStats:
-        return self._schedule.stats
 
     async def cancel(self, topic: str, key: str) -> list[Cancelled]:
         """Cancel the messages for `topic` with this unique id or key; return what that came to for each.
@@ -102,129 +108,124 @@ class Cancelling:
         """
         await self._settle()
         found = await self._find(topic, key)
-        deleted = {(f.parked.delete_key, f.parked.due_ms) for f in found if f.parked.delete_key is not None}
         results: list[Cancelled] = []
-        for candidate in _newest(f for f in found if f.parked.delete_key is None):
-            if (candidate.parked.key, candidate.parked.due_ms) in deleted:
+        for parked in found.waiting:
+            if found.cancels(parked):
                 outcome = CancelOutcome.ALREADY_CANCELLED
-                results.append(Cancelled(candidate, outcome, self._store.max_physical_offset))
+                results.append(Cancelled(parked, outcome, self._store.max_physical_offset))
             else:
-                results.append(await self._cancel(candidate))
+                results.append(await self._cancel(parked))
         return results
 
     # -- finding -------------------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        """Wait until everything that has been put can be found, and slots that have come near are in memory."""
+        """Wait until everything that has been put can be found."""
         end = self._store.max_physical_offset
-        timers = self._schedule.timers
-        self._wrote()
+        self._puts.wrote()
+        await self._until(lambda: self._store.dispatched_offset >= end)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
         with trio.move_on_after(_SETTLE_S):
-            while self._store.dispatched_offset < end or timers.due.is_loading:  # noqa: ASYNC110 - a rare request
+            while not condition():  # noqa: ASYNC110 - a rare request
                 await trio.sleep(_LOOK_S)
             return
         raise Refusal(ErrorCode.BUSY, "the broker is behind with what was put; ask again")
 
-    async def _find(self, topic: str, key: str) -> list[Found]:
-        """Find parked records by the index; where it is off, or being made again, by looking at everything that
-        waits."""
+    async def _find(self, topic: str, key: str) -> _Found:
+        """Find records by the index; where it is off, or being made again, by looking at everything that waits."""
         is_settled = True
         try:
             self._store.settle_index()
         except DiskFull:
             is_settled = False
         records: list[bytes] = []
-        for parking_topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        for parking_topic in (SCHEDULE_TOPIC, TIMER_TOPIC, DELAY_CANCEL_TOPIC):
             found = await trio.to_thread.run_sync(
                 self._store.query_message, parking_topic, key, _FOUND_MAX, limiter=self._limiter
             )
             is_settled = is_settled and found.is_complete and len(found.records) < _FOUND_MAX
             records += found.records
-        by_place: dict[int, Found] = {}
-        for data in records:
-            record = decode_record(data, check_crc=False)
-            parked = parked_of(record)
-            if parked is not None and parked.topic == topic:
-                by_place[record.physical_offset] = Found(record, parked)
+        parked_records = [parked for data in records if (parked := parked_of(data)) is not None]
         if not is_settled:
             cursor = WalkCursor()
             while (some := await self._waiting.next(cursor, _WALKED_AT_ONCE)) is not None:
-                for _, record, parked in some:
-                    if parked.topic == topic and has_key(record, key):
-                        by_place[record.physical_offset] = Found(record, parked)
-        return [by_place[place] for place in sorted(by_place)]
+                parked_records += [parked for parked in some if has_key(parked, key)]
+        by_place = {parked.physical_offset: parked for parked in parked_records if parked.topic == topic}
+        return _found([by_place[place] for place in sorted(by_place)], records)
 
     # -- deciding ------------------------------------------------------------------------------------------
 
-    async def _cancel(self, found: Found) -> Cancelled:
-        record = cancelling_record(found.record, found.parked, self._clock_ms())
-        size = len(record.properties) + 512
-        async with self._lock.held():
-            if self._store.needs_new_file(size):
-                try:
-                    await trio.to_thread.run_sync(self._store.prepare_next_file)
-                except DiskFull as error:
-                    raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
-            if found.record.physical_offset in self._schedule.cancelled:
-                return Cancelled(found, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
-            if self._is_waiting(found):
-                return Cancelled(found, CancelOutcome.CANCELLED, self._put(found, record).end_offset)
-        return Cancelled(found, await self._past_outcome(found))
+    async def _cancel(self, parked: Parked) -> Cancelled:
+        record = cancelling_record(parked, self._clock_ms())
+        size = len(record.properties) + _RECORD_BYTES
+        while True:
+            try:
+                cancelled = await self._puts.in_turn(size, lambda: self._cancel_now(parked, record))
+            except DiskFull as error:
+                raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
+            if cancelled is not None:
+                return cancelled
+            await self._until(lambda: not self._schedule.timers.due.is_loading)
 
-    def _is_waiting(self, found: Found) -> bool:
-        record, parked, timers = found.record, found.parked, self._schedule.timers
-        if record.topic == SCHEDULE_TOPIC:
-            level = self._schedule.levels.of(record.queue_id + 1)
-            return record.queue_offset >= level.next_offset and record.queue_offset not in level.done_ahead
-        if record.physical_offset in self._schedule.consumed:
+    def _cancel_now(self, parked: Parked, record: Record) -> Cancelled | None:
+        """Decide, and put the record; None if that cannot be told until slots that are near have been loaded."""
+        if parked.physical_offset in self._schedule.cancelled:
+            return Cancelled(parked, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
+        if self._is_waiting(parked):
+            return Cancelled(parked, CancelOutcome.CANCELLED, self._put(parked, record).end_offset)
+        if not parked.level and self._schedule.timers.due.is_loading:
+            return None
+        return Cancelled(parked, CancelOutcome.DELIVERED)
+
+    def _is_waiting(self, parked: Parked) -> bool:
+        queue_offset, timers = parked.record.queue_offset, self._schedule.timers
+        if parked.level:
+            level = self._schedule.levels.of(parked.level)
+            return queue_offset >= level.next_offset and queue_offset not in level.done_ahead
+        if parked.physical_offset in self._schedule.consumed:
             return False
-        if record.queue_offset >= timers.queue_offset or timers.due.is_waiting(record.physical_offset):
+        if queue_offset >= timers.queue_offset or timers.due.is_waiting(parked.physical_offset):
             return True
         return slot_of(parked.out_ms) >= timers.begun_until
 
-    def _put(self, found: Found, record: Record) -> PutResult:
+    def _put(self, parked: Parked, record: Record) -> PutResult:
         """Put the record that cancels a message, and let it wait no more."""
         result = self._store.put_record(record)
         if result.status is not PutStatus.PUT_OK:
             code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY
-            raise Refusal(code, f"it cannot be written down ({result.status}); nothing was cancelled")
-        self._wrote()
-        stats, parked, place = self._stats, found.parked, found.record.physical_offset
-        self._schedule.cancelled.add(place)
-        if found.record.topic == SCHEDULE_TOPIC:
-            level, queue_offset = found.record.queue_id + 1, found.record.queue_offset
-            self._cancellations.add(result.queue_offset, level, queue_offset)
-            was_counted = self._counts.has_passed(level, queue_offset)
+            raise Refusal(code, f"it cannot be written down ({result.status}); the message still waits")
+        self._puts.wrote()
+        schedule, queue_offset = self._schedule, parked.record.queue_offset
+        schedule.cancelled.add(parked.physical_offset)
+        if parked.level:
+            self._cancellations.add(result.queue_offset, parked.level, queue_offset)
+            was_counted = self._counts.has_passed(parked.level, queue_offset)
         else:
-            was_counted = found.record.queue_offset < self._schedule.timers.queue_offset
-            self._schedule.timers.due.done(place)
-        stats.cancelled[parked.topic] += 1
-        stats.waiting[parked.topic] -= was_counted
+            was_counted = queue_offset < schedule.timers.queue_offset
+            schedule.timers.due.done(parked.physical_offset)
+        schedule.stats.cancelled[parked.topic] += 1
+        schedule.stats.waiting[parked.topic] -= was_counted
         return result
 
-    async def _past_outcome(self, found: Found) -> CancelOutcome:
-        """Say why a message waits no more."""
-        key = found.parked.unique_key
-        if found.record.topic == SCHEDULE_TOPIC and key is not None:
-            past = await trio.to_thread.run_sync(
-                self._store.query_message, DELAY_CANCEL_TOPIC, key, _FOUND_MAX, limiter=self._limiter
-            )
-            for data in past.records:
-                if (
-                    decode_record(data, check_crc=False).prepared_transaction_offset
-                    == found.record.physical_offset
-                ):
-                    return CancelOutcome.ALREADY_CANCELLED
-        return CancelOutcome.DELIVERED
+
+def has_key(parked: Parked, key: str) -> bool:
+    """Whether a parked record has this unique id or key."""
+    return key == parked.unique_key or key in parked.record.keys
 
 
-def has_key(record: Record, key: str) -> bool:
-    """Whether a record has this unique id or key."""
-    return key == record.unique_key or key in record.keys
-
-
-def _newest(found: Iterable[Found]) -> list[Found]:
-    """Leave out records of which another one was made on the way: the message is parked there now."""
-    found = [*found]
-    made_of = {candidate.record.prepared_transaction_offset for candidate in found if candidate.parked.rolled}
-    return [candidate for candidate in found if candidate.record.physical_offset not in made_of]
+def _found(found: list[Parked], records: Iterable[bytes]) -> _Found:
+    messages = [parked for parked in found if parked.cancels is None]
+    # Of one of these another one was made on the way: the message is parked there now.
+    made_of = {origin_of(parked.record) for parked in messages if parked.rolled}
+    cancelled: set[int] = set()
+    for data in records:
+        record = RecordView(data, 0)
+        origin = origin_of(record)
+        if origin is not None and record.topic == DELAY_CANCEL_TOPIC:
+            cancelled.add(origin)
+    return _Found(
+        [parked for parked in messages if parked.physical_offset not in made_of],
+        cancelled,
+        {(parked.cancels, parked.out_ms) for parked in found if parked.cancels is not None},
+    )

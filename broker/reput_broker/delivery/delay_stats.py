@@ -26,7 +26,6 @@ class DelayStats:
         self.error_seconds = Histogram(DELAY_ERROR_SECONDS)
         """Delivered minus due."""
 
-    def forget_topic(self, topic: str) -> None:
-        """Drop a deleted topic's numbers, so that its series end with it; what waits for it still does."""
-        self.delivered.pop(topic, None)
-        self.cancelled.pop(topic, None)
+    def topics(self) -> list[str]:
+        """Return the topics that there are numbers of."""
+        return sorted({*(t for t, n in self.waiting.items() if n), *self.delivered, *self.cancelled})

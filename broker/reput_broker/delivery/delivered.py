@@ -7,8 +7,11 @@ is delivered again, and nobody has seen it before (with `flush = "sync"`).
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
+from reput_broker.delivery.origin import origin_of
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -25,7 +28,7 @@ class DeliveredRecords:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self.timed: set[int] = set()
+        self.timed = array("q")
         """Log offsets of records in the timer's queue that were delivered or parked anew."""
         self.levelled: set[tuple[int, int]] = set()
         """Delay level and queue offset of records of the levels that were delivered or cancelled."""
@@ -36,7 +39,9 @@ class DeliveredRecords:
             record = RecordView(batch.data, position)
             if record.topic == TIMER_TOPIC and find_property(record.properties, b"TIMER_DEL_UNIQKEY"):
                 continue  # it lies in the slot of what it cancels
-            self._note(record.prepared_transaction_offset)
+            origin = origin_of(record)
+            if origin is not None:
+                self._note(origin)
 
     def _note(self, physical_offset: int) -> None:
         data = self._store.message_at(physical_offset)
@@ -45,7 +50,7 @@ class DeliveredRecords:
         parked = RecordView(data, 0)
         topic = parked.topic
         if topic == TIMER_TOPIC:
-            self.timed.add(physical_offset)
+            self.timed.append(physical_offset)
         elif topic == SCHEDULE_TOPIC:
             self.levelled.add((parked.queue_id + 1, parked.queue_offset))
 

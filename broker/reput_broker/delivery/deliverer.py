@@ -16,15 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import structlog
-import trio
 
 from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.levels import Levels
+from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.parked import Parked, delivered_copy, parked_of, rolled_copy
 from reput_broker.delivery.record_reader import RecordReader
 from reput_broker.delivery.timers import Timers
-from reput_broker.put_lock import PutLock
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
@@ -32,11 +31,12 @@ from reput_broker.store.status import PutStatus
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import TIMER_TOPIC, TRANS_HALF_TOPIC
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record import Record
 
 log = structlog.get_logger(__name__)
 
-_TAKEN_OF_EACH = 32
+_TAKEN_MAX = 64
+_TAKEN_OF_LEVELS_MIN = 16
 _PUT_BYTES_MAX = 1 << 20
 _SPARE_BYTES = 32
 """A copy may be so much larger than its parked record, if the store writes whole-record checksums."""
@@ -59,20 +59,20 @@ class Deliverer:
 
     Args:
         store: put into.
-        lock: held while something is put.
+        puts: takes its turn with everybody else's puts.
         reader: fetches the parked records.
         topics: say where messages can still go.
         levels, timers: say what is due, and are told what became of it.
         cancelled: log offsets of parked records that must not be delivered.
         stats: counted in.
-        wrote: called after something was put.
         clock_ms: wall clock.
+        was_counted: whether a message is among those that wait, as far as they have been counted.
     """
 
     def __init__(
         self,
         store: MessageStore,
-        lock: PutLock,
+        puts: OwnPuts,
         reader: RecordReader,
         topics: TopicConfigManager,
         levels: Levels,
@@ -80,21 +80,20 @@ class Deliverer:
         cancelled: set[int],
         stats: DelayStats,
         *,
-        wrote: Callable[[], None],
         clock_ms: Callable[[], int],
         was_counted: Callable[[Due], bool],
     ) -> None:
         self._store = store
-        self._lock = lock
+        self._puts = puts
         self._reader = reader
         self._topics = topics
         self._levels = levels
         self._timers = timers
         self._cancelled = cancelled
         self._stats = stats
-        self._wrote = wrote
         self._clock_ms = clock_ms
         self._was_counted = was_counted
+        self._store_host = store.options.host
         self._put_bytes_max = min(_PUT_BYTES_MAX, store.options.commit_log_file_size // 4)
 
     async def step(self, *, with_timers: bool = True) -> int:
@@ -104,8 +103,8 @@ class Deliverer:
             Stuck: the store takes nothing now; what was not done fires again.
         """
         now_ms = self._clock_ms()
-        timed = self._timers.due.take(now_ms, _TAKEN_OF_EACH) if with_timers else []
-        dues = timed + self._levels.take(now_ms, _TAKEN_OF_EACH)
+        timed = self._timers.due.take(now_ms, _TAKEN_MAX) if with_timers else []
+        dues = timed + self._levels.take(now_ms, max(_TAKEN_OF_LEVELS_MIN, _TAKEN_MAX - len(timed)))
         if not dues:
             return 0
         try:
@@ -146,14 +145,13 @@ class Deliverer:
         if data is None:
             self._drop(due, None, "lost")
             return None
-        record = decode_record(data, check_crc=False)
-        parked = parked_of(record)
+        parked = parked_of(data)
         if parked is None:
             self._drop(due, None, "unreadable")
             return None
         if due.rolls and parked.due_ms > now_ms:
-            return Copy(due, parked, rolled_copy(record, parked))
-        if not due.level and (parked.delete_key is not None or self._is_deleted(due, parked)):
+            return Copy(due, parked, rolled_copy(parked, self._store_host))
+        if not due.level and (parked.cancels is not None or self._is_deleted(due, parked)):
             self._done(due, None)
             return None
         config = self._topics.get(parked.topic)
@@ -163,38 +161,27 @@ class Deliverer:
         queue_id = parked.queue_id
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             queue_id %= max(1, config.read_queue_nums)
-        return Copy(due, parked, delivered_copy(record, parked, queue_id))
+        return Copy(due, parked, delivered_copy(parked, queue_id, self._store_host))
 
     def _is_deleted(self, due: Due, parked: Parked) -> bool:
         """Whether a delete message in the same slot names this one."""
-        keys = self._timers.due.slots[due.place].delete_keys
-        if not keys or parked.unique_key is None:
+        deletes = self._timers.due.slots[due.place].deletes
+        if not deletes:
             return False
-        for key in (parked.key, parked.unique_key):  # RocketMQ before 5.3: without the topic
-            if key in keys:
-                keys[key] = True
+        for delete in parked.cancelled_by:
+            if delete in deletes:
+                deletes[delete] = None
                 return True
         return False
 
     # -- putting -------------------------------------------------------------------------------------------
 
     async def _put(self, copies: list[Copy]) -> None:
-        store, lock = self._store, self._lock
         size = sum(copy.due.size + _SPARE_BYTES for copy in copies)
-        if not lock.is_held and not store.needs_new_file(size):
-            lock.acquire_nowait()
-            try:
-                self._put_now(copies)
-            finally:
-                lock.release()
-            return
-        async with lock.held():
-            if store.needs_new_file(size):
-                try:
-                    await trio.to_thread.run_sync(store.prepare_next_file)
-                except DiskFull as error:
-                    raise Stuck(str(error)) from error
-            self._put_now(copies)
+        try:
+            await self._puts.in_turn(size, lambda: self._put_now(copies))
+        except DiskFull as error:
+            raise Stuck(str(error)) from error
 
     def _put_now(self, copies: list[Copy]) -> None:
         """Put what has not been cancelled meanwhile, together or, if the store does not take that, one by one."""
@@ -212,7 +199,7 @@ class Deliverer:
             return
         if result.status is not PutStatus.PUT_OK:
             raise Stuck(str(result.status))
-        self._wrote()
+        self._puts.wrote()
         for copy in copies:
             self._delivered(copy, before, result.store_timestamp_ms)
 

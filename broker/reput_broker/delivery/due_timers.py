@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reput_broker.delivery.due import Due
+from reput_broker.delivery.parked import DeleteId
 
 
 @dataclass(slots=True)
@@ -23,8 +24,8 @@ class BegunSlot:
     """Messages that have not been delivered, cancelled or dropped yet."""
     began_at: int | None = None
     """Where the log ended when the first of its messages was delivered."""
-    delete_keys: dict[str, bool] = field(default_factory=dict)
-    """Keys of messages of this slot that were cancelled by RocketMQ's delete messages; whether the message came up."""
+    deletes: dict[DeleteId, str | None] = field(default_factory=dict)
+    """What delete messages of this slot cancel: the topic that it is for, None once such a message has come up."""
 
 
 class DueTimers:

@@ -20,14 +20,15 @@ from reput_broker.delivery.delay_offsets import DelayOffsetFile, LevelProgress
 from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.delivered import DeliveredRecords
 from reput_broker.delivery.levels import Levels
+from reput_broker.delivery.offset_set import OffsetSet
 from reput_broker.delivery.parked import parked_of
 from reput_broker.delivery.timer_checkpoint import TimerProgress
+from reput_broker.delivery.timer_wheel import SLOTS
 from reput_broker.delivery.timers import Timers
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.hashing import java_hash
 from reput_protocol.names import TIMER_TOPIC
-from reput_protocol.record import decode_record
 from reput_protocol.record_view import RecordView
 
 log = structlog.get_logger(__name__)
@@ -55,6 +56,7 @@ class Schedule:
         timer_log_file_size: bytes of one file of the timer log.
         roll_window_ms: messages further ahead are parked anew on their way.
         clock_ms: wall clock.
+        wheel_slots: seconds in one turn of the wheel; RocketMQ's number wherever RocketMQ may be handed the directory.
     """
 
     def __init__(
@@ -65,13 +67,16 @@ class Schedule:
         timer_log_file_size: int,
         roll_window_ms: Callable[[], int],
         clock_ms: Callable[[], int],
+        wheel_slots: int = SLOTS,
     ) -> None:
         self.cancelled: set[int] = set()
         """Log offsets of parked records that must not be delivered, as far as nothing else says so."""
-        self.consumed: set[int] = set()
+        self.consumed = OffsetSet()
         """Log offsets of records in the timer's queue that an earlier run was done with."""
         self.stats = DelayStats()
-        self.timers = Timers(data_dir, log_file_size=timer_log_file_size, roll_window_ms=roll_window_ms)
+        self.timers = Timers(
+            data_dir, log_file_size=timer_log_file_size, roll_window_ms=roll_window_ms, slots=wheel_slots
+        )
         self.levels = Levels(store, self.cancelled)
         self.cancellations = Cancellations(store, self.levels, self.cancelled)
         self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
@@ -95,12 +100,18 @@ class Schedule:
         low, high = store.min_offset_in_queue(TIMER_TOPIC, 0), store.max_offset_in_queue(TIMER_TOPIC, 0)
         saved = self._offsets.load()
         from_timers = self.timers.open(low, high, now_ms, self._queue_offset_at)
+        if self.timers.is_made_anew:
+            log.warning(
+                "timer_made_anew",
+                messages=high - low,
+                hint="timerlog/ or config/timercheck was not there or damaged; it is made again from the log",
+            )
         from_levels = self.levels.open(saved)
         delivered = DeliveredRecords(store)
         replay_from = min((place for place in (from_timers, from_levels) if place is not None), default=None)
         if replay_from is not None:
             self._replay(replay_from, delivered)
-        self.consumed |= delivered.timed
+        self.consumed.fill(delivered.timed)
         self.levels.recover(delivered.levelled, replay_from or 0)
         self.cancellations.recover(0 if saved is None else saved.cancel_offset)
         self._count(self.timers.recover(now_ms, self.consumed), topics)
@@ -172,6 +183,8 @@ class Schedule:
         """Return what there is to be saved; None if it hardly differs from what was saved last."""
         if not self.is_used:
             return None
+        if self.timers.outlives_recovery():
+            self.consumed.clear()
         progress = self._progress(self._store.max_physical_offset)
         saved = self._saved
         if saved is not None and _is_alike(progress, saved):
@@ -216,12 +229,12 @@ class Schedule:
     def _leave_for_rocketmq(self) -> None:
         """Let no slot be half delivered: RocketMQ knows of none. What is left of it goes into the next second."""
         timers, now_ms = self.timers, self._clock_ms()
-        for due, delete_keys in timers.take_begun(now_ms):
+        for due, deletes in timers.take_begun(now_ms):
             data = self._store.message_at(due.physical_offset)
-            parked = None if data is None else parked_of(decode_record(data, check_crc=False))
+            parked = None if data is None else parked_of(data)
             if (
                 parked is not None
-                and parked.key not in delete_keys
+                and not any(delete in deletes for delete in parked.cancelled_by)
                 and due.physical_offset not in self.cancelled
             ):
                 timers.move(due, parked.topic_hash, now_ms)

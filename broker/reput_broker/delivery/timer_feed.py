@@ -8,7 +8,6 @@ first, so that messages which cancel others are known before any of the others c
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
 
 import structlog
 import trio
@@ -16,7 +15,9 @@ import trio
 from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.due_timers import BegunSlot
-from reput_broker.delivery.parked import Parked, number_of, parked_of, timer_due_ms
+from reput_broker.delivery.offset_set import OffsetSet
+from reput_broker.delivery.origin import origin_of
+from reput_broker.delivery.parked import DeleteId, Parked, number_of, parked_of, timer_due_ms
 from reput_broker.delivery.record_reader import Place, RecordReader
 from reput_broker.delivery.timer_unit import NO_POSITION, TimerUnit
 from reput_broker.delivery.timer_wheel import PRECISION_MS, slot_of
@@ -25,7 +26,6 @@ from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import TIMER_TOPIC
 from reput_protocol.properties import find_property
-from reput_protocol.record import decode_record
 from reput_protocol.record_view import RecordView
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ class TimerFeed:
         store: MessageStore,
         reader: RecordReader,
         cancelled: set[int],
-        consumed: Collection[int],
+        consumed: OffsetSet,
         stats: DelayStats,
     ) -> None:
         self._timers = timers
@@ -96,17 +96,18 @@ class TimerFeed:
 
     def _take(self, place: tuple[int, int], data: bytes | None, now_ms: int) -> bool:
         timers, (physical_offset, size) = self._timers, place
-        record = None if data is None else decode_record(data, check_crc=False)
-        parked = None if record is None else parked_of(record)
-        if record is None or parked is None:
-            self._stats.dropped["lost" if record is None else "unreadable"] += 1
+        parked = None if data is None else parked_of(data)
+        if parked is None:
+            self._stats.dropped["lost" if data is None else "unreadable"] += 1
             timers.add_done(physical_offset, size, 0, now_ms)
             return True
         if physical_offset in self._consumed:
             timers.add_done(physical_offset, size, parked.topic_hash, now_ms)
             return True
-        cancels = parked.delete_key is not None
-        timed = Timed(physical_offset, size, parked.out_ms, parked.due_ms, parked.topic_hash, cancels)
+        cancels = parked.cancels
+        timed = Timed(
+            physical_offset, size, parked.out_ms, parked.due_ms, parked.topic_hash, cancels is not None
+        )
         if not timers.has_room_for(timed, now_ms):
             return False
         if physical_offset in self._cancelled:
@@ -114,21 +115,23 @@ class TimerFeed:
             timers.add_done(physical_offset, size, parked.topic_hash, now_ms)
             return True
         slot = timers.due.slots.get(timers.add(timed, now_ms))
-        if parked.delete_key is not None:
-            self._heed(parked, parked.delete_key, record.prepared_transaction_offset, slot)
+        if cancels is not None:
+            self._heed(parked, cancels, slot)
         elif not parked.rolled:
             self._stats.waiting[parked.topic] += 1
         return True
 
-    def _heed(self, parked: Parked, key: str, target: int, slot: BegunSlot | None) -> None:
+    def _heed(self, parked: Parked, cancels: DeleteId, slot: BegunSlot | None) -> None:
         """Heed a delete message. Ours name the record and were heeded when they were put; RocketMQ's only have a key.
 
         If the slot is not begun yet, the delete message is found in its chain when it is loaded.
         """
+        target = origin_of(parked.record)
         was_heeded = target in self._cancelled
-        self._cancelled.discard(target)
+        if target is not None:
+            self._cancelled.discard(target)
         if slot is not None:
-            slot.delete_keys.setdefault(key, was_heeded)
+            slot.deletes.setdefault(cancels, None if was_heeded else parked.topic)
         if not was_heeded and not parked.rolled:
             self._stats.waiting[parked.topic] -= 1
 
@@ -136,11 +139,8 @@ class TimerFeed:
 
     def finish_slots(self, now_ms: int) -> None:
         """Move on over slots that are done with; delete messages that met nothing are taken back from the count."""
-        for keys in self._timers.finish_slots(now_ms):
-            for key, met in keys.items():
-                if not met:
-                    topic = key.rpartition("+")[0]
-                    self._stats.waiting[topic] += 1
+        for topic in self._timers.finish_slots(now_ms):
+            self._stats.waiting[topic] += 1
 
     async def load(self, chain: Chain) -> None:
         """Let the messages of a begun slot wait in memory."""
@@ -185,9 +185,9 @@ class TimerFeed:
         for start in range(0, len(deletes), _RECORDS_A_STEP):
             places = [(u.physical_offset, u.record_size) for u in deletes[start : start + _RECORDS_A_STEP]]
             for data in await self._read(places):
-                parked = None if data is None else parked_of(decode_record(data, check_crc=False))
-                if parked is not None and parked.delete_key is not None:
-                    slot.delete_keys.setdefault(parked.delete_key, False)
+                parked = None if data is None else parked_of(data)
+                if parked is not None and parked.cancels is not None:
+                    slot.deletes.setdefault(parked.cancels, parked.topic)
             await trio.lowlevel.checkpoint()
 
 

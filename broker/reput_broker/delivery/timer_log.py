@@ -15,10 +15,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reput_broker.delivery.timer_checkpoint import FileDigests
 from reput_broker.delivery.timer_unit import (
     BLANK_BYTES,
     NO_POSITION,
@@ -72,6 +74,7 @@ class TimerLog:
         self._files: tuple[_File, ...] = ()
         self._prepared: _File | None = None
         self._retired: list[int] = []
+        self._digests: dict[int, int] = {}
         self._making = threading.Lock()
         self._list_lock = threading.Lock()
         self._units_end = (file_size - BLANK_BYTES) // UNIT_BYTES * UNIT_BYTES
@@ -139,6 +142,29 @@ class TimerLog:
                 return file.start + position
         return self._files[-1].start + self.file_size if self._files else 0
 
+    def holds(self, position: int, digests: FileDigests) -> bool:
+        """Whether the files end at a position or later and hold before it what these digests say. Blocks.
+
+        Older files may have been deleted since.
+        """
+        if self.end < position:
+            return False
+        found = {file.start: self._digest_of(file, position) for file in self._files}
+        return all(found.get(start) == digest for start, digest in digests if self.first <= start < position)
+
+    def _digest_of(self, file: _File, end: int) -> int:
+        stop, position, digest = min(self._units_end, end - file.start), 0, 0
+        while position < stop:
+            data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, stop - position), position)
+            digest = crc32(data, digest)
+            position += len(data)
+        return digest
+
+    @property
+    def digests(self) -> FileDigests:
+        """For each file the position of its first unit and a checksum of its units."""
+        return tuple(self._digests.items())
+
     def cut(self, end: int) -> None:
         """End the log at a position; what lies behind is gone for good. Blocks; from the newest file on.
 
@@ -156,6 +182,7 @@ class TimerLog:
                 zero_range(file.fd, end - file.start, self.file_size, self._path(file.start))
         else:
             end = 0
+        self._digests = {file.start: self._digest_of(file, end) for file in self._files}
         self.end = end
         self.flushed = min(self.flushed, end)
 
@@ -200,7 +227,9 @@ class TimerLog:
             self._roll()
         file = self._files[-1]
         position = self.end
-        write_all(file.fd, unit.pack(), position - file.start, self._path(file.start))
+        data = unit.pack()
+        write_all(file.fd, data, position - file.start, self._path(file.start))
+        self._digests[file.start] = crc32(data, self._digests[file.start])
         self.end = position + UNIT_BYTES
         return position
 
@@ -217,6 +246,7 @@ class TimerLog:
         with self._list_lock:
             self._files += (self._prepared,)
         self.end = self._prepared.start
+        self._digests[self.end] = 0
         self._prepared = None
 
     def flush(self) -> int:
@@ -316,6 +346,7 @@ class TimerLog:
             position += UNIT_BYTES * len(units)
         with self._list_lock:
             self._files = self._files[1:]
+        self._digests.pop(file.start, None)
         self._remove(file)
         sync_directory(self.directory)
         return True

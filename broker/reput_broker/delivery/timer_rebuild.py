@@ -6,11 +6,10 @@ all that has to be found for it, and its first and their number.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 from numpy.typing import NDArray
 
+from reput_broker.delivery.offset_set import OffsetSet
 from reput_broker.delivery.timer_log import TimerLog, Units, slots_of
 from reput_broker.delivery.timer_unit import MAGIC_DELETE, NO_POSITION
 from reput_broker.delivery.timer_wheel import PRECISION_MS, SLOT_DTYPE
@@ -48,7 +47,7 @@ class WheelImage:
         self.first_ms = first_ms if self.first_ms is None else min(self.first_ms, first_ms)
 
 
-def image_of(log: TimerLog, slots: int, read_ms: int, consumed: Collection[int]) -> WheelImage:
+def image_of(log: TimerLog, slots: int, read_ms: int, consumed: OffsetSet) -> WheelImage:
     """Return the wheel that a timer log makes. Blocks.
 
     Args:
@@ -59,7 +58,7 @@ def image_of(log: TimerLog, slots: int, read_ms: int, consumed: Collection[int])
             their chains and count for nothing.
     """
     image = WheelImage(slots)
-    done = np.fromiter(consumed, np.int64, len(consumed))
+    done = consumed.array()
     for positions, units in log.columns():
         slots_ms = slots_of(units)
         ahead = slots_ms >= read_ms

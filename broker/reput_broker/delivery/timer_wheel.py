@@ -162,7 +162,8 @@ class TimerWheel:
         for start in range(0, self.slots, _SLOTS_A_READ):
             part = slots[start : start + _SLOTS_A_READ]
             if (part["last"] >= 0).any():
-                filled = np.where(part["last"] >= 0, part, np.zeros(1, SLOT_DTYPE))
+                filled = part.copy()  # not np.where, which would turn the bytes round
+                filled[part["last"] < 0] = np.zeros(1, SLOT_DTYPE)[0]
                 write_all(self._fd, filled.tobytes(), start * SLOT_BYTES, self.path)
                 self._is_dirty = True
 

@@ -13,13 +13,20 @@ from the queue; what had been delivered of the slots that were not done with is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, KeysView
 from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.due_timers import DueTimers
-from reput_broker.delivery.timer_checkpoint import TimerCheckpoint, TimerProgress
+from reput_broker.delivery.offset_set import OffsetSet
+from reput_broker.delivery.parked import DeleteId
+from reput_broker.delivery.timer_checkpoint import (
+    FILES_MAX,
+    TimerCheckDamaged,
+    TimerCheckpoint,
+    TimerProgress,
+)
 from reput_broker.delivery.timer_log import TimerLog
 from reput_broker.delivery.timer_rebuild import image_of
 from reput_broker.delivery.timer_unit import (
@@ -93,6 +100,9 @@ class Timers:
         self._begun_until = 0
         self._replay_from: int | None = None
         self._replay_until_ms = -1
+        self._replay_until_offset = 0
+        self.is_made_anew = False
+        """Whether the start has found messages, but not the files that say how far they have come."""
 
     # -- opening -------------------------------------------------------------------------------------------
 
@@ -113,24 +123,36 @@ class Timers:
             ForeignFile, StoreDamaged: a file is not what it must be.
             DiskFull, FlushFailed: what is left of an earlier run could not be removed.
         """
-        progress = self.checkpoint.load()
+        self._replay_until_offset = end_offset
         self.log.load()
-        if progress is not None and progress.replay_from is None:
+        try:
+            progress = self.checkpoint.load()
+        except TimerCheckDamaged:
+            return self._begin_anew(first_offset, end_offset, now_ms)
+        if progress is None or not self.log.holds(progress.log_position, progress.digests):
+            return self._begin_anew(first_offset, end_offset, now_ms)
+        if progress.replay_from is None:
             self.log.cut(self.log.end)
             self._continue_after_rocketmq(progress, first_offset, end_offset, queue_offset_at)
             return None
-        if progress is None or self.log.end < progress.log_position:
-            # There was no timer here; or its files are gone, and only the log knows what has been delivered.
-            self.log.cut(0)
-            self.read_ms = slot_of(now_ms) if progress is None else progress.read_ms
-            self.queue_offset = first_offset
-            self._replay_from = 0 if end_offset > first_offset else None
-            return self._replay_from
         self.log.cut(progress.log_position)
         self.read_ms = progress.read_ms
         self.queue_offset = min(max(progress.queue_offset, first_offset), end_offset)
         self._replay_from = progress.replay_from
         return progress.replay_from
+
+    def _begin_anew(self, first_offset: int, end_offset: int, now_ms: int) -> int | None:
+        """Read the whole queue again, and the whole log for what has been delivered of it.
+
+        There was no timer here, or its files are lost or damaged.
+        """
+        self.log.cut(0)
+        self.read_ms = slot_of(now_ms)
+        self.queue_offset = first_offset
+        if end_offset > first_offset:
+            self.is_made_anew = True
+            self._replay_from = 0
+        return self._replay_from
 
     def _continue_after_rocketmq(
         self,
@@ -146,7 +168,7 @@ class Timers:
         offset = progress.queue_offset if logged is None else max(progress.queue_offset, logged + 1)
         self.queue_offset = min(max(offset, first_offset), end_offset)
 
-    def recover(self, now_ms: int, consumed: Collection[int]) -> dict[int, int]:
+    def recover(self, now_ms: int, consumed: OffsetSet) -> dict[int, int]:
         """Make the wheel from the timer log. Blocks.
 
         Args:
@@ -266,6 +288,8 @@ class Timers:
     def begin_slots(self, now_ms: int) -> None:
         """Begin the slots whose time is near: their chains are then to be loaded."""
         until = min(slot_of(now_ms) + self._lead_ms(now_ms), self._begun_until + _SEARCHED_AT_ONCE_MS)
+        # The first slot that is not done with may hold what was late already, whatever the clock says since then.
+        until = max(until, self.read_ms + PRECISION_MS)
         if until <= self._begun_until:
             return
         found = self.wheel.filled(self._begun_until, until)
@@ -294,33 +318,36 @@ class Timers:
                 lead = max(lead, slot_ms + PRECISION_MS - slot_of(now_ms))
         return slot_of(lead)
 
-    def finish_slots(self, now_ms: int) -> list[dict[str, bool]]:
-        """Move `read_ms` over the slots that are done with; return the delete keys of each."""
+    def finish_slots(self, now_ms: int) -> list[str]:
+        """Move `read_ms` over the slots that are done with; return the topics of delete messages that met nothing."""
         stop = min(slot_of(now_ms), self._begun_until)
         if stop <= self.read_ms:
             return []
         self.read_ms, finished = self.due.finish_before(stop)
-        return [slot.delete_keys for slot in finished if slot.delete_keys]
+        return [topic for slot in finished for topic in slot.deletes.values() if topic is not None]
 
     # -- the end of a run ----------------------------------------------------------------------------------
 
-    def take_begun(self, now_ms: int) -> list[tuple[Due, dict[str, bool]]]:
+    def take_begun(self, now_ms: int) -> list[tuple[Due, KeysView[DeleteId]]]:
         """End with the slots of which a message has been delivered, and return what still waits in them.
 
-        Each with the delete keys of its slot; `move` puts it into the next one. Nothing happens while the chain of such
-        a slot is still to be loaded: then who comes next finds it half delivered.
+        Each with what delete messages of its slot say; `move` puts it into the next one. Nothing happens while the
+        chain of such a slot is still to be loaded: then who comes next finds it half delivered.
         """
         self.finish_slots(now_ms)
         slots = self.due.slots
         begun = [slot_ms for slot_ms, slot in slots.items() if slot.began_at is not None]
-        if self.read_ms <= self._replay_until_ms:
+        if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
             begun.append(self._replay_until_ms)
         stop = max(begun, default=self.read_ms - PRECISION_MS) + PRECISION_MS
         if any(slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()):
             return []
-        moving = [(due, slots[due.place].delete_keys) for due in self.due.waiting() if due.place < stop]
+        moving: list[tuple[Due, KeysView[DeleteId]]] = [
+            (due, slots[due.place].deletes.keys()) for due in self.due.waiting() if due.place < stop
+        ]
         self.due = DueTimers()
-        self._replay_from = None
+        if self.queue_offset >= self._replay_until_offset:
+            self._replay_from = None
         self.read_ms = stop
         return moving
 
@@ -350,13 +377,22 @@ class Timers:
 
     # -- progress ------------------------------------------------------------------------------------------
 
+    def outlives_recovery(self) -> bool:
+        """Whether nothing matters any more of what earlier runs were done with: slots and queue are beyond it."""
+        if self.read_ms <= self._replay_until_ms or self.queue_offset < self._replay_until_offset:
+            return False
+        self._replay_from = None
+        return True
+
     def progress(self, log_end: int) -> TimerProgress:
         """Return what may be saved once everything is on the disk: the log up to `log_end`, the timer log as it is."""
         replay_from = self.due.first_delivery(log_end)
-        if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
-            # What an earlier run delivered of a slot that is still not done with lies further back.
+        if self._replay_from is not None:
+            # What an earlier run delivered of what is still not done with lies further back.
             replay_from = min(replay_from, self._replay_from)
-        return TimerProgress(self.read_ms, self.log.end, self.queue_offset, replay_from)
+        return TimerProgress(
+            self.read_ms, self.log.end, self.queue_offset, replay_from, self.log.digests[-FILES_MAX:]
+        )
 
     def flush(self) -> None:
         """Bring timer log and wheel to the disk. Blocks.

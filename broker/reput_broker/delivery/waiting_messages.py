@@ -11,31 +11,21 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import NamedTuple
 
 import trio
 
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.levels import Level, LevelStore
-from reput_broker.delivery.parked import Parked, parked_of
+from reput_broker.delivery.parked import DeleteId, Parked, parked_of
 from reput_broker.delivery.record_reader import Place, RecordReader
 from reput_broker.delivery.schedule import Schedule
 from reput_broker.delivery.timer_unit import NO_POSITION
 from reput_broker.delivery.timer_wheel import PRECISION_MS, slot_of
 from reput_protocol.names import SCHEDULE_TOPIC
-from reput_protocol.record import Record, decode_record
 
 _READ_AT_ONCE = 64
 _UNITS_A_STEP = 1024
 _NEVER_MS = 1 << 62
-
-
-class Waiting(NamedTuple):
-    """One message that waits."""
-
-    due: Due
-    record: Record
-    parked: Parked
 
 
 @dataclass(slots=True)
@@ -84,7 +74,7 @@ class WaitingMessages:
         self._reader = reader
         self._clock_ms = clock_ms
 
-    async def next(self, cursor: WalkCursor, count: int) -> list[Waiting] | None:
+    async def next(self, cursor: WalkCursor, count: int) -> list[Parked] | None:
         """Return some of the next messages, at most `count` of them, and move the cursor behind them; None at the end.
 
         None of those that were looked at may wait any more: an empty list says that the walk goes on.
@@ -119,7 +109,7 @@ class WaitingMessages:
             for place, (physical_offset, size, code) in enumerate(units.tolist(), offset)
         ]
 
-    async def _of_level(self, cursor: WalkCursor, number: int, until_ms: int, count: int) -> list[Waiting]:
+    async def _of_level(self, cursor: WalkCursor, number: int, until_ms: int, count: int) -> list[Parked]:
         level = self._schedule.levels.of(number)
         dues = self._dues(cursor, level, count)
         taken = [dues[0], *takewhile(lambda due: due.due_ms <= until_ms, dues[1:])]
@@ -143,12 +133,12 @@ class WaitingMessages:
         )
         return min((slot_ms for slot_ms in (begun, filled) if slot_ms is not None), default=None)
 
-    async def _of_slot(self, cursor: WalkCursor, slot_ms: int, count: int) -> list[Waiting]:
+    async def _of_slot(self, cursor: WalkCursor, slot_ms: int, count: int) -> list[Parked]:
         after = cursor.physical_offset if slot_ms == cursor.slot_ms else -1
         begun = self._schedule.timers.due.slots.get(slot_ms)
         if begun is not None and begun.is_loaded:
             dues = [due for due in self._schedule.timers.due.waiting() if due.place == slot_ms]
-            deleted: Collection[str] = begun.delete_keys
+            deleted: Collection[DeleteId] = begun.deletes.keys()
         else:
             dues, deleted = await self._in_chain(slot_ms)
         dues = sorted(
@@ -161,8 +151,8 @@ class WaitingMessages:
             cursor.slot_ms, cursor.physical_offset = slot_ms + PRECISION_MS, -1
         return await self._read(dues, deleted)
 
-    async def _in_chain(self, slot_ms: int) -> tuple[list[Due], set[str]]:
-        """Return the messages of a slot that is not loaded, and the keys of those that were cancelled."""
+    async def _in_chain(self, slot_ms: int) -> tuple[list[Due], set[DeleteId]]:
+        """Return the messages of a slot that is not loaded, and what its delete messages say."""
         timers, consumed = self._schedule.timers, self._schedule.consumed
         dues: list[Due] = []
         deletes: list[Place] = []
@@ -175,28 +165,30 @@ class WaitingMessages:
                     deletes.append(place)
                 elif unit.physical_offset not in consumed:
                     dues.append(Due(slot_ms, *place, 0, slot_ms, unit.rolls))
-        keys: set[str] = set()
+        deleted: set[DeleteId] = set()
         for start in range(0, len(deletes), _READ_AT_ONCE):
             for data in await self._reader.read(deletes[start : start + _READ_AT_ONCE]):
-                parked = None if data is None else parked_of(decode_record(data, check_crc=False))
-                keys.add((parked.delete_key or "") if parked is not None else "")
-        return dues, keys
+                parked = None if data is None else parked_of(data)
+                if parked is not None and parked.cancels is not None:
+                    deleted.add(parked.cancels)
+        return dues, deleted
 
     # -- records -------------------------------------------------------------------------------------------
 
-    async def _read(self, dues: Sequence[Due], deleted: Collection[str]) -> list[Waiting]:
+    async def _read(self, dues: Sequence[Due], deleted: Collection[DeleteId]) -> list[Parked]:
         """Read the records of what still waits; leave out what has been cancelled, and what only cancels others."""
-        waiting: list[Waiting] = []
+        waiting: list[Parked] = []
         for start in range(0, len(dues), _READ_AT_ONCE):
             part = dues[start : start + _READ_AT_ONCE]
             found = await self._reader.read([(due.physical_offset, due.size) for due in part])
             for due, data in zip(part, found, strict=True):
-                record = None if data is None else decode_record(data, check_crc=False)
-                parked = None if record is None else parked_of(record)
-                if record is None or parked is None or parked.delete_key is not None or parked.key in deleted:
+                parked = None if data is None else parked_of(data)
+                if parked is None or parked.cancels is not None:
+                    continue
+                if deleted and any(delete in deleted for delete in parked.cancelled_by):
                     continue
                 if self._still_waits(due):
-                    waiting.append(Waiting(due, record, parked))
+                    waiting.append(parked)
             await trio.lowlevel.checkpoint()
         return waiting
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from reput_broker.delivery.cancelling import Cancelled, Cancelling, has_key
-from reput_broker.delivery.waiting_messages import Waiting, WaitingMessages, WalkCursor
+from reput_broker.delivery.parked import Parked
+from reput_broker.delivery.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.request import Client, Handler, Refusal, Request, Response
 from reput_protocol.bodies_delay import CancelledMessage, CancelResult, DelayedMessage, DelayedMessageList
@@ -85,16 +86,16 @@ class DelayProcessor:
             messages += [self._described(one) for one in some if _is_wanted(one, header)]
         return Response(0, body=DelayedMessageList(messages, str(cursor)).to_json())
 
-    def _described(self, waiting: Waiting) -> DelayedMessage:
-        due, record, parked = waiting
+    def _described(self, parked: Parked) -> DelayedMessage:
+        record = parked.record
         return DelayedMessage(
             parked.topic,
             parked.queue_id,
             offset_message_id(self._host, record.physical_offset),
             parked.due_ms,
             record.store_timestamp_ms,
-            due.level,
-            len(record.body),
+            parked.level,
+            len(record.body_view),
             parked.unique_key,
             record.tag,
             [*record.keys],
@@ -124,10 +125,9 @@ class DelayProcessor:
         return None
 
     def _told(self, result: Cancelled) -> CancelledMessage:
-        record, parked = result.found
-        return CancelledMessage(
-            offset_message_id(self._host, record.physical_offset), result.outcome, parked.unique_key
-        )
+        parked = result.parked
+        message_id = offset_message_id(self._host, parked.physical_offset)
+        return CancelledMessage(message_id, result.outcome, parked.unique_key)
 
 
 @dataclass(slots=True)
@@ -159,14 +159,14 @@ class _PendingCancel:
         )
 
     def refuse(self, reason: str) -> None:
-        error = Refusal(ErrorCode.DISK_FULL, f"it could not be written down: {reason}; ask again")
-        self.client.answer(self.request, error.response())
+        text = f"not known to be cancelled: {reason}; ask again once the broker takes messages"
+        self.client.answer(self.request, Refusal(ErrorCode.READ_ONLY, text).response())
 
 
-def _is_wanted(waiting: Waiting, header: ListDelayedHeader) -> bool:
-    if header.topic is not None and waiting.parked.topic != header.topic:
+def _is_wanted(parked: Parked, header: ListDelayedHeader) -> bool:
+    if header.topic is not None and parked.topic != header.topic:
         return False
-    return header.key is None or has_key(waiting.record, header.key)
+    return header.key is None or has_key(parked, header.key)
 
 
 async def _answering(request: Request, work: Callable[[], Awaitable[Response | None]]) -> None:
