@@ -1,7 +1,7 @@
 """The real broker under a clock that jumps, asked without sockets: everything happens at the very moment it is due.
 
 `BrokerBench` composes the broker as it is, starts its services, and hands requests straight to its dispatcher. Worker
-threads run inline (the fixture `by_the_clock` sees to that), and the wall clock is trio's.
+threads run inline (`tasks.run_by_the_clock` sees to that), and the wall clock is trio's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+import trio.testing
 
 from delivery_fakes import FakeClient
 from reput_broker.broker import Broker
@@ -147,7 +148,7 @@ class BenchClient(FakeClient):
             group or half.group,
             half.queue_offset,
             half.physical_offset,
-            state,
+            int(state),
             from_check,
             half.unique_key,
             half.unique_key,
@@ -221,6 +222,14 @@ class BrokerBench:
         """The client's connection ends."""
         client.close("peer")
         self.broker._groups.client_gone(client)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass: most of it at once, the last second as it comes, so that hours take no time."""
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, trio.testing.MockClock)
+        if seconds > 1:
+            clock.jump(seconds - 1)
+        await trio.sleep(min(seconds, 1))
 
     async def settled(self) -> None:
         """Wait until everything that was put is on the disk and can be read."""

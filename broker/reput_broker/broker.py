@@ -375,6 +375,7 @@ class Broker:
             self._offsets,
             ack=default_ack,
             wrote=wrote,
+            flush=self._flush.flush_now,
         )
         processors = (
             SendProcessor(
@@ -584,6 +585,7 @@ class Broker:
             "flush": self.config.store.flush,
             "held_pulls": self._hold.count if hasattr(self, "_hold") else 0,
             "delayed": self._delay.status() if hasattr(self, "_delay") else {},
+            "transactions": self._retry.status() if hasattr(self, "_retry") else {},
         }
 
 

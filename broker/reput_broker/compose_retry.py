@@ -48,6 +48,17 @@ class RetryParts:
         self._ops: OpQueue | None = None
         self._writer: OpWriter | None = None
 
+    def status(self) -> dict[str, int]:
+        """Return what /status shows of transactions."""
+        transactions, ops = self._transactions, self._ops
+        if transactions is None or ops is None:
+            return {}
+        return {
+            "open": sum(transactions.open_by_topic.values()),
+            "decisions_to_write": ops.waiting,
+            "op_messages": len(ops.messages),
+        }
+
     @property
     def transactions(self) -> Transactions:
         """How the half messages stand; after `open`."""
@@ -87,8 +98,15 @@ class RetryParts:
         *,
         ack: AckLevel,
         wrote: Callable[[], None],
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
-        """Put the parts together; `wrote` is called after the broker has put something on its own account."""
+        """Put the parts together.
+
+        Args:
+            ack: what requests that name no level wait for.
+            wrote: called after the broker has put something on its own account.
+            flush: syncs the log once.
+        """
         config, clock_ms, transactions = self._config, self._clock_ms, self.transactions
         assert self._ops is not None, "it is opened first"
 
@@ -110,6 +128,7 @@ class RetryParts:
             config.transactions,
             self.counts,
             make_discard_topic=make_discard_topic,
+            flush=flush,
             reserved_s=lambda: config.store.file_reserved_time,
             host=store.options.host,
             broker_name=config.broker_name,

@@ -1,4 +1,4 @@
-"""Sending a message back that could not be handled: the broker hands it out again later, to whichever member.
+"""Giving a message back that could not be handled: the broker hands it out again later, to whichever member.
 
 The broker is asked with 36. Where that fails, the message is sent to the group's retry topic like any other, as
 RocketMQ's clients do (DefaultMQPushConsumerImpl.sendMessageBack). If that fails too, the caller keeps the message and
@@ -11,7 +11,6 @@ import logging
 from typing import Final
 
 from reput_client.address import Address
-from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
 from reput_client.session import Session
 from reput_protocol import properties as names
@@ -45,89 +44,74 @@ _DROPPED: Final = frozenset(
 log = logging.getLogger("reput_client")
 
 
-class SendBack:
-    """Sends messages of one group back.
+async def send_back(
+    session: Session,
+    message: ReceivedMessage,
+    *,
+    group: str,
+    queue: MessageQueue,
+    delay_level: int = 0,
+    max_reconsume_times: int | None = None,
+    reason: str | None = None,
+) -> None:
+    """Return once the broker has the message for a later try, or as a dead letter; the caller is done with it then.
+
+    A broker that was killed while it was asked may have it twice.
 
     Args:
-        max_reconsume_times: how often a message may come back before it is a dead letter; None leaves that to the
-            group's settings at the broker, 16 unless they were changed.
+        queue: where the message was pulled from, which for a message that comes back is a queue of the retry topic.
+        delay_level: 1 to 18 for RocketMQ's delays; 0 for a longer one each time: 10 s, 30 s, 1 min, ...; `DEAD_LETTER`
+            for no other try.
+        max_reconsume_times: how often it may come back before it is a dead letter; None leaves that to the group's
+            settings at the broker, 16 unless they were changed.
+        reason: why, for people who look at retries and dead letters.
+
+    Raises:
+        ReputError: neither way worked; the message is still the caller's.
     """
-
-    def __init__(self, session: Session, group: str, max_reconsume_times: int | None = None) -> None:
-        self._session = session
-        self._group = group
-        self.max_reconsume_times = max_reconsume_times
-
-    async def send_back(
-        self,
-        queue: MessageQueue,
-        message: ReceivedMessage,
-        *,
-        delay_level: int = 0,
-        reason: str | None = None,
-    ) -> None:
-        """Return once the broker has the message for a later try, or as a dead letter.
-
-        A broker that was killed while it was asked may have it twice.
-
-        Args:
-            queue: where it was pulled from.
-            delay_level: 1 to 18 for RocketMQ's delays, 0 for a longer one each time (10 s, 30 s, 1 min, ...),
-                `DEAD_LETTER` for no other try.
-            reason: why, for people who look at retries and dead letters.
-
-        Raises:
-            ReputError: neither way worked; the message is still the caller's.
-        """
-        if reason is not None:
-            reason = reason[:_REASON_CHARACTERS_MAX]
-        deadline = self._session.deadline(None)
-        address: Address | None = None
-        try:
-            address = await self._session.broker_address(queue, deadline)
-            await self._ask(message, address, delay_level, reason, deadline)
-        except ClientClosed:
-            raise
-        except ReputError as error:
-            log.warning("%r not sent back, it is sent to the retry topic instead: %s", message, error)
-            await self._resend(message, address, delay_level, reason)
-
-    async def _ask(
-        self,
-        message: ReceivedMessage,
-        address: Address,
-        delay_level: int,
-        reason: str | None,
-        deadline: float,
-    ) -> None:
-        header = SendBackHeader(
-            message.physical_offset,
-            self._group,
-            delay_level,
-            origin_msg_id=message.message_id,
-            origin_topic=message.topic,
-            max_reconsume_times=self.max_reconsume_times,
-            reason=reason,
-        )
-        await self._session.ask_ok(
-            RequestCode.CONSUMER_SEND_MSG_BACK,
-            header.to_ext(HeaderType.MSGPACK),
-            what=f"sending back {message!r}",
-            address=address,
-            deadline=deadline,
-        )
-
-    async def _resend(
-        self, message: ReceivedMessage, address: Address | None, delay_level: int, reason: str | None
-    ) -> None:
-        header = resend_header(self._group, message, delay_level, self.max_reconsume_times, reason)
-        await self._session.ask_ok(
+    if reason is not None:
+        reason = reason[:_REASON_CHARACTERS_MAX]
+    address: Address | None = None
+    try:
+        address = await session.broker_address(queue, session.deadline(None))
+        await _ask(session, message, address, group, delay_level, max_reconsume_times, reason)
+    except ReputError as error:
+        session.check_open()
+        log.warning("%r not sent back, it is sent to the retry topic instead: %s", message, error)
+        header = resend_header(group, message, delay_level, max_reconsume_times, reason)
+        await session.ask_ok(
             RequestCode.SEND_MESSAGE_V2,
             header.to_ext_v2(HeaderType.MSGPACK),
             what=f"resending {message!r}",
             address=address,
             body=message.raw_body,
         )
+
+
+async def _ask(
+    session: Session,
+    message: ReceivedMessage,
+    address: Address,
+    group: str,
+    delay_level: int,
+    max_reconsume_times: int | None,
+    reason: str | None,
+) -> None:
+    header = SendBackHeader(
+        message.physical_offset,
+        group,
+        delay_level,
+        origin_msg_id=message.message_id,
+        origin_topic=message.topic,
+        max_reconsume_times=max_reconsume_times,
+        reason=reason,
+    )
+    await session.ask_ok(
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        header.to_ext(HeaderType.MSGPACK),
+        what=f"sending back {message!r}",
+        address=address,
+    )
 
 
 def resend_header(
@@ -170,5 +154,3 @@ def reason_of(error: BaseException) -> str:
     """Return what a handler's exception says, in one line."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-

@@ -55,6 +55,10 @@ class Batch(NamedTuple):
 class OpQueue:
     """The decisions that are not written down yet, and the op messages that still matter. One owner.
 
+    Attributes:
+        messages: the op messages that still matter, oldest first.
+        marked_until: the log offset up to which op messages say everything.
+
     Args:
         options: read at every decision.
         host: the store's address, as which op messages are born.
@@ -63,6 +67,7 @@ class OpQueue:
 
     def __init__(self, options: OpOptions, host: Host, new_id: Callable[[], str]) -> None:
         self.messages: deque[OpMessage] = deque()
+        self.marked_until = 0
         self._options = options
         self._host = host
         self._new_id = new_id
@@ -134,6 +139,7 @@ class OpQueue:
         offsets = [self._waiting.popleft() for _ in range(batch.decisions)]
         self._size -= len(batch.record.body)
         self.messages.append(OpMessage(queue_offset, max(offsets)))
+        self.marked_until = max(self.marked_until, batch.record.prepared_transaction_offset)
 
     # Progress
 

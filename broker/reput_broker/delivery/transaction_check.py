@@ -7,7 +7,11 @@ the same message twice, and the group CID_RMQ_SYS_TRANS moves on in the queue. A
 `check_max` times, or is older than the log's files get, is put aside in TRANS_CHECK_MAX_TIME_TOPIC.
 
 A message that names a time of its own for the first question stays where it is until then, unless so much gathers
-behind it that the queue could not be remembered; RocketMQ copies it in every round, and counts that as a question.
+behind it that the queue could not be remembered, or a start would have to search too much of the log for its decision;
+RocketMQ copies it in every round, and counts that as a question.
+
+Progress is saved only once everything that it rests on is on the disk, the copies and the committed messages: else a
+power cut could leave the progress and take them, and nobody would look at their half messages any more.
 """
 
 from __future__ import annotations
@@ -46,6 +50,8 @@ log = structlog.get_logger(__name__)
 
 _ROUND_S_MAX: Final = 60.0
 _SPAN_MAX: Final = 1_000_000
+_SEARCH_BYTES_MAX: Final = 256 * 1024 * 1024
+"""How much of the log a start searches for decisions that were not written down, beside a few rounds' worth."""
 _ADDED_BYTES: Final = 512
 _ASK_TRIES: Final = 20
 _ASK_PAUSE_S: Final = 0.05
@@ -69,6 +75,13 @@ class CheckOptions(Protocol):
 
 class CheckedStore(ReadableStore, Protocol):
     """What this needs of the message store."""
+
+    @property
+    def max_physical_offset(self) -> int: ...  # noqa: D102
+    @property
+    def flushed_offset(self) -> int: ...  # noqa: D102
+    @property
+    def flush_behind_bytes(self) -> int: ...  # noqa: D102
 
     def min_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
     def max_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
@@ -122,6 +135,7 @@ class TransactionCheckService:
         options: read in every round.
         counts: counted in.
         make_discard_topic: makes TRANS_CHECK_MAX_TIME_TOPIC if need be.
+        flush: syncs the log once, whether or not that succeeds.
         reserved_s: how long the log's files are kept, in seconds.
         host: the store's address.
         broker_name: named in questions.
@@ -140,6 +154,7 @@ class TransactionCheckService:
         counts: RetryCounts,
         *,
         make_discard_topic: Callable[[], Awaitable[None]],
+        flush: Callable[[], Awaitable[None]],
         reserved_s: Callable[[], float],
         host: Host,
         broker_name: str,
@@ -154,6 +169,7 @@ class TransactionCheckService:
         self._options = options
         self._counts = counts
         self._make_discard_topic = make_discard_topic
+        self._flush = flush
         self._reserved_s = reserved_s
         self._host = host
         self._broker_name = broker_name
@@ -192,24 +208,38 @@ class TransactionCheckService:
                 if look in (_Look.TOO_YOUNG, _Look.STUCK):
                     break
             offset = transactions.next_open(offset + 1)
-        self._advance(low)
+        await self._advance(low)
 
-    def _advance(self, low: int) -> None:
-        """Save how far nothing is open any more, in both queues."""
-        transactions, group = self._transactions, TRANSACTION_CHECK_GROUP
-        end = self._store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)
+    async def _advance(self, low: int) -> None:
+        """Note how far nothing is open any more, in both queues, and save it."""
+        transactions, store = self._transactions, self._store
+        end = store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)
         position = min(transactions.next_open(max(transactions.position, low)), end)
         if position > transactions.position:
             transactions.advance(position)
-        op_end = self._store.max_offset_in_queue(TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
+        op_end = store.max_offset_in_queue(TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
         op_position = self._ops.passed(transactions.position, op_end)
-        for topic, queue_id, reached in (
-            (TRANS_HALF_TOPIC, HALF_QUEUE_ID, transactions.position),
-            (TRANS_OP_HALF_TOPIC, OP_QUEUE_ID, op_position),
-        ):
-            saved = self._offsets.query(group, topic, queue_id)
-            if saved is None or saved < reached:
-                self._offsets.commit(group, topic, queue_id, reached)
+        reached = {
+            (TRANS_HALF_TOPIC, HALF_QUEUE_ID): transactions.position,
+            (TRANS_OP_HALF_TOPIC, OP_QUEUE_ID): op_position,
+        }
+        moved = [place for place, offset in reached.items() if self._saved(*place) < offset]
+        if not moved or not await self._all_is_flushed():
+            return
+        for topic, queue_id in moved:
+            self._offsets.commit(TRANSACTION_CHECK_GROUP, topic, queue_id, reached[topic, queue_id])
+
+    def _saved(self, topic: str, queue_id: int) -> int:
+        saved = self._offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
+        return -1 if saved is None else saved
+
+    async def _all_is_flushed(self) -> bool:
+        """Have everything synced that has been appended until now; False if that does not succeed."""
+        store = self._store
+        end = store.flushed_offset + store.flush_behind_bytes
+        if store.flushed_offset < end:
+            await self._flush()
+        return store.flushed_offset >= end
 
     # -- one half message ----------------------------------------------------------------------------------
 
@@ -235,7 +265,8 @@ class TransactionCheckService:
             if 0 <= age_ms < timeout_ms:
                 return _Look.TOO_YOUNG
         elif 0 <= age_ms < immunity_ms:
-            if end - offset < _SPAN_MAX:
+            unsearched = self._store.max_physical_offset - self._ops.marked_until
+            if end - offset < _SPAN_MAX and unsearched < _SEARCH_BYTES_MAX:
                 return _Look.STAYS
             copy = await self._copy(half, None)
             return self._stuck(half, copy) if isinstance(copy, PutStatus) else _Look.CLOSED

@@ -65,9 +65,9 @@ def recover_transactions(store: RecoverableStore, offsets: SavedProgress, ops: O
     """Return how the half messages stand, and tell `ops` which of its messages still matter. Blocks."""
     position, end = _bounds(store, offsets, TRANS_HALF_TOPIC, HALF_QUEUE_ID)
     transactions = Transactions(position, lambda half_offset: ops.add(half_offset, now=0.0))
-    marked_until = _read_op_messages(store, offsets, ops, transactions, end)
+    _read_op_messages(store, offsets, ops, transactions, end)
     latest = _read_open(store, transactions, end)
-    found = _find_decided(store, latest, marked_until)
+    found = _find_decided(store, latest, ops.marked_until)
     for half in latest.values():
         copy = HalfCopy(half.queue_offset, half.physical_offset)
         transactions.opened(half.topic)
@@ -90,10 +90,9 @@ def _bounds(store: RecoverableStore, offsets: SavedProgress, topic: str, queue_i
 
 def _read_op_messages(
     store: RecoverableStore, offsets: SavedProgress, ops: OpQueue, transactions: Transactions, half_end: int
-) -> int:
-    """Take note of what the op messages say; return the log offset up to which they say everything."""
+) -> None:
+    """Take note of what the op messages say, and how far they say everything."""
     offset, end = _bounds(store, offsets, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
-    marked_until = 0
     while offset < end:
         entry = read_entry(store, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID, offset)
         if entry.record is not None:
@@ -101,9 +100,8 @@ def _read_op_messages(
             for half_offset in named:
                 transactions.mark(half_offset, Standing.DONE)
             ops.messages.append(OpMessage(offset, max(named, default=-1)))
-            marked_until = max(marked_until, entry.record.prepared_transaction_offset)
+            ops.marked_until = max(ops.marked_until, entry.record.prepared_transaction_offset)
         offset = max(entry.next_offset, offset + 1)
-    return marked_until
 
 
 def _read_open(store: RecoverableStore, transactions: Transactions, end: int) -> dict[int, _OpenHalf]:

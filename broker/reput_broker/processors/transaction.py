@@ -164,9 +164,15 @@ class TransactionProcessor:
 
 
 def _ended(half: HalfMessage, outcome: Standing) -> Refusal:
+    how = _ENDED.get(outcome)
+    if how is None:
+        return Refusal(
+            ErrorCode.NOT_FOUND,
+            f"the transaction of message {half.unique_key} has ended before; how is not known any more",
+            response_code=_FAILED,
+        )
     return Refusal(
-        ErrorCode.INVALID_ARGUMENT,
-        f"the transaction of message {half.unique_key} {_ENDED.get(outcome, 'has ended before')}; "
-        "what ends it first counts",
+        ErrorCode.TRANSACTION_ENDED,
+        f"the transaction of message {half.unique_key} {how}; what ends it first counts",
         response_code=_FAILED,
     )

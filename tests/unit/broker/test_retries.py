@@ -13,11 +13,12 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.header import HeaderType
 from reput_protocol.record import Record
+from tasks import run_by_the_clock
 
 RETRY, DLQ = "%RETRY%billing", "%DLQ%billing"
 TYPES = [HeaderType.JSON, HeaderType.BINARY, HeaderType.MSGPACK]
 
-pytestmark = pytest.mark.usefixtures("by_the_clock")
+pytestmark = pytest.mark.trio(run=run_by_the_clock)
 
 
 async def sent(bench: BrokerBench, client: BenchClient, body: bytes = b"o-1", **properties: str) -> Record:
@@ -53,7 +54,7 @@ async def test_each_try_comes_one_level_later_and_the_last_is_a_dead_letter(
             assert response.code == 0
             delay_s = DELAY_LEVELS_MS[min(2 + attempt, 17)] / 1000
             assert len(await bench.read(RETRY)) == attempt
-            await trio.sleep_until(sent_back_at + delay_s - 0.1)
+            await bench.pass_time(sent_back_at + delay_s - 0.1 - trio.current_time())
             assert len(await bench.read(RETRY)) == attempt, "not early"
             await trio.sleep_until(sent_back_at + delay_s + 0.1)
             retried = await bench.read(RETRY)
@@ -71,7 +72,7 @@ async def test_each_try_comes_one_level_later_and_the_last_is_a_dead_letter(
         assert (found["DELAY"], found["DLQ_REASON"]) == ("0", "max_reconsume_times")
         assert found["UNIQ_KEY"] == first.unique_key
         assert (dead.born_timestamp_ms, dead.born_host) == (first.born_timestamp_ms, first.born_host)
-        await trio.sleep(20_000)
+        await bench.pass_time(20_000)
         assert len(await bench.read(RETRY)) == 16, "a dead letter does not come back"
 
 
@@ -81,7 +82,7 @@ async def test_a_level_of_the_consumers_own_is_taken(tmp_path: Path, level: int,
         client = bench.client()
         record = await sent(bench, client)
         await client.send_back(record, "billing", level)
-        await trio.sleep(delay_s - 0.1)
+        await bench.pass_time(delay_s - 0.1)
         assert await bench.read(RETRY) == []
         await trio.sleep(0.2)
         (retried,) = await bench.read(RETRY)
