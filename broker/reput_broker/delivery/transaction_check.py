@@ -2,8 +2,8 @@
 
 Every `transactions.check_interval` there is a round over the half messages that are open, oldest first. One that is old
 enough is copied to the end of the half queue, with one more question counted, and a live producer of its group is asked
-about the copy; whoever answers, ends the transaction as the first producer could have. So a round does not come across
-the same message twice, and the group CID_RMQ_SYS_TRANS moves on in the queue. A message that was asked about
+about the copy once that can be read; whoever answers, ends the transaction as the first producer could have. So a round
+does not come across the same message twice, and the group CID_RMQ_SYS_TRANS moves on in the queue. A message that was asked about
 `check_max` times, or is older than the log's files get, is put aside in TRANS_CHECK_MAX_TIME_TOPIC.
 
 A message that names a time of its own for the first question stays where it is until then, unless so much gathers
@@ -53,6 +53,8 @@ _SPAN_MAX: Final = 1_000_000
 _SEARCH_BYTES_MAX: Final = 256 * 1024 * 1024
 """How much of the log a start searches for decisions that were not written down, beside a few rounds' worth."""
 _ADDED_BYTES: Final = 512
+_QUESTIONS_MAX: Final = 64
+"""How many copies share a sync before their producers are asked."""
 _ASK_TRIES: Final = 20
 _ASK_PAUSE_S: Final = 0.05
 
@@ -174,6 +176,7 @@ class TransactionCheckService:
         self._host = host
         self._broker_name = broker_name
         self._clock_ms = clock_ms
+        self._questions: list[HalfMessage] = []  # copies whose producers are to be asked
 
     async def run(self) -> None:
         """Make rounds until cancelled."""
@@ -207,7 +210,10 @@ class TransactionCheckService:
                 look = await self._look_at(offset, end, started_ms)
                 if look in (_Look.TOO_YOUNG, _Look.STUCK):
                     break
+            if len(self._questions) >= _QUESTIONS_MAX:
+                await self._ask_all()
             offset = transactions.next_open(offset + 1)
+        await self._ask_all()
         await self._advance(low)
 
     async def _advance(self, low: int) -> None:
@@ -303,8 +309,8 @@ class TransactionCheckService:
         copy = await self._copy(half, (half.check_times or 0) + 1)
         if isinstance(copy, PutStatus):
             return self._stuck(half, copy)
-        if copy is not None and not await self._ask(copy):
-            self._counts.checks[half.topic, "no_producer"] += 1
+        if copy is not None:
+            self._questions.append(copy)
         return _Look.CLOSED
 
     async def _copy(self, half: HalfMessage, check_times: int | None) -> HalfMessage | PutStatus | None:
@@ -340,6 +346,15 @@ class TransactionCheckService:
         )
         is_illegal = status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
         return _Look.STAYS if is_illegal else _Look.STUCK
+
+    async def _ask_all(self) -> None:
+        """Ask about the copies made since the last time. An answer must find its copy, so first they are synced."""
+        questions, self._questions = self._questions, []
+        if questions and self._store.message_at(questions[-1].record.physical_offset) is None:
+            await self._flush()
+        for half in questions:
+            if self._is_open(half) and not await self._ask(half):
+                self._counts.checks[half.topic, "no_producer"] += 1
 
     async def _ask(self, half: HalfMessage) -> bool:
         """Send the question to a producer of the group; return whether somebody takes it."""

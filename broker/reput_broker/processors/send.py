@@ -164,6 +164,8 @@ class SendProcessor:
         records = parts.records
         sizes = [len(encode_record(record)) for record in records]
         ack = header.ack or (self._default_ack if parts.waits else AckLevel.PAGE_CACHE)
+        if parts.must_wait and ack is AckLevel.PAGE_CACHE:
+            ack = self._default_ack
 
         def put() -> PutResult:
             if isinstance(parts, BatchParts):

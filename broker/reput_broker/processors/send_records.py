@@ -47,8 +47,8 @@ class Redirected(NamedTuple):
     topic: str
     """Under which topic it is counted, and as what kind of message."""
     kind: str = "normal"
-    waits: bool = False
-    """Whether its sender waits for the flush in any case."""
+    must_wait: bool = False
+    """Whether its sender waits until it can be read, whatever it asked for."""
     on_stored: Callable[[], None] | None = None
     """Called at once when it is in the log."""
 
@@ -68,6 +68,8 @@ class SendParts:
     topic: str
     """Under which topic it is counted, and as what kind of message."""
     kind: str = "normal"
+    must_wait: bool = False
+    """Whether its sender waits until it can be read, whatever it asked for."""
     on_stored: Callable[[], None] | None = None
     """Called at once when it is in the log."""
 
@@ -102,7 +104,7 @@ def records_of(
     record = _record(header, bytes(body), encode_properties(found), header.flag, born_host)
     stored = redirect(record, found)
     return SendParts(
-        [stored.record], unique_key, waits or stored.waits, stored.topic, stored.kind, stored.on_stored
+        [stored.record], unique_key, waits, stored.topic, stored.kind, stored.must_wait, stored.on_stored
     )
 
 

@@ -120,7 +120,7 @@ class SendRedirects:
             )
         # Whoever ends the transaction names the half record, so it must be readable when its place is told.
         opened = partial(self._transactions.opened, topic)
-        return Redirected(record, record.topic, "transactional", waits=True, on_stored=opened)
+        return Redirected(record, record.topic, "transactional", must_wait=True, on_stored=opened)
 
     def _count_dead(self, group: str, origin: str) -> None:
         self._counts.dead_letters[group, origin] += 1
