@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from broker_bench import BenchClient, BrokerBench, Half, broker_bench
+from broker_bench import T0, BenchClient, BrokerBench, Half, broker_bench
+from reput_broker.delivery import transaction_check
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.group_terms import TransactionState
 from reput_protocol.header import HeaderType
@@ -565,3 +568,105 @@ async def test_progress_moves_and_old_op_messages_are_forgotten(tmp_path: Path) 
     async with broker_bench(tmp_path / "s") as bench:
         assert bench.broker._retry.transactions.position == 20
         assert not bench.broker._retry._ops.messages  # type: ignore[union-attr]
+
+
+async def test_a_power_cut_in_the_middle_of_an_op_message_commits_once(tmp_path: Path) -> None:
+    """Some of the op message's pages have reached the disk and some have not; its first bytes are there or not."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("orders")
+        client = bench.client()
+        half = await client.send_half("orders", b"o-1")
+        await client.end(half, COMMIT)
+        assert await bench.bodies("orders") == [b"o-1"]
+        before = bench.killed(tmp_path / "before")
+        now_ms = bench.now_ms
+        await trio.sleep(3.1)
+        (op,) = await bench.read(TRANS_OP_HALF_TOPIC)
+        after = bench.killed(tmp_path / "after")
+    log = Path("commitlog", "0" * 20)
+    written, at = (after / log).read_bytes(), op.physical_offset
+    size = int.from_bytes(written[at : at + 4], "big")
+    for number, (start, end) in enumerate([(0, 8), (8, size), (0, 30), (0, size - 1)]):
+        image = tmp_path / f"torn{number}"
+        shutil.copytree(before, image)
+        with (image / log).open("r+b") as file:
+            file.seek(at + start)
+            file.write(written[at + start : at + end])
+        async with broker_bench(image, at_ms=now_ms) as bench:
+            assert open_of(bench) == 0
+            await trio.sleep(4)
+            assert await op_bodies(bench) == [b"0,"]
+            assert await _committed_after_restart(bench, bench.client()) == [b"o-1"]
+
+
+async def test_an_answer_that_comes_at_once_finds_the_copy_that_it_names(tmp_path: Path) -> None:
+    """It was asked about before the copy was synced, and so could not be read: the answer was refused."""
+
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("orders")
+        client = bench.client()
+        await client.heartbeat("shop")
+        answers: list[int] = []
+
+        async def answer() -> None:
+            for asked, _ in client.checks():
+                response = await client.end(asked, COMMIT, from_check=True)
+                answers.append(-1 if response is None else response.code)
+
+        ask = client.send_request
+
+        def answered_at_once(*arguments: Any) -> bool:
+            bench.nursery.start_soon(answer)
+            return ask(*arguments)
+
+        client.send_request = answered_at_once  # type: ignore[method-assign]
+        for number in range(200):
+            await client.send_half("orders", b"%d" % number)
+        await trio.sleep(31)
+        assert answers == [0] * 200
+        assert len(await bench.bodies("orders")) == 200
+
+
+async def test_progress_is_not_saved_before_what_it_rests_on_is_on_the_disk(tmp_path: Path) -> None:
+    """A power cut would take the copy and leave the progress behind the first one: nobody would look at it again."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("orders")
+        await bench.client().send_half("orders", b"o-1")
+        await bench.settled()
+        store = bench.broker.store
+        flush, store.flush_commit_log = store.flush_commit_log, lambda: store.flushed_offset  # type: ignore[method-assign]
+        await trio.sleep(61)
+        assert bench.broker._retry.transactions.position == 1
+        assert store.flush_behind_bytes > 0
+        assert progress(bench)[0] in (None, 0)
+        store.flush_commit_log = flush  # type: ignore[method-assign]
+        await trio.sleep(31)
+        assert progress(bench)[0] not in (None, 0)
+
+
+async def test_a_message_that_waits_long_is_copied_before_a_start_would_have_to_search_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_check, "_SEARCH_BYTES_MAX", 100_000)
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("orders")
+        client = bench.client()
+        await client.heartbeat("shop")
+        await client.send_half("orders", b"slow", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1000"})
+        await trio.sleep(65)
+        assert len(await bench.half_records()) == 1
+        for _ in range(3):
+            await client.send("orders", bytes(50_000))
+        await trio.sleep(100)
+        first, copy = await bench.half_records()
+        assert copy.property_map() == {**first.property_map(), "TRAN_PREPARED_QUEUE_OFFSET": "0"}
+        assert client.checks() == [], "that is no question"
+        image = bench.killed(tmp_path / "image")
+        now_ms = bench.now_ms
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        assert (open_of(bench), progress(bench)[0]) == (1, 1)
+        client = bench.client()
+        await bench.pass_time(1000 - (now_ms - T0) / 1000 - 1)
+        await client.heartbeat("shop")
+        await trio.sleep(35)
+        assert [record.body for _, record in client.checks()] == [b"slow"]
