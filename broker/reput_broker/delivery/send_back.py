@@ -102,9 +102,9 @@ def returned_message(
 
 
 def _why_dead(reconsume_times: int, delay_level: int, max_reconsume_times: int) -> DeadLetterReason | None:
-    if reconsume_times >= max_reconsume_times:
-        return DeadLetterReason.MAX_RECONSUME_TIMES
-    return DeadLetterReason.CONSUMER if delay_level < 0 else None
+    if delay_level < 0:
+        return DeadLetterReason.CONSUMER
+    return DeadLetterReason.MAX_RECONSUME_TIMES if reconsume_times >= max_reconsume_times else None
 
 
 def why_resent_dead(

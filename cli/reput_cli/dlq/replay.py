@@ -8,20 +8,17 @@ sent in the batch that a killed command was at is sent again next time, nothing 
 
 from __future__ import annotations
 
-import math
-import re
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 import click
 
 from reput_cli.dlq.letters import Chosen, DeadLetter, bounds_of, chosen_by, filter_option, read_letters
+from reput_cli.dlq.pace import Pace, RateType
 from reput_cli.dlq.progress import replayed_until
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
@@ -34,40 +31,8 @@ from reput_protocol.errors import TopicNotFound
 from reput_protocol.names import check_send_topic
 
 _BATCH = 32
-_RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m|h)")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_LOOK_S = 0.1
 _BATCH_S = 0.25
 """With a rate, a batch is what may be sent in so long: progress is committed several times a second."""
-
-
-class RateType(click.ParamType[float]):
-    """Messages in a time, as `100/s`, `30/m`, `1000/h`; the value is messages per second."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return messages per second."""
-        if isinstance(value, float):
-            return value
-        match = _RATE.fullmatch(str(value))
-        if match is None or not float(match[1]):
-            self.fail(f"{value!r} is no rate: write 100/s, 30/m or 1000/h", param, ctx)
-        return float(match[1]) / _SECONDS[match[2]]
-
-
-class Pace:
-    """Lets so many messages a second go, evenly; a wait that was too long is not made up for."""
-
-    def __init__(self, rate: float | None) -> None:
-        self._gap_s = 0.0 if rate is None else 1.0 / rate
-        self._next_at = -math.inf
-
-    def wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait until the next one may go, or it is over."""
-        while (ahead_s := self._next_at - time.monotonic()) > 0 and not is_over():
-            time.sleep(min(ahead_s, _LOOK_S))
-        self._next_at = max(self._next_at, time.monotonic() - self._gap_s) + self._gap_s
 
 
 @dataclass(slots=True)
