@@ -3,8 +3,8 @@
 Every `transactions.check_interval` there is a round over the half messages that are open, oldest first. One that is old
 enough is copied to the end of the half queue, with one more question counted, and a live producer of its group is asked
 about the copy once that can be read; whoever answers, ends the transaction as the first producer could have. So a round
-does not come across the same message twice, and the group CID_RMQ_SYS_TRANS moves on in the queue. A message that was asked about
-`check_max` times, or is older than the log's files get, is put aside in TRANS_CHECK_MAX_TIME_TOPIC.
+does not come across the same message twice, and the group CID_RMQ_SYS_TRANS moves on in the queue. A message that was
+asked about `check_max` times, or is older than the log's files get, is put aside in TRANS_CHECK_MAX_TIME_TOPIC.
 
 A message that names a time of its own for the first question stays where it is until then, unless so much gathers
 behind it that the queue could not be remembered, or a start would have to search too much of the log for its decision;
