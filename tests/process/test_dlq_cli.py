@@ -146,9 +146,7 @@ def test_peek_shows_them_and_touches_nothing(letters: Letters) -> None:
     assert (first["reason"], first["cause"]) == ("consumer", "ValueError: no such bill")
     assert first["origin_message_id"] == letters.sent[first["body"]]
     assert (lines[1]["reason"], lines[1]["cause"]) == ("max_reconsume_times", None)
-    chosen = letters.cli(
-        "peek", letters.group, "--filter", "DLQ_REASON = 'consumer' AND n >= 2", "-f", "%v"
-    )
+    chosen = letters.cli("peek", letters.group, "--filter", "DLQ_REASON = 'consumer' AND n >= 2", "-f", "%v")
     assert chosen.stdout.split("\n")[:3] == [
         f"{letters.orders} 2", f"{letters.orders} 4", f"{letters.bills} 2",
     ]  # fmt: skip
