@@ -35,6 +35,7 @@ class Producer(BlockingClient):
         batch_bytes: int = 1024 * 1024,
         max_in_flight: int = 64,
         unique_ids: bool = True,
+        deduplicate: bool = False,
         new_backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         runtime = BlockingRuntime()
@@ -49,6 +50,7 @@ class Producer(BlockingClient):
             batch_bytes=batch_bytes,
             max_in_flight=max_in_flight,
             unique_ids=unique_ids,
+            deduplicate=deduplicate,
             new_backoff=new_backoff,
             runtime=runtime,
         )
@@ -95,6 +97,19 @@ class Producer(BlockingClient):
                 key=key,
                 timeout_s=timeout_s,
             )
+        )
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Send one message and wait for no answer; see `reput_client.Producer.send_oneway`."""
+        self._runtime.run(
+            self._producer.send_oneway(message, queue_id=queue_id, key=key, timeout_s=timeout_s)
         )
 
     def send_batch(
