@@ -258,7 +258,7 @@ class TransactionCheckService:
             log.error(
                 "half_message_unreadable", queue_offset=offset, hint="it is left out: reput store verify"
             )
-            self._transactions.mark(offset, Standing.DISCARDED)
+            self._transactions.close(offset, Standing.DISCARDED)
             return _Look.CLOSED
         if self._is_over(half):
             return await self._discard(half)

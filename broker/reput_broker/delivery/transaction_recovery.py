@@ -105,9 +105,11 @@ def _read_op_messages(
 
 
 def _read_open(store: RecoverableStore, transactions: Transactions, end: int) -> dict[int, _OpenHalf]:
-    """Return the latest copy of each transaction that is not marked as done, by its first offset; mark the others.
+    """Return the latest copy of each transaction that is not marked as done, by its first offset; close the others.
 
-    What is no half message, or cannot be read, is marked as put aside: nobody can decide it.
+    They are written down as any that is closed: an op message says that all before it are, so with the latest copy done
+    and an earlier one not, the next start would take that for open. What is no half message, or cannot be read, is
+    closed as put aside: nobody can decide it.
     """
     latest: dict[int, _OpenHalf] = {}
     offset = transactions.next_open(transactions.position)
@@ -116,11 +118,11 @@ def _read_open(store: RecoverableStore, transactions: Transactions, end: int) ->
         half = None if entry.record is None else half_message_of(entry.record)
         if half is None:
             for lost in range(offset, max(entry.next_offset, offset + 1)):
-                transactions.mark(lost, Standing.DISCARDED)
+                transactions.close(lost, Standing.DISCARDED)
         else:
             before = latest.get(half.first_offset)
             if before is not None:
-                transactions.mark(before.queue_offset, Standing.COPIED)
+                transactions.close(before.queue_offset, Standing.COPIED)
             latest[half.first_offset] = _OpenHalf(
                 offset, half.record.physical_offset, half.first_offset, half.topic, half.unique_key
             )

@@ -118,16 +118,19 @@ class Transactions:
     def decided(self, transaction: Transaction, copy: HalfCopy, standing: Standing) -> None:
         """Note what has become of an open transaction; `copy` is the one that counted."""
         self._latest.pop(transaction.first_offset, None)
-        self.mark(copy.queue_offset, standing)
+        self.close(copy.queue_offset, standing)
         self.mark(transaction.first_offset, standing)
-        self.on_closed(copy.queue_offset)
         self._count_closed(transaction.topic)
 
     def copied(self, half: HalfMessage, copy: HalfCopy) -> None:
         """Note that another copy takes the place of this one, which counted until now."""
-        self.mark(half.queue_offset, Standing.COPIED)
-        self.on_closed(half.queue_offset)
+        self.close(half.queue_offset, Standing.COPIED)
         self.keep_latest(half.first_offset, copy)
+
+    def close(self, queue_offset: int, standing: Standing) -> None:
+        """Note that one half message is open no more, and have that written down."""
+        self.mark(queue_offset, standing)
+        self.on_closed(queue_offset)
 
     def keep_latest(self, first_offset: int, copy: HalfCopy) -> None:
         """Note which copy counts of a transaction of which there are several."""

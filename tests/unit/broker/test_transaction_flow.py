@@ -670,3 +670,27 @@ async def test_a_message_that_waits_long_is_copied_before_a_start_would_have_to_
         await client.heartbeat("shop")
         await trio.sleep(35)
         assert [record.body for _, record in client.checks()] == [b"slow"]
+
+
+async def test_earlier_copies_that_a_start_finds_are_written_down_as_done(tmp_path: Path) -> None:
+    """They were only remembered. The next op message said that all before it was in op messages, and the start after
+    that took the first copy for open although a later one had been committed."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("orders")
+        client = bench.client()
+        await client.heartbeat("shop")
+        await client.send_half("orders", b"o-1")
+        await trio.sleep(30.5)
+        ((asked, _),) = client.checks()
+        first = bench.killed(tmp_path / "first")
+        assert await op_bodies(bench) == []
+        now_ms = bench.now_ms
+    async with broker_bench(first, at_ms=now_ms) as bench:
+        await bench.client().end(asked, COMMIT, from_check=True)
+        await trio.sleep(4)
+        assert b"".join(await op_bodies(bench)) == b"0,1,"
+        second = bench.killed(tmp_path / "second")
+        now_ms = bench.now_ms
+    async with broker_bench(second, at_ms=now_ms) as bench:
+        assert open_of(bench) == 0
+        assert await _committed_after_restart(bench, bench.client()) == [b"o-1"]
