@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable
 
-import structlog
-
 from reput_broker.delivery.parking import Parking
 from reput_broker.delivery.queue_reader import record_at
 from reput_broker.delivery.send_back import Returned, can_come_back, returned_message
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.send_redirects import max_reconsume_times
+from reput_broker.processors.send_redirects import max_reconsume_times, note_dead_letter
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.retry_counts import RetryCounts
@@ -25,8 +23,6 @@ from reput_protocol.commands_consume import SendBackHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import dlq_topic, retry_topic
 from reput_protocol.record import Record, encode_record
-
-log = structlog.get_logger(__name__)
 
 
 class SendBackProcessor:
@@ -128,15 +124,7 @@ class SendBackProcessor:
         )
 
     def _count(self, group: str, returned: Returned) -> None:
-        if not returned.is_dead_letter:
+        if returned.is_dead_letter:
+            note_dead_letter(self._counts, group, returned.origin_topic, returned.record)
+        else:
             self._counts.retries[group, returned.origin_topic] += 1
-            return
-        self._counts.dead_letters[group, returned.origin_topic] += 1
-        log.warning(
-            "dead_letter",
-            group=group,
-            topic=returned.origin_topic,
-            message_id=returned.record.unique_key,
-            attempts=returned.record.reconsume_times,
-            hint=f"reput dlq peek {group}",
-        )

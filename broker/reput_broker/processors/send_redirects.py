@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple, Protocol
 
+import structlog
+
 from reput_broker.delivery.half_messages import HALF_PROPERTIES_BYTES_MAX, half_record
 from reput_broker.delivery.parked import number_of
 from reput_broker.delivery.parking import Parking
@@ -25,6 +27,8 @@ from reput_protocol.commands import SendMessageHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import dlq_topic, group_of_retry_topic
 from reput_protocol.record import Record
+
+log = structlog.get_logger(__name__)
 
 _SAYS_MAX_RECONSUME_TIMES = 121
 """The version of RocketMQ (V3_4_9) from which on a client's own limit counts."""
@@ -94,8 +98,8 @@ class SendRedirects:
         if dead is not None:
             origin = origin_of(properties, record.topic)
             record = dead_letter(record, dead.group, properties, dead.reason)
-            counted = partial(self._count_dead, dead.group, origin)
-            return Redirected(record, record.topic, on_stored=counted)
+            noted = partial(note_dead_letter, self._counts, dead.group, origin, record)
+            return Redirected(record, record.topic, on_stored=noted)
         if _is_half(record, properties):
             return self._half(record, properties)
         topic = record.topic
@@ -122,8 +126,18 @@ class SendRedirects:
         opened = partial(self._transactions.opened, topic)
         return Redirected(record, record.topic, "transactional", must_wait=True, on_stored=opened)
 
-    def _count_dead(self, group: str, origin: str) -> None:
-        self._counts.dead_letters[group, origin] += 1
+
+def note_dead_letter(counts: RetryCounts, group: str, topic: str, record: Record) -> None:
+    """Count a dead letter that has been stored, and log it; `topic` is the one that it was sent to at first."""
+    counts.dead_letters[group, topic] += 1
+    log.warning(
+        "dead_letter",
+        group=group,
+        topic=topic,
+        message_id=record.unique_key,
+        attempts=record.reconsume_times,
+        hint=f"reput dlq peek {group}",
+    )
 
 
 def max_reconsume_times(request: Request, asked: int | None, of_group: int) -> int:
