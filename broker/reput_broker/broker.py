@@ -457,7 +457,7 @@ class Broker:
             # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit
             # has.
             _nothing if sync or pooled else self._reput.put_by,
-            self._reput.settle,
+            lambda can_wait: self._reput.settle(can_wait=can_wait),
         )
         self._server = Server(
             config,

@@ -77,10 +77,16 @@ class ReputMessageService:
             self._last_putter = putter
             self.wake()
 
-    def settle(self) -> None:
-        """Dispatch the little that was acknowledged and is not dispatched: somebody is about to look."""
-        if not self._store.dispatch_idle and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
-            self.catch_up(steps=1)
+    def settle(self, *, can_wait: bool = False) -> None:
+        """Dispatch what was acknowledged and is not dispatched: somebody is about to look.
+
+        Who `can_wait`, as pulls can that are parked if they find nothing, has only a little dispatched for them: a pull
+        after each few messages of a loaded broker must not undo that they are dispatched together.
+        """
+        store = self._store
+        if store.dispatch_idle or (can_wait and store.dispatch_behind_bytes > _AT_ONCE_BYTES):
+            return
+        self.catch_up()
 
     def catch_up(self, steps: int = _CATCH_UP_STEPS) -> None:
         """Dispatch what has just become readable, at once; what takes longer, or fails, is left to `run`."""

@@ -398,6 +398,10 @@ class MessageStore:
         self._reput.set_entries(self._queues.entries())
         return deleted
 
+    def is_deleted(self, topic: str, physical_offset: int) -> bool:
+        """Whether a record of `topic` there belongs to a topic that has been deleted since."""
+        return self._deleted.hides(topic, physical_offset)
+
     def queues(self) -> list[tuple[str, int]]:
         """Every (topic, queue id) that has a queue."""
         return [(queue.topic, queue.queue_id) for queue in self._queues]

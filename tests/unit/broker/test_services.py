@@ -114,9 +114,14 @@ def test_who_looks_sees_what_was_acknowledged_before() -> None:
     reput.put_by("a")
     reput.settle()
     assert steps == [0]
-    store.behind = 100
+    store.behind = 20
+    reput.settle(can_wait=True)
+    assert store.behind == 20, "it will be told"
     reput.settle()
-    assert store.behind == 100, "so much is not worth keeping the others waiting"
+    assert store.behind == 0
+    store.behind = 1000
+    reput.settle()
+    assert store.behind == 1000 - 4 * store.step_max, "so much is not worth keeping the others waiting"
 
 
 def test_what_several_put_in_turn_is_left_to_be_dispatched_together() -> None:

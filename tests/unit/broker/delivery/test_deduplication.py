@@ -105,15 +105,34 @@ def test_a_block_that_is_stored_in_part_or_otherwise_is_refused(
     if dispatched:
         broker.dispatch()
     end = broker.store.max_physical_offset
-    with pytest.raises(Refusal, match="messages are stored already, for instance"):
+    with pytest.raises(Refusal, match=r"messages (of the block )?are stored already"):
         broker.put(*ids, check=True)
     assert broker.store.max_physical_offset == end
 
 
 def test_one_id_for_two_contents_is_refused(broker: Broker) -> None:
     broker.put("a", body=b"short", check=True)
-    with pytest.raises(Refusal, match="1 of 1 messages are stored already"):
+    with pytest.raises(
+        Refusal, match="another message with the unique id 'a' is stored at queue 0, offset 0"
+    ):
         broker.put("a", body=b"much longer", check=True)
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_a_topic_that_was_deleted_is_forgotten(broker: Broker, check: bool, dispatched: bool) -> None:
+    broker.put("a", check=check)
+    if dispatched:
+        broker.dispatch()
+    broker.store.delete_topic("T")
+    again = broker.put("a", check=True)
+    assert (again.queue_offset, type(again)) == (0, PutResult)
+    assert places(broker.put("a", check=True)) == places(again)
+
+
+def test_one_id_twice_in_a_block_is_refused(broker: Broker) -> None:
+    with pytest.raises(Refusal, match="two messages of the block have the unique id 'b'"):
+        broker.put("a", "b", "c", "b")
 
 
 def test_a_first_attempt_that_comes_after_its_repetition_is_known(broker: Broker) -> None:
