@@ -149,10 +149,13 @@ class Deliverer:
         if parked is None:
             self._drop(due, None, "unreadable")
             return None
+        if not due.level and self._is_deleted(due, parked):
+            self._done(due, None)
+            return None
         if due.rolls and parked.due_ms > now_ms:
             return Copy(due, parked, rolled_copy(parked, self._store_host))
-        if not due.level and (parked.cancels is not None or self._is_deleted(due, parked)):
-            self._done(due, None)
+        if not due.level and parked.cancels is not None:
+            self._done(due, None)  # it has come to its own slot, too late to be heeded there
             return None
         config = self._topics.get(parked.topic)
         if config is None or parked.topic == TRANS_HALF_TOPIC:

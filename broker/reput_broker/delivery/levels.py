@@ -171,8 +171,8 @@ class Levels:
                 due_ms = level.due_ms(offset, self._deliver_ms(physical_offset, size, code), now_ms)
                 if due_ms > now_ms or len(taken) >= count:
                     return taken
-                if offset in level.done_ahead:
-                    pass
+                if offset < level.next_offset or offset in level.done_ahead:
+                    pass  # one that was cancelled before it has let the level move on over it
                 elif physical_offset in self._cancelled:
                     self._cancelled.discard(physical_offset)
                     level.done(offset, None)

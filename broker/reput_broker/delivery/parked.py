@@ -187,11 +187,11 @@ def _made_of(record: RecordView, topic: str, queue_id: int, properties: bytes, s
     )
 
 
-def cancelling_record(parked: Parked, now_ms: int) -> Record:
+def cancelling_record(parked: Parked, slot_ms: int, now_ms: int) -> Record:
     """Return the record that cancels a parked one.
 
-    For a message of the wheel it is RocketMQ's delete message, which goes into the same slot and is heeded by either
-    broker; for one of a delay level a record of our own topic.
+    For a message of the wheel it is RocketMQ's delete message, which goes into the slot where the message is and is
+    heeded by either broker; for one of a delay level a record of our own topic.
     """
     found = {
         names.REAL_TOPIC: parked.topic,
@@ -203,8 +203,8 @@ def cancelling_record(parked: Parked, now_ms: int) -> Record:
     topic = DELAY_CANCEL_TOPIC
     if not parked.level:
         topic = TIMER_TOPIC
-        found[names.TIMER_OUT_MS] = str(parked.out_ms)
-        found[names.TIMER_DELIVER_MS] = str(parked.due_ms)
+        found[names.TIMER_OUT_MS] = str(slot_ms)
+        found[names.TIMER_DELIVER_MS] = str(slot_ms + TIMER_PRECISION_MS)
         found[names.TIMER_DEL_UNIQKEY] = parked.key
         found[CANCELLED_BORN] = str(parked.record.born_timestamp_ms)
     return Record(

@@ -106,7 +106,14 @@ class TimerFeed:
             return True
         cancels = parked.cancels
         timed = Timed(
-            physical_offset, size, parked.out_ms, parked.due_ms, parked.topic_hash, cancels is not None
+            physical_offset,
+            size,
+            parked.record.store_timestamp_ms,
+            parked.out_ms,
+            parked.due_ms,
+            parked.topic_hash,
+            cancels is not None,
+            cancels is not None and cancels.born_ms is not None,
         )
         if not timers.has_room_for(timed, now_ms):
             return False
