@@ -181,7 +181,9 @@ class DelayBench:
         bodies, cursor = [], WalkCursor()
         await self.processor._waiting.settle()
         while (some := await self.processor._waiting.next(cursor, count)) is not None:
-            bodies += [parked.record.body for parked in some]
+            for parked in some:
+                if not parked.rolled or parked.record.body not in bodies:  # it may be parked anew meanwhile
+                    bodies.append(parked.record.body)
             cursor = WalkCursor.parse(str(cursor))
         return bodies
 

@@ -271,7 +271,9 @@ class Timers:
         more after a crash gets it where it was, and what cancels it there.
         """
         window = self._window_ms
-        begin = slot_of(min(timed.stored_ms, now_ms))
+        begin = slot_of(timed.stored_ms)
+        if slot_of(timed.out_ms) - slot_of(now_ms) >= self.wheel.span_ms // 2:
+            begin = slot_of(now_ms)  # the clock was set back so far that the wheel does not reach there
         ahead = slot_of(timed.out_ms) - begin
         if ahead < window or timed.stays:
             return max(slot_of(timed.out_ms), self.read_ms), False

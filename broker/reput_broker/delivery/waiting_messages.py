@@ -2,7 +2,7 @@
 
 Nothing is kept in memory for that: levels are read from their queues, slots from their chains. A cursor says how far
 each has been read, so that a walk can go on later although messages come and go meanwhile: it meets every message
-that waited all along exactly once.
+that waited all along once; one that was parked anew on its way meanwhile perhaps twice, the second time as such.
 """
 
 from __future__ import annotations
