@@ -150,7 +150,9 @@ class Churn:
         body = self.rng.choice([*self.ledger.later])
         key = f"ID-{body.decode()}" if self.rng.random() < 0.6 else self.ledger.later[body].key
         meant = {
-            other: later for other, later in self.ledger.later.items() if key in (f"ID-{other.decode()}", later.key)
+            other: later
+            for other, later in self.ledger.later.items()
+            if key in (f"ID-{other.decode()}", later.key)
         }
         for later in meant.values():
             later.cancel_began_by = self.now() if later.cancel_began_by is None else later.cancel_began_by
@@ -234,7 +236,11 @@ def judge(bench: DelayBench, ledger: Ledger, *, clock_was_set: bool, at: int | N
         times = came.pop(body, [])
         promised = at is None or later.sent_by <= at
         cancelled = later.cancelled_by is not None and (at is None or later.cancelled_by <= at)
-        maybe = later.cancel_began_by is not None and (at is None or later.cancel_began_by <= at) and at is not None
+        maybe = (
+            later.cancel_began_by is not None
+            and (at is None or later.cancel_began_by <= at)
+            and at is not None
+        )
         if len(times) > 1:
             found.append(f"{body!r} came {len(times)} times")
         if cancelled and times:

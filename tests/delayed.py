@@ -16,6 +16,7 @@ from typing import Any
 
 import trio
 
+from faults.workload import abandon
 from reput_broker.compose_delay import DelayParts
 from reput_broker.config import BrokerConfig
 from reput_broker.delivery.cancelling import Cancelling
@@ -28,7 +29,6 @@ from reput_protocol.bodies import TopicConfig
 from reput_protocol.properties import encode_properties
 from reput_protocol.record import Record
 from reput_protocol.record_view import record_views
-from faults.workload import abandon
 from stores import T0, dispatch_all, read_queue, small_options
 from tasks import running
 
@@ -60,7 +60,8 @@ class DelayBench:
         options: of the store.
         offset_ms: how far the wall clock is ahead of trio's, from T0 on.
         wheel_slots: seconds in one turn of the wheel.
-        file_reserved_time: how long files of the log are kept; messages further ahead than half of that are parked anew.
+        file_reserved_time: how long files of the log are kept; messages further ahead than half of
+            that are parked anew.
         delay: options of that section.
     """
 

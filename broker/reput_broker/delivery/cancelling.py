@@ -120,7 +120,11 @@ class Cancelling:
                     results[place] = Cancelled(parked, outcome, self._store.max_physical_offset)
                     continue
                 cancelled = await self._cancel(parked)
-                if cancelled.outcome is CancelOutcome.DELIVERED and self._is_far(parked) and place not in moved:
+                if (
+                    cancelled.outcome is CancelOutcome.DELIVERED
+                    and self._is_far(parked)
+                    and place not in moved
+                ):
                     moved.add(place)  # unless it has been parked anew meanwhile
                     has_moved = True
                     continue

@@ -298,6 +298,15 @@ class Timers:
                 found = int(slots_ms[-1])
         return found
 
+    def first_waiting(self, default: int) -> int:
+        """Return the log offset of the first message in a slot that is not done with. Blocks; in whatever thread."""
+        first = default
+        for _, units in self.log.columns():
+            ahead = units["physical_offset"][slots_of(units) >= self.read_ms]
+            if len(ahead):
+                first = min(first, int(ahead.min()))
+        return first
+
     def add_done(
         self, physical_offset: int, size: int, topic_hash: int, now_ms: int, *, advance: bool = True
     ) -> None:
