@@ -20,8 +20,10 @@ import trio
 from reput_broker.clean_service import CleanFilesService
 from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.compose_delay import DelayParts
+from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
+from reput_broker.delivery.deduplication import Deduplication
 from reput_broker.disk_figures import refresh_disk_figures
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.health import BrokerState, Health
@@ -30,12 +32,15 @@ from reput_broker.log import configure_logging
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.loop_delay import measure_loop_delay
 from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.metrics_groups import GroupSources
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.open_files import raise_limit, shares_of
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
+from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
+from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.put_run import PutRunProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.queue import QueueProcessor
@@ -50,6 +55,7 @@ from reput_broker.services import AllocateService, OffsetSaveService, ReputMessa
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
+from reput_broker.store_health import StoreHealth
 from reput_broker.surroundings import Surroundings
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
@@ -85,6 +91,7 @@ class Broker:
         self._surroundings = surroundings or Surroundings()
         self.counters = Counters()
         self.health = Health()
+        self._store_health = StoreHealth(self.health)
         self.sources = MetricsSources(
             config, self.counters, self.health, clock_ms=self._surroundings.clock_ms
         )
@@ -220,6 +227,9 @@ class Broker:
         )
         await trio.to_thread.run_sync(self._topics.load)
         await trio.to_thread.run_sync(self._offsets.load)
+        self._group_settings = await trio.to_thread.run_sync(
+            open_groups, tables, self._offsets, config.groups, clock_ms
+        )
         self._adopt_queues_without_topic()
         await trio.to_thread.run_sync(self._delay.open, self._store, self._topics.all())
         self._warm_from = report.checked_from
@@ -290,7 +300,7 @@ class Broker:
         config, counters, store = self.config, self.counters, self._store
         sync = config.store.flush == "sync"
         self._allocate = AllocateService(store)
-        self._reput = ReputMessageService(store, self._after_dispatch)
+        self._reput = ReputMessageService(store, self._after_dispatch, lambda: self._hold.count > 0)
         pooled = config.store.transient_store_pool
         self._flush = FlushCommitLogService(
             store,
@@ -324,6 +334,23 @@ class Broker:
             self._offsets, self._offset_saver, lambda: config.offsets.flush_interval
         )
         access = TopicAccess(self._topics, self._topic_saver, counters)
+        self._groups = groups = GroupParts(
+            config.groups,
+            counters,
+            store,
+            self._topics,
+            self._topic_saver,
+            access,
+            self._group_settings,
+            self._offsets,
+            self._hold,
+            on_commit=self._offset_saves.committed,
+            broker_name=config.broker_name,
+            clock_ms=self._surroundings.clock_ms,
+        )
+        self.sources.groups = GroupSources(
+            groups.settings, groups.online, groups.progress, groups.lag.figures
+        )
         lock = PutLock()
         appender = Appender(
             store,
@@ -335,6 +362,7 @@ class Broker:
             readers_see_unflushed=not sync,
         )
         wrote = self._commit.wrote if pooled else self._flush.wrote if sync else self._reput.wake
+        filter_check = FilterCheck(config.filters)
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
         processors = (
             SendProcessor(
@@ -343,11 +371,32 @@ class Broker:
                 appender,
                 counters,
                 self._delay.parking,
+                PutOnce(
+                    Deduplication(
+                        store,
+                        dispatch=self._reput.catch_up,
+                        clock_ms=self._surroundings.clock_ms,
+                        window_s=lambda: config.dedup.window,
+                    )
+                ),
                 cluster=config.cluster,
                 default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
             ),
-            PullProcessor(store, access, self._offsets, self._hold, config.limits, counters),
-            OffsetProcessor(store, access, self._offsets, self._offset_saves.committed),
+            PullProcessor(
+                store,
+                access,
+                groups.access,
+                groups.commits,
+                groups.resets,
+                groups.progress,
+                self._hold,
+                config.limits,
+                counters,
+                filter_check,
+            ),
+            filter_check,
+            OffsetProcessor(store, access, groups.access, self._offsets, groups.commits),
+            groups,
             QueueProcessor(store, access),
             QueryProcessor(store),
             self._delay.compose(
@@ -367,6 +416,7 @@ class Broker:
                 self._hold,
                 counters,
                 advertise=self._advertised_to,
+                forget=groups.forget_topic,
                 **names,
             ),
             AdminProcessor(
@@ -389,13 +439,14 @@ class Broker:
             # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit
             # has.
             _nothing if sync or pooled else self._reput.put_by,
+            self._reput.settle,
         )
         self._server = Server(
             config,
             dispatcher,
             counters,
             connections_max=self._open_files.connections,
-            on_gone=self._hold.drop_closed,
+            on_gone=groups.client_gone,
         )
 
     def _release_committed(self) -> None:
@@ -433,6 +484,7 @@ class Broker:
             self._measure_loop,
             self._refresh_disk,
             *self._delay.services(),
+            *self._groups.services(),
         )
 
     async def _measure_loop(self) -> None:
@@ -442,7 +494,8 @@ class Broker:
         await refresh_disk_figures(self.sources.disk, self.config, self._store.oldest_store_timestamp)
 
     def _say_ready(self, report: RecoveryReport) -> None:
-        self.health.state = BrokerState.RUNNING if self._store.is_writable else BrokerState.READONLY
+        is_read_only = self._store.read_only_reason is not None
+        self.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
         log.info(
             "broker_ready",
             data_dir=str(self.config.data_dir),
@@ -463,11 +516,13 @@ class Broker:
         )
 
     def _on_store_event(self, event: str, facts: Any) -> None:
-        """Log what the store noticed, in whatever thread; a store that has stopped taking messages shows in health."""
+        """Log what the store noticed, in whatever thread, and let health show it."""
         log.warning(event, **facts)
-        if event == "store_read_only":
-            with suppress(trio.RunFinishedError):
+        with suppress(trio.RunFinishedError):
+            if event == "store_read_only":
                 self._token.run_sync_soon(self._turn_read_only, str(facts["reason"]))
+            else:
+                self._token.run_sync_soon(self._store_health.note, event, facts)
 
     def _turn_read_only(self, reason: str) -> None:
         self.health.state = BrokerState.READONLY
@@ -487,7 +542,7 @@ class Broker:
 
     async def _close(self) -> None:
         """Flush and save everything that was opened; what fails is logged, and the rest is done all the same."""
-        for name in ("_topics", "_offsets"):
+        for name in ("_topics", "_offsets", "_group_settings"):
             table = getattr(self, name, None)
             if table is not None:
                 try:

@@ -1,4 +1,4 @@
-"""What every section of the configuration is made of."""
+"""What every section of the configuration is made of; the sections themselves are in `config.py` and beside it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
-    """One section; unknown keys and wrong types are refused, and nothing in it changes but by a reload."""
+    """A table of options: unknown ones and values of other types are refused, and nothing changes it but a reload."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=False)
 
 
 def option(default: Any, description: str, *, live: bool = False, **limits: Any) -> Any:
-    """Return the field of an option; one that is `live` can change while the broker runs."""
+    """Declare an option; `live` says that a reload changes it while the broker runs."""
     return Field(default, description=description, json_schema_extra={"live": live}, **limits)

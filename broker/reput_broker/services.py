@@ -35,16 +35,25 @@ _INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred M
 
 
 class ReputMessageService:
-    """Dispatch the log into the queues: at once after a put, every millisecond while much is put.
+    """Dispatch the log into the queues: at once where somebody waits for it or asks, else every millisecond.
 
-    A step costs as much as some hundred messages in it, so under load a millisecond's worth is dispatched together.
+    A step costs as much as some hundred messages in it, so what nobody waits for is dispatched a millisecond's worth
+    together. No reader sees less for it: what was acknowledged before a request is dispatched before it is handled.
 
-    (RocketMQ: ReputMessageService.) `after_step` runs after each step that found something; long polling answers there.
+    (RocketMQ: ReputMessageService.)
+
+    Args:
+        store: whose log is dispatched.
+        after_step: runs after each step that found something; long polling answers there.
+        is_awaited: whether anybody waits for messages to arrive.
     """
 
-    def __init__(self, store: MessageStore, after_step: Callable[[], None]) -> None:
+    def __init__(
+        self, store: MessageStore, after_step: Callable[[], None], is_awaited: Callable[[], bool]
+    ) -> None:
         self._store = store
         self._after_step = after_step
+        self._is_awaited = is_awaited
         self._woken = trio.Event()
         self._last_putter: object = None
 
@@ -55,14 +64,23 @@ class ReputMessageService:
     def put_by(self, putter: object) -> None:
         """Dispatch what `putter` has put and been answered for.
 
-        At once if it is alone and put little: waking a task costs more than a small step. What several put at a time,
-        or one in bulk, is left to `run`, which dispatches it together.
+        At once if somebody waits, and it is alone and put little: waking a task costs more than a small step. What
+        several put at a time, or one in bulk, is left to `run`, which dispatches it together.
         """
-        if putter is self._last_putter and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
+        if (
+            putter is self._last_putter
+            and self._is_awaited()
+            and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES
+        ):
             self.catch_up(steps=1)
         else:
             self._last_putter = putter
             self.wake()
+
+    def settle(self) -> None:
+        """Dispatch the little that was acknowledged and is not dispatched: somebody is about to look."""
+        if not self._store.dispatch_idle and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
+            self.catch_up(steps=1)
 
     def catch_up(self, steps: int = _CATCH_UP_STEPS) -> None:
         """Dispatch what has just become readable, at once; what takes longer, or fails, is left to `run`."""
@@ -80,6 +98,8 @@ class ReputMessageService:
         while True:
             if store.dispatch_idle:
                 await self._woken.wait()
+                if not self._is_awaited() and store.dispatch_behind_bytes < _WORTH_A_STEP_BYTES:
+                    await trio.sleep(_REPUT_INTERVAL_S)
             self._woken = trio.Event()
             before = store.dispatched_offset
             try:
@@ -112,6 +132,8 @@ class AllocateService:
         self._wanted = trio.Event()
         self._filled = trio.Event()
         store.when_file_wanted(self._want)
+        if store.file_refusal is not None:  # nothing can be appended to the file that the start found
+            self._want()
 
     def _want(self) -> None:
         self._wanted.set()
@@ -122,7 +144,11 @@ class AllocateService:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Make files until cancelled. What fails is tried again: puts are refused when it comes to that."""
+        """Make files until cancelled. What fails is tried again by itself, and said once until it is over.
+
+        Puts are refused when it comes to that, and taken again when a file has been made.
+        """
+        said = ""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -132,10 +158,13 @@ class AllocateService:
                 while self._store.should_prepare_next_file():
                     await trio.to_thread.run_sync(self._store.prepare_next_file)
             except (ReputError, OSError) as error:
-                log.warning(
-                    "next_file_not_made", detail=str(error), hint="free disk space; it is tried again"
-                )
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("next_file_not_made", detail=said, hint="it is tried again by itself")
                 await trio.sleep(_RETRY_INTERVAL_S)
+                self._want()
+            else:
+                said = ""
 
     async def unlock_full_files(self) -> None:
         """Let go of files that warm-up has locked into memory, some seconds after they are full."""

@@ -24,6 +24,8 @@ from reput_protocol.errors import ReputError
 _WAIT_S = 10.0
 _PULL_MESSAGES = 256
 _RETRY_S = 0.5
+_NO_GROUP = "TOOLS_CONSUMER"
+"""The group of RocketMQ's own tools: it is always there, and nobody looks at its progress."""
 _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
 
 
@@ -47,6 +49,9 @@ _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
     r"%h properties, %% percent; %v{hex}, %v{base64}, %v{json}; \n, \t.",
 )
 @click.option("--tag", default="*", help="Only these tags, as 'a || b'.")
+@click.option(
+    "--sql", help="Only messages whose properties make this SQL92 expression true, as \"a > 5 AND b = 'x'\"."
+)
 @shared_options
 def command(
     settings: Settings,
@@ -57,6 +62,7 @@ def command(
     to_end: bool,
     text: str | None,
     tag: str,
+    sql: str | None,
 ) -> int:
     """Print the messages of TOPIC and wait for more.
 
@@ -64,6 +70,10 @@ def command(
     end to reach, a broker that goes away is waited for. Damaged messages are named on stderr and passed over; the exit
     code is then 7.
     """
+    if sql is not None and tag != "*":
+        raise click.UsageError(
+            "--tag and --sql exclude each other; in an expression the tag is the property TAGS"
+        )
     render = _renderer(settings, text)
     start, end = span
     with blocking.Admin(settings.server, timeout_s=settings.timeout_s) as admin:
@@ -71,7 +81,7 @@ def command(
         end = Position(word="latest") if to_end and end is None else end
         starts = {q: start.resolve(admin, topic, q) for q in range(queues)}
         ends = {q: end.resolve(admin, topic, q) if end else None for q in range(queues)}
-    follower = _Follower(settings, topic, group, tag, render, count, patient=end is None)
+    follower = _Follower(settings, topic, group, tag, sql, render, count, patient=end is None)
     spans = {q: (starts[q], ends[q]) for q in range(queues)}
     if anyio.run(follower.run_until_interrupted, spans):
         raise KeyboardInterrupt
@@ -101,6 +111,7 @@ class _Follower:
     topic: str
     group: str | None
     tags: str
+    sql: str | None
     render: Callable[[ReceivedMessage], str]
     remaining: int | None
     patient: bool
@@ -130,7 +141,7 @@ class _Follower:
         send, receive = anyio.create_memory_object_stream[_Batch](1)
         async with (
             PullConsumer(
-                self.settings.server, group=self.group or "reput-cli", timeout_s=self.settings.timeout_s
+                self.settings.server, group=self.group or _NO_GROUP, timeout_s=self.settings.timeout_s
             ) as consumer,
             anyio.create_task_group() as readers,
         ):
@@ -165,6 +176,7 @@ class _Follower:
                         queue_id=queue_id,
                         offset=offset,
                         tags=self.tags,
+                        sql=self.sql,
                         max_messages=_PULL_MESSAGES,
                         wait_s=_WAIT_S if end is None else 0.0,
                         read_ahead=True,

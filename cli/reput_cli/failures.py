@@ -52,7 +52,9 @@ def report_failure(error: BaseException) -> int:
     failure = worded(error)
     print(f"error: {failure.what}", file=sys.stderr)
     if failure.reason:
-        print(f"  reason: {failure.reason}", file=sys.stderr)
+        lines = [line.removeprefix("  ") for line in failure.reason.splitlines()]
+        # Lines belong below each other: the place in an expression, and what points at it.
+        print("  reason: " + "\n          ".join(lines), file=sys.stderr)
     if failure.remedy:
         print(f"  try:    {failure.remedy}", file=sys.stderr)
     if "-vv" in sys.argv:
@@ -107,11 +109,16 @@ def worded(error: BaseException) -> CommandFailed:
             ExitCode.NOT_FOUND,
             lambda: "reput topic list, or reput topic create NAME",
         ),
-        (protocol_errors.GroupNotFound, ExitCode.NOT_FOUND, lambda: None),
+        (
+            protocol_errors.GroupNotFound,
+            ExitCode.NOT_FOUND,
+            lambda: "reput group list, or reput group create NAME",
+        ),
         (protocol_errors.NotFound, ExitCode.NOT_FOUND, lambda: None),
         (protocol_errors.PermissionDenied, ExitCode.NOT_AUTHORISED, lambda: None),
         (protocol_errors.InvalidMessage, ExitCode.USAGE, lambda: None),
         (protocol_errors.FilterSyntaxError, ExitCode.USAGE, lambda: None),
+        (protocol_errors.FilterRefused, ExitCode.USAGE, lambda: None),
     ]
     for kind, code, remedy in table:
         if isinstance(error, kind):

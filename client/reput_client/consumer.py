@@ -18,8 +18,8 @@ from reput_client.received import ReceivedMessage
 from reput_client.routing import Route
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
+from reput_client.wanted import Wanted
 from reput_protocol.errors import ReputError
-from reput_protocol.filters import TagFilter
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_client_group, check_topic
 
@@ -49,6 +49,7 @@ class Consumer:
         address: `host:port` of a broker, several with commas, or a list of them.
         group: the consumer group whose progress is kept.
         tags: `*`, or tags joined by `||`.
+        sql: instead of tags, a SQL92 expression over the properties of messages: `amount > 5 AND TAGS = 'paid'`.
         start: where a queue begins of which the group has no offset yet: `earliest`, `latest`, a datetime
             (messages stored from then on) or a queue offset.
         prefetch_messages, prefetch_bytes: how much may be held ahead of the application, over all queues (a single
@@ -67,6 +68,7 @@ class Consumer:
         group: str,
         topic: str,
         tags: str = "*",
+        sql: str | None = None,
         start: str | datetime | int = "earliest",
         prefetch_messages: int = 2048,
         prefetch_bytes: int = 16 * 1024 * 1024,
@@ -92,7 +94,7 @@ class Consumer:
         self._offsets = OffsetRequests(self._session)
         self._store = offset_store if offset_store is not None else RemoteOffsetStore(_OwnOffsets(self))
         self._fetcher = Fetcher(
-            self._session, self.group, TagFilter.parse(tags), prefetch_messages, prefetch_bytes
+            self._session, self.group, Wanted.of(tags, sql), prefetch_messages, prefetch_bytes
         )
         self._commit_interval_s = commit_interval_s
         self._next_commit_at = -math.inf

@@ -16,9 +16,9 @@ from reput_client.pull_result import PullResult, PullStatus
 from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX, pull_ext, pull_result
 from reput_client.received import ReceivedMessage
 from reput_client.session import Session
+from reput_client.wanted import Wanted
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError
-from reput_protocol.filters import TagFilter
 from reput_protocol.message import MessageQueue
 
 _POLL_S: Final = 15.0
@@ -59,11 +59,11 @@ class Fetcher:
     """
 
     def __init__(
-        self, session: Session, group: str, tag_filter: TagFilter, prefetch_messages: int, prefetch_bytes: int
+        self, session: Session, group: str, wanted: Wanted, prefetch_messages: int, prefetch_bytes: int
     ) -> None:
         self._session = session
         self._group = group
-        self._filter = tag_filter
+        self._wanted = wanted
         self._prefetch_messages = prefetch_messages
         self._prefetch_bytes = prefetch_bytes
         self.queues: dict[MessageQueue, FetchedQueue] = {}
@@ -166,7 +166,7 @@ class Fetcher:
             queue.topic,
             queue.queue_id,
             fetched.next_offset,
-            self._filter,
+            self._wanted,
             max_messages=max(1, min(PULL_MESSAGES_MAX, self._prefetch_messages // share)),
             max_bytes=max(_PULL_BYTES_MIN, min(PULL_BYTES_MAX, self._prefetch_bytes // share)),
             wait_s=_POLL_S,
@@ -202,7 +202,7 @@ class Fetcher:
                 log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, call.error)
             return
         try:
-            result = pull_result(queue, fetched.next_offset, call, self._filter)
+            result = pull_result(queue, fetched.next_offset, call, self._wanted)
         except BrokerError as error:
             if not error.retryable:
                 raise

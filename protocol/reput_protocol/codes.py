@@ -125,6 +125,8 @@ class RequestCode(IntEnum):
     PUT_MESSAGE = 700_001
     LIST_DELAYED_MESSAGES = 700_010
     CANCEL_DELAYED_MESSAGE = 700_011
+    LIST_GROUPS = 700_020
+    DESCRIBE_GROUP = 700_021
 
 
 class ResponseCode(IntEnum):
@@ -203,6 +205,17 @@ class AckLevel(StrEnum):
     PAGE_CACHE = "page_cache"
     FLUSHED = "flushed"
     REPLICATED = "replicated"
+
+
+class Dedup(StrEnum):
+    """What the broker does about a put that may come twice, known by the unique ids of its messages.
+
+    `MARK`: sent for the first time, with ids made for it; it may be sent again. `CHECK`: it may be stored already, then
+    it is answered as it was the first time.
+    """
+
+    MARK = "mark"
+    CHECK = "check"
 
 
 class BoundaryType(StrEnum):

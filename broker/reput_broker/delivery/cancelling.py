@@ -22,7 +22,7 @@ from reput_broker.delivery.schedule import Schedule
 from reput_broker.delivery.timer_wheel import slot_of
 from reput_broker.delivery.waiting_messages import WaitingMessages, WalkCursor, until
 from reput_broker.request import Refusal
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
@@ -175,6 +175,8 @@ class Cancelling:
                 cancelled = await self._puts.in_turn(size, lambda: self._cancel_now(parked, slot_ms, record))
             except DiskFull as error:
                 raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
+            except (FileNotMade, StoreClosed) as error:
+                raise Refusal(ErrorCode.BUSY, str(error)) from error
             if cancelled is not None:
                 return cancelled
             await until(lambda: not self._schedule.timers.due.is_loading)

@@ -24,7 +24,7 @@ from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.parked import Parked, delivered_copy, parked_of, rolled_copy
 from reput_broker.delivery.record_reader import RecordReader
 from reput_broker.delivery.timers import Timers
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
@@ -183,7 +183,7 @@ class Deliverer:
         size = sum(copy.due.size + _SPARE_BYTES for copy in copies)
         try:
             await self._puts.in_turn(size, lambda: self._put_now(copies))
-        except DiskFull as error:
+        except (DiskFull, FileNotMade) as error:
             raise Stuck(str(error)) from error
 
     def _put_now(self, copies: list[Copy]) -> None:

@@ -8,8 +8,8 @@ survive or not, page by page, in any order.
 
 Ownership. One thread owns the store and calls everything, with these exceptions: `commit_log`, `flush_commit_log`,
 `flush_consume_queues`, `write_checkpoint`, `prepare_next_file`, `make_log_file`, `unlock_full_files` and the steps of
-the cleaners may run in worker threads, each in one at a time; `read_extents` with `cold=True`, and reading and
-releasing held extents, in any number of them.
+the cleaners may run in worker threads, each in one at a time; `read_extents` with `cold=True`, reading and releasing
+held extents, and running and releasing filtered gets, in any number of them.
 
 Each subject has a class in a file of its own. `MessageStore` makes these parts for one directory, opens and closes it,
 and shows their methods as its own.
@@ -29,7 +29,13 @@ from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
-from reput_broker.store.errors import StoreError
+from reput_broker.store.errors import (
+    NOT_PERMITTED,
+    DiskFull,
+    FileNotMade,
+    StoreError,
+    StoreNotWritable,
+)
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import StoreParts
 from reput_broker.store.log_replay import LogReplay
@@ -83,7 +89,7 @@ class MessageStore:
         root = options.data_dir
         self._abort = AbortMarker(root / "abort")
         directories = (*options.log_dirs, *options.read_only_commit_log_dirs)
-        self._lock = DirectoryLock(root / "lock", self._abort, dict.fromkeys(directories))
+        self._lock = DirectoryLock(root / "lock", self._abort, directories, options.writable_log_dirs)
         self._checkpoint = StoreCheckpoint(root / "checkpoint")
         self._log = CommitLog(options, clock_ms)
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
@@ -158,6 +164,8 @@ class MessageStore:
         self.unlock_full_files = writer.unlock_full_files
         # Getting (message_reader.py, queue_offsets.py, store_index.py)
         self.get_message = reader.get_message
+        self.get_filtered = reader.get_filtered
+        self.count_get = reader.count
         self.read_extents = reader.read_extents
         self.hold_extents = reader.hold_extents
         self.message_at = reader.message_at
@@ -171,6 +179,7 @@ class MessageStore:
         self.queue_units = offsets.queue_units
         self.is_in_memory = offsets.is_in_memory
         self.query_message = index.query_message
+        self.find_by_unique_key = index.find_by_unique_key
         # Steps that services drive (reput_steps.py, store_index.py, store_flush.py)
         self.reput_step = reput.reput_step
         self.index_step = index.index_step
@@ -191,22 +200,38 @@ class MessageStore:
         """Lock the directory, recover what is there and accept messages. Blocks for as long as recovery takes.
 
         Raises:
-            StoreLocked: another broker, in this process or another, has the directory.
+            StoreLocked: another broker, in this process or another, has the directory, or one of its log.
             ForeignFile: something in it is not ours to understand and would be damaged.
             StoreDamaged: records that had been flushed do not pass their checks.
+            StoreNotWritable: the system does not let the directory be written.
             DiskFull, FlushFailed: recovery could not be brought to its end; the next start does it again.
 
-        After the first three nothing in the directory has been changed; after any, the lock is free again.
+        After the first three the directory is as it was found: nothing was changed or made. After any the lock is free.
         """
         assert not self._flags.is_open
         started = time.perf_counter()
         self._make_parts()
-        self._lock.acquire()
+        try:
+            report = self._open_parts()
+        except OSError as error:
+            if error.errno not in NOT_PERMITTED:
+                raise
+            raise StoreNotWritable(error.filename or self.options.data_dir, error.errno) from error
+        self._reput.begin(report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries())
+        self._reader.warm_from = report.checked_from
+        self._flags.note_open()
+        self._writer.look_at_file()
+        self._key_index.complete(report.end_offset)
+        return report._replace(duration_s=time.perf_counter() - started)
+
+    def _open_parts(self) -> RecoveryReport:
+        self._lock.reserve()
         try:
             self._log.open_pool()
-            report = open_parts(
+            return open_parts(
                 StoreParts(
                     self.options,
+                    self._lock,
                     self._log,
                     self._queues,
                     self._checkpoint,
@@ -218,11 +243,6 @@ class MessageStore:
         except BaseException:
             self._release()
             raise
-        self._reput.begin(report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries())
-        self._reader.warm_from = report.checked_from
-        self._flags.note_open()
-        self._key_index.complete(report.end_offset)
-        return report._replace(duration_s=time.perf_counter() - started)
 
     def close(self) -> bool:
         """Flush, dispatch and sync everything and release the directory. Blocks. Safe to call twice.
@@ -289,6 +309,11 @@ class MessageStore:
         Clears by itself.
         """
         return self._flags.disk_full_reason
+
+    @property
+    def file_refusal(self) -> DiskFull | FileNotMade | None:
+        """Why no file of the log could be made when that was last tried; None if one could, or while one lies ready."""
+        return self._log.file_refusal
 
     @property
     def min_physical_offset(self) -> int:
