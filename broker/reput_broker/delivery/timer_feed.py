@@ -203,11 +203,5 @@ def _due_ms(data: bytes | None, slot_ms: int) -> int:
     if data is None:
         return slot_ms + PRECISION_MS
     text = RecordView(data, 0).properties
-    out = number_of(_text(find_property(text, b"TIMER_OUT_MS")))
-    return timer_due_ms(
-        slot_ms if out is None else slot_of(out), _text(find_property(text, b"TIMER_DELIVER_MS"))
-    )
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("ascii", "replace")
+    out = number_of(find_property(text, b"TIMER_OUT_MS"))
+    return timer_due_ms(slot_ms if out is None else slot_of(out), find_property(text, b"TIMER_DELIVER_MS"))

@@ -124,7 +124,7 @@ class Timers:
             The log offset behind which copies of what is not done with may lie; None if none can.
 
         Raises:
-            ForeignFile, StoreDamaged: a file is not what it must be.
+            ForeignFile: a file is not what it must be.
             DiskFull, FlushFailed: what is left of an earlier run could not be removed.
         """
         self._replay_until_offset = end_offset
