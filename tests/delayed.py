@@ -6,16 +6,17 @@ those of the injected clock: what is due at a millisecond is delivered in it.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import trio
 
+from faults.workload import abandon
 from reput_broker.compose_delay import DelayParts
 from reput_broker.config import BrokerConfig
 from reput_broker.delivery.cancelling import Cancelling
@@ -28,7 +29,7 @@ from reput_protocol.bodies import TopicConfig
 from reput_protocol.properties import encode_properties
 from reput_protocol.record import Record
 from reput_protocol.record_view import record_views
-from stores import T0, dispatch_all, killed, read_queue, small_options
+from stores import T0, dispatch_all, read_queue, small_options
 from tasks import running
 
 TOPIC = "orders"
@@ -58,15 +59,31 @@ class DelayBench:
     Args:
         options: of the store.
         offset_ms: how far the wall clock is ahead of trio's, from T0 on.
+        wheel_slots: seconds in one turn of the wheel.
+        file_reserved_time: how long files of the log are kept; messages further ahead than half of
+            that are parked anew.
+        delay: options of that section.
     """
 
-    def __init__(self, options: StoreOptions, *, offset_ms: int = 0, **delay: object) -> None:
+    def __init__(
+        self,
+        options: StoreOptions,
+        *,
+        offset_ms: int = 0,
+        wheel_slots: int = WHEEL_SLOTS,
+        file_reserved_time: str = "72h",
+        **delay: object,
+    ) -> None:
         self.options = options
         self.offset_ms = offset_ms
+        self.changes = {"wheel_slots": wheel_slots, "file_reserved_time": file_reserved_time, **delay}
         self.config = BrokerConfig(
-            data_dir=options.data_dir, port=0, delay={"timer_log_file_size": f"{TIMER_LOG_BYTES}B", **delay}
+            data_dir=options.data_dir,
+            port=0,
+            store={"file_reserved_time": file_reserved_time},
+            delay={"timer_log_file_size": f"{TIMER_LOG_BYTES}B", **delay},
         )
-        self.parts = DelayParts(self.config, self.clock_ms, wheel_slots=WHEEL_SLOTS)
+        self.parts = DelayParts(self.config, self.clock_ms, wheel_slots=wheel_slots)
         self.store = MessageStore(options, clock_ms=self.clock_ms, dispatchers=[self.parts.arrivals])
         self.store.open()
         self.topics = TopicConfigManager(options.data_dir / "config" / "topics.json", clock_ms=self.clock_ms)
@@ -150,16 +167,24 @@ class DelayBench:
 
     async def cancel(self, key: str, topic: str = TOPIC) -> list[str]:
         """Cancel by key; what it came to."""
+        return [*(await self.cancelled(key, topic)).values()]
+
+    async def cancelled(self, key: str, topic: str = TOPIC) -> dict[bytes, str]:
+        """Cancel by key; what it came to for each message, by its body."""
         cancelling: Cancelling = self.processor._cancelling
-        return [str(result.outcome) for result in await cancelling.cancel(topic, key)]
+        results = await cancelling.cancel(topic, key)
+        return {bytes(result.parked.record.body): str(result.outcome) for result in results}
 
     async def listed(self, count: int = 7) -> list[bytes]:
         """The bodies of all messages that wait, as pages of `count` give them."""
         from reput_broker.delivery.waiting_messages import WalkCursor
 
         bodies, cursor = [], WalkCursor()
+        await self.processor._waiting.settle()
         while (some := await self.processor._waiting.next(cursor, count)) is not None:
-            bodies += [parked.record.body for parked in some]
+            for parked in some:
+                if not parked.rolled or parked.record.body not in bodies:  # it may be parked anew meanwhile
+                    bodies.append(parked.record.body)
             cursor = WalkCursor.parse(str(cursor))
         return bodies
 
@@ -168,25 +193,28 @@ class DelayBench:
         self.parts.close()
         assert self.store.close()
 
-    def kill(self, image: Path) -> DelayBench:
-        """Go on in a copy of the directory as `kill -9` leaves it; this run is over."""
-        options = killed(self.store, image)
+    def kill(self) -> DelayBench:
+        """Go on in the directory as `kill -9` leaves it; this run is over."""
         self.abandon()
-        return self.go_on(options)
+        return self.go_on()
 
-    def go_on(self, options: StoreOptions) -> DelayBench:
-        """A run on another directory with the same clock."""
-        return DelayBench(options, offset_ms=self.offset_ms)
+    def go_on(self) -> DelayBench:
+        """The next run on the directory, with the same clock."""
+        return DelayBench(self.options, offset_ms=self.offset_ms, **self.changes)
 
     def abandon(self) -> None:
-        """Let go of the directory without a word."""
-        self.schedule.timers.close()
-        self.store.close()
+        """Let go of the directory without a word, as a killed process does."""
+        log = self.schedule.timers.log
+        prepared = [log._prepared] if log._prepared is not None else []
+        for fd in (*log._retired, *(file.fd for file in (*log._files, *prepared))):
+            os.close(fd)
+        self.schedule.timers.wheel.close()
+        abandon(self.store)
 
     def restart(self) -> DelayBench:
         """Stop in order and go on."""
         self.stop()
-        return self.go_on(replace(self.options))
+        return self.go_on()
 
 
 def log_bodies(store: MessageStore, topic: str) -> list[bytes]:

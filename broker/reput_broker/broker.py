@@ -330,6 +330,7 @@ class Broker:
             counters,
             self.sources.disk,
             on_disk=self._note_disk,
+            waiting_from=self._delay.waiting_from,
         )
         self._topic_saver = TableSaver(self._topics)
         self._offset_saver = TableSaver(self._offsets)

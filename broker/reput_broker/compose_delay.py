@@ -129,6 +129,10 @@ class DelayParts:
         if schedule is not None:
             schedule.finish()
 
+    def waiting_from(self) -> int:
+        """Return a log offset before which no message waits. Blocks; in whatever thread."""
+        return 0 if self._schedule is None else self._schedule.waiting_from()
+
     def due_s(self) -> float:
         """Return how late the most overdue message is, in seconds; 0 if none is."""
         if self._schedule is None or not hasattr(self, "_deliverer"):

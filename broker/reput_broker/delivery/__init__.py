@@ -1,1 +1,1 @@
-"""What makes a log a message broker: messages for later, and what else is put or passed on by the broker itself."""
+"""What makes a log a message broker: who is handed which messages and when, and what the broker puts itself."""

@@ -20,9 +20,9 @@ from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.parked import DeleteId, Parked, cancelling_record, parked_of
 from reput_broker.delivery.schedule import Schedule
 from reput_broker.delivery.timer_wheel import slot_of
-from reput_broker.delivery.waiting_messages import WaitingMessages, WalkCursor
+from reput_broker.delivery.waiting_messages import WaitingMessages, WalkCursor, until
 from reput_broker.request import Refusal
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
@@ -34,8 +34,6 @@ from reput_protocol.record_view import RecordView
 
 _FOUND_MAX = 64
 _WALKED_AT_ONCE = 256
-_SETTLE_S = 5.0
-_LOOK_S = 0.002
 _RECORD_BYTES = 512
 """More than a record has beside its properties."""
 
@@ -59,7 +57,7 @@ class _Found:
     cancelled: set[int]
     """Log offsets of parked records that a record of ours cancels."""
     deleted: set[tuple[DeleteId, int]]
-    """What delete messages cancel, and in which slot of the wheel."""
+    """What RocketMQ's delete messages cancel, and in which slot of the wheel."""
 
     def cancels(self, parked: Parked) -> bool:
         """Whether a message was cancelled before."""
@@ -106,31 +104,40 @@ class Cancelling:
             Refusal: the store takes nothing now (nothing was cancelled that is not returned by asking again), or what
                 has just been put is not ready to be looked at yet.
         """
-        await self._settle()
-        found = await self._find(topic, key)
-        results: list[Cancelled] = []
-        for parked in found.waiting:
-            if found.cancels(parked):
-                outcome = CancelOutcome.ALREADY_CANCELLED
-                results.append(Cancelled(parked, outcome, self._store.max_physical_offset))
-            else:
-                results.append(await self._cancel(parked))
-        return results
+        results: dict[int, Cancelled] = {}
+        moved: set[int] = set()
+        while True:
+            self._puts.wrote()
+            await self._waiting.settle()
+            found = await self._find(topic, key)
+            has_moved = False
+            for parked in found.waiting:
+                place = parked.physical_offset
+                if place in results:
+                    continue
+                if found.cancels(parked):
+                    outcome = CancelOutcome.ALREADY_CANCELLED
+                    results[place] = Cancelled(parked, outcome, self._store.max_physical_offset)
+                    continue
+                cancelled = await self._cancel(parked)
+                if (
+                    cancelled.outcome is CancelOutcome.DELIVERED
+                    and self._is_far(parked)
+                    and place not in moved
+                ):
+                    moved.add(place)  # unless it has been parked anew meanwhile
+                    has_moved = True
+                    continue
+                results[place] = cancelled
+            if not has_moved:
+                return [*results.values()]
+
+    def _is_far(self, parked: Parked) -> bool:
+        return not parked.level and self._schedule.timers.is_far(
+            parked.out_ms, parked.record.store_timestamp_ms
+        )
 
     # -- finding -------------------------------------------------------------------------------------------
-
-    async def _settle(self) -> None:
-        """Wait until everything that has been put can be found."""
-        end = self._store.max_physical_offset
-        self._puts.wrote()
-        await self._until(lambda: self._store.dispatched_offset >= end)
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        with trio.move_on_after(_SETTLE_S):
-            while not condition():  # noqa: ASYNC110 - a rare request
-                await trio.sleep(_LOOK_S)
-            return
-        raise Refusal(ErrorCode.BUSY, "the broker is behind with what was put; ask again")
 
     async def _find(self, topic: str, key: str) -> _Found:
         """Find records by the index; where it is off, or being made again, by looking at everything that waits."""
@@ -157,37 +164,43 @@ class Cancelling:
     # -- deciding ------------------------------------------------------------------------------------------
 
     async def _cancel(self, parked: Parked) -> Cancelled:
-        record = cancelling_record(parked, self._clock_ms())
+        slot_ms: int | None = slot_of(parked.out_ms)
+        if self._is_far(parked):
+            slot_with = self._schedule.timers.slot_with
+            slot_ms = await trio.to_thread.run_sync(slot_with, parked.physical_offset, limiter=self._limiter)
+        record = cancelling_record(parked, slot_ms or slot_of(parked.out_ms), self._clock_ms())
         size = len(record.properties) + _RECORD_BYTES
         while True:
             try:
-                cancelled = await self._puts.in_turn(size, lambda: self._cancel_now(parked, record))
+                cancelled = await self._puts.in_turn(size, lambda: self._cancel_now(parked, slot_ms, record))
             except DiskFull as error:
                 raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
+            except (FileNotMade, StoreClosed) as error:
+                raise Refusal(ErrorCode.BUSY, str(error)) from error
             if cancelled is not None:
                 return cancelled
-            await self._until(lambda: not self._schedule.timers.due.is_loading)
+            await until(lambda: not self._schedule.timers.due.is_loading)
 
-    def _cancel_now(self, parked: Parked, record: Record) -> Cancelled | None:
+    def _cancel_now(self, parked: Parked, slot_ms: int | None, record: Record) -> Cancelled | None:
         """Decide, and put the record; None if that cannot be told until slots that are near have been loaded."""
         if parked.physical_offset in self._schedule.cancelled:
             return Cancelled(parked, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
-        if self._is_waiting(parked):
+        if self._is_waiting(parked, slot_ms):
             return Cancelled(parked, CancelOutcome.CANCELLED, self._put(parked, record).end_offset)
         if not parked.level and self._schedule.timers.due.is_loading:
             return None
         return Cancelled(parked, CancelOutcome.DELIVERED)
 
-    def _is_waiting(self, parked: Parked) -> bool:
+    def _is_waiting(self, parked: Parked, slot_ms: int | None) -> bool:
         queue_offset, timers = parked.record.queue_offset, self._schedule.timers
         if parked.level:
             level = self._schedule.levels.of(parked.level)
             return queue_offset >= level.next_offset and queue_offset not in level.done_ahead
         if parked.physical_offset in self._schedule.consumed:
             return False
-        if queue_offset >= timers.queue_offset or timers.due.is_waiting(parked.physical_offset):
+        if timers.due.is_waiting(parked.physical_offset):
             return True
-        return slot_of(parked.out_ms) >= timers.begun_until
+        return slot_ms is not None and slot_ms >= timers.begun_until
 
     def _put(self, parked: Parked, record: Record) -> PutResult:
         """Put the record that cancels a message, and let it wait no more."""
@@ -200,9 +213,9 @@ class Cancelling:
         schedule.cancelled.add(parked.physical_offset)
         if parked.level:
             self._cancellations.add(result.queue_offset, parked.level, queue_offset)
-            was_counted = self._counts.has_passed(parked.level, queue_offset)
+            was_counted = int(self._counts.has_passed(parked.level, queue_offset))
         else:
-            was_counted = queue_offset < schedule.timers.queue_offset
+            was_counted = 1
             schedule.timers.due.done(parked.physical_offset)
         schedule.stats.cancelled[parked.topic] += 1
         schedule.stats.waiting[parked.topic] -= was_counted
@@ -224,8 +237,15 @@ def _found(found: list[Parked], records: Iterable[bytes]) -> _Found:
         origin = origin_of(record)
         if origin is not None and record.topic == DELAY_CANCEL_TOPIC:
             cancelled.add(origin)
+    deleted: set[tuple[DeleteId, int]] = set()
+    for parked in found:
+        origin = origin_of(parked.record)
+        if parked.cancels is None:
+            continue
+        if origin is not None and not parked.rolled:
+            cancelled.add(origin)
+        else:
+            deleted.add((parked.cancels, parked.out_ms))
     return _Found(
-        [parked for parked in messages if parked.physical_offset not in made_of],
-        cancelled,
-        {(parked.cancels, parked.out_ms) for parked in found if parked.cancels is not None},
+        [parked for parked in messages if parked.physical_offset not in made_of], cancelled, deleted
     )

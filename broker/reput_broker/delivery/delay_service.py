@@ -184,6 +184,7 @@ class DelayService:
         while True:
             await trio.sleep(self._flush_interval_s())
             self._feed.finish_slots(self._clock_ms())
+            self._schedule.note_queues()
             progress = self._schedule.progress()
             if progress is None:
                 continue

@@ -24,22 +24,18 @@ from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.parked import Parked, delivered_copy, parked_of, rolled_copy
 from reput_broker.delivery.record_reader import RecordReader
 from reput_broker.delivery.timers import Timers
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import TIMER_TOPIC, TRANS_HALF_TOPIC
-from reput_protocol.record import Record
 
 log = structlog.get_logger(__name__)
 
 _TAKEN_MAX = 64
 _TAKEN_OF_LEVELS_MIN = 16
 _PUT_BYTES_MAX = 1 << 20
-_SPARE_BYTES = 32
-"""A copy may be so much larger than its parked record, if the store writes whole-record checksums."""
 
 
 class Copy(NamedTuple):
@@ -47,7 +43,9 @@ class Copy(NamedTuple):
 
     due: Due
     parked: Parked
-    record: Record
+    topic: str
+    queue_id: int
+    data: bytes
 
 
 class Stuck(Exception):
@@ -93,7 +91,8 @@ class Deliverer:
         self._stats = stats
         self._clock_ms = clock_ms
         self._was_counted = was_counted
-        self._store_host = store.options.host
+        self._store_host = store.options.host.packed()
+        self._with_crc = store.options.record_crc
         self._put_bytes_max = min(_PUT_BYTES_MAX, store.options.commit_log_file_size // 4)
 
     async def step(self, *, with_timers: bool = True) -> int:
@@ -129,15 +128,15 @@ class Deliverer:
         for due, data in zip(dues, found, strict=True):
             copy = self._copy_of(due, data, now_ms)
             if copy is not None:
-                queues.setdefault((copy.record.topic, copy.record.queue_id), []).append(copy)
+                queues.setdefault((copy.topic, copy.queue_id), []).append(copy)
         lists: list[list[Copy]] = []
         for copies in queues.values():
             size = self._put_bytes_max
             for copy in copies:
-                size += copy.due.size + _SPARE_BYTES
+                size += len(copy.data)
                 if size > self._put_bytes_max:
                     lists.append([])
-                    size = copy.due.size + _SPARE_BYTES
+                    size = len(copy.data)
                 lists[-1].append(copy)
         return lists
 
@@ -149,10 +148,13 @@ class Deliverer:
         if parked is None:
             self._drop(due, None, "unreadable")
             return None
-        if due.rolls and parked.due_ms > now_ms:
-            return Copy(due, parked, rolled_copy(parked, self._store_host))
-        if not due.level and (parked.cancels is not None or self._is_deleted(due, parked)):
+        if not due.level and self._is_deleted(due, parked):
             self._done(due, None)
+            return None
+        if due.rolls and parked.due_ms > now_ms:
+            return self._rolled(due, parked)
+        if not due.level and parked.cancels is not None:
+            self._done(due, None)  # it has come to its own slot, too late to be heeded there
             return None
         config = self._topics.get(parked.topic)
         if config is None or parked.topic == TRANS_HALF_TOPIC:
@@ -161,7 +163,20 @@ class Deliverer:
         queue_id = parked.queue_id
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             queue_id %= max(1, config.read_queue_nums)
-        return Copy(due, parked, delivered_copy(parked, queue_id, self._store_host))
+        try:
+            data = delivered_copy(parked, queue_id, self._store_host, with_crc=self._with_crc)
+        except InvalidMessage:
+            self._drop(due, parked, "refused")
+            return None
+        return Copy(due, parked, parked.topic, queue_id, data)
+
+    def _rolled(self, due: Due, parked: Parked) -> Copy | None:
+        try:
+            data = rolled_copy(parked, self._store_host, with_crc=self._with_crc)
+        except InvalidMessage:  # its properties take all the room that there is
+            self._drop(due, parked, "refused")
+            return None
+        return Copy(due, parked, TIMER_TOPIC, 0, data)
 
     def _is_deleted(self, due: Due, parked: Parked) -> bool:
         """Whether a delete message in the same slot names this one."""
@@ -177,25 +192,23 @@ class Deliverer:
     # -- putting -------------------------------------------------------------------------------------------
 
     async def _put(self, copies: list[Copy]) -> None:
-        size = sum(copy.due.size + _SPARE_BYTES for copy in copies)
+        size = sum([len(copy.data) for copy in copies])
         try:
             await self._puts.in_turn(size, lambda: self._put_now(copies))
-        except DiskFull as error:
+        except (DiskFull, FileNotMade) as error:
             raise Stuck(str(error)) from error
 
     def _put_now(self, copies: list[Copy]) -> None:
-        """Put what has not been cancelled meanwhile, together or, if the store does not take that, one by one."""
+        """Put what has not been cancelled meanwhile, together."""
         copies = [copy for copy in copies if self._is_open(copy.due)]
         if not copies:
             return
         before = self._store.max_physical_offset
-        result = self._put_records([copy.record for copy in copies])
-        if result is None and len(copies) > 1:
+        first = copies[0]
+        result = self._store.put_encoded(first.topic, first.queue_id, [copy.data for copy in copies])
+        if result.status is PutStatus.MESSAGE_ILLEGAL:  # one that no file of the log has room for any more
             for copy in copies:
-                self._put_now([copy])
-            return
-        if result is None:
-            self._drop(copies[0].due, copies[0].parked, "refused")
+                self._drop(copy.due, copy.parked, "refused")
             return
         if result.status is not PutStatus.PUT_OK:
             raise Stuck(str(result.status))
@@ -203,20 +216,11 @@ class Deliverer:
         for copy in copies:
             self._delivered(copy, before, result.store_timestamp_ms)
 
-    def _put_records(self, records: list[Record]) -> PutResult | None:
-        """Put records of one queue; None if the store does not take them as they are."""
-        try:
-            result = self._store.put_records(records)
-        except InvalidMessage:
-            return None
-        refused = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-        return None if result.status in refused else result
-
     # -- what became of it ---------------------------------------------------------------------------------
 
     def _delivered(self, copy: Copy, before: int, stored_ms: int) -> None:
         stats = self._stats
-        if copy.record.topic == TIMER_TOPIC:
+        if copy.topic == TIMER_TOPIC:
             stats.rolled += 1
         else:
             stats.delivered[copy.parked.topic] += 1

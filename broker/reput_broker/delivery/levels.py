@@ -48,14 +48,15 @@ class Level:
         self.ahead_from: int | None = None
         """The copies of those lie in the log from here on."""
         self.head: tuple[int, int] | None = None
-        """The first message's queue offset and when it is due, once that has been looked up."""
+        """The first message's queue offset and the deliver time that its entry holds, once that has been looked up."""
         self._held_back: tuple[int, int] | None = None
+        """Up to which queue offset messages wait no longer than until when, because the clock was set back."""
 
     def due_ms(self, queue_offset: int, deliver_ms: int, now_ms: int) -> int:
         """Return when a message is due, with the clock as it is."""
         if deliver_ms <= now_ms + self.delay_ms:
             return deliver_ms
-        if self._held_back is None or self._held_back[0] != queue_offset:
+        if self._held_back is None or self._held_back[0] < queue_offset:
             self._held_back = (queue_offset, now_ms + self.delay_ms)
         return self._held_back[1]
 
@@ -140,9 +141,8 @@ class Levels:
                 self._skip_lost(level)
                 units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next_offset, 1)
                 if len(units):
-                    deliver_ms = self._deliver_ms(*units[0].tolist())
-                    level.head = (level.next_offset, level.due_ms(level.next_offset, deliver_ms, now_ms))
-        return None if level.head is None else level.head[1]
+                    level.head = (level.next_offset, self._deliver_ms(*units[0].tolist()))
+        return None if level.head is None else level.due_ms(*level.head, now_ms)
 
     def take(self, now_ms: int, count: int) -> list[Due]:
         """Return up to `count` messages whose time has come; of each level in order, and beginning with another level.
@@ -171,8 +171,8 @@ class Levels:
                 due_ms = level.due_ms(offset, self._deliver_ms(physical_offset, size, code), now_ms)
                 if due_ms > now_ms or len(taken) >= count:
                     return taken
-                if offset in level.done_ahead:
-                    pass
+                if offset < level.next_offset or offset in level.done_ahead:
+                    pass  # one that was cancelled before it has let the level move on over it
                 elif physical_offset in self._cancelled:
                     self._cancelled.discard(physical_offset)
                     level.done(offset, None)

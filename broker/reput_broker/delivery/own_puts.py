@@ -8,7 +8,7 @@ from typing import TypeVar
 import trio
 
 from reput_broker.put_lock import PutLock
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
@@ -37,7 +37,8 @@ class OwnPuts:
         Between that call and the return of this one nobody else runs. `work` calls `wrote` if it has put something.
 
         Raises:
-            DiskFull: a file of the log was needed and could not be made; `work` was not called.
+            DiskFull, FileNotMade, StoreClosed: a file of the log was needed and could not be made; `work` was not
+                called.
         """
         store, lock = self._store, self._lock
         if not lock.is_held and not store.needs_new_file(size_max):
@@ -74,6 +75,8 @@ class OwnPuts:
             result = await self.in_turn(size_max, work)
         except DiskFull:
             return PutResult(PutStatus.DISK_FULL)
+        except (FileNotMade, StoreClosed):
+            return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
         if result is not None and result.status is PutStatus.PUT_OK:
             self.wrote()
         return result

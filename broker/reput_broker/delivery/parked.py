@@ -18,10 +18,10 @@ from reput_broker.delivery.origin import origin_field
 from reput_protocol import properties as names
 from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.hashing import tags_code
-from reput_protocol.host import Host
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from reput_protocol.properties import decode_properties, encode_properties
+from reput_protocol.properties import decode_properties, encode_properties, find_property
 from reput_protocol.record import Record
+from reput_protocol.record_redirect import redirect_record
 from reput_protocol.record_view import RecordView
 
 TIMER_PRECISION_MS: Final = 1000
@@ -43,8 +43,8 @@ BROKER_PROPERTIES: Final = (
 CANCELLED_BORN: Final = "REPUT_CANCELLED_BORN"
 """Says in a delete message of ours when the message was born that it cancels: another one with the same unique id, sent
 for the same second later, is not meant."""
-_DROPPED: Final = tuple(name.encode() + b"\x01" for name in BROKER_PROPERTIES)
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_MARKS: Final = tuple(name.encode() + b"\x01" for name in BROKER_PROPERTIES)
+_NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 
 
 class DeleteId(NamedTuple):
@@ -64,7 +64,10 @@ class Parked(NamedTuple):
     queue_id: int
     out_ms: int
     """The slot of the wheel (TIMER_OUT_MS), 0 in a queue of the levels."""
-    properties: dict[str, str]
+    marks: dict[bytes, bytes]
+    """Those of its properties that a delivered copy does not have."""
+    kept: bytes
+    """The text of the others."""
 
     @property
     def physical_offset(self) -> int:
@@ -80,22 +83,24 @@ class Parked(NamedTuple):
     def due_ms(self) -> int:
         """When the message is to be delivered."""
         if self.out_ms:
-            return timer_due_ms(self.out_ms, self.properties.get(names.TIMER_DELIVER_MS))
+            return timer_due_ms(self.out_ms, self.marks.get(b"TIMER_DELIVER_MS"))
         stored_ms = self.record.store_timestamp_ms
-        delay = self.properties.get(names.DELAY)
-        due = deliver_time(None if delay is None else delay.encode(), stored_ms, DELAY_LEVELS_MS)
+        due = deliver_time(self.marks.get(b"DELAY"), stored_ms, DELAY_LEVELS_MS)
         return stored_ms if due is None else due
 
     @property
     def unique_key(self) -> str | None:
         """The message's unique id."""
-        return self.properties.get(names.UNIQ_KEY)
+        return self.record.unique_key
 
     @property
     def cancels(self) -> DeleteId | None:
         """What the record cancels, if it is no message but a delete message (TIMER_DEL_UNIQKEY); else None."""
-        key = self.properties.get(names.TIMER_DEL_UNIQKEY)
-        return None if key is None else DeleteId(key, number_of(self.properties.get(CANCELLED_BORN)))
+        key = find_property(self.kept, b"TIMER_DEL_UNIQKEY") if self.out_ms else None
+        if key is None:
+            return None
+        born = find_property(self.kept, CANCELLED_BORN.encode())
+        return DeleteId(key.decode("utf-8", "replace"), number_of(born))
 
     @property
     def cancelled_by(self) -> tuple[DeleteId, ...]:
@@ -109,7 +114,7 @@ class Parked(NamedTuple):
     @property
     def rolled(self) -> int:
         """How often it has been parked anew."""
-        return number_of(self.properties.get(names.TIMER_ROLL_TIMES)) or 0
+        return number_of(self.marks.get(b"TIMER_ROLL_TIMES")) or 0
 
     @property
     def key(self) -> str:
@@ -125,16 +130,27 @@ class Parked(NamedTuple):
 def parked_of(data: bytes) -> Parked | None:
     """Return what a parked record says; None if it is none, or does not say where the message goes, or when."""
     record = RecordView(data, 0)
-    found = decode_properties(record.properties)
-    topic, queue_id = found.get(names.REAL_TOPIC), number_of(found.get(names.REAL_QUEUE_ID))
-    if not topic or queue_id is None or queue_id < 0 or record.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
+    marks: dict[bytes, bytes] = {}
+    kept: list[bytes] = []
+    for unit in record.properties.split(b"\x02"):
+        if unit.startswith(_MARKS):
+            name, _, value = unit.partition(b"\x01")
+            if value:
+                marks[name] = value
+        elif unit:
+            kept.append(unit)
+    topic, queue_id = marks.get(b"REAL_TOPIC"), number_of(marks.get(b"REAL_QID"))
+    if not topic or queue_id is None or queue_id < 0:
         return None
-    out_ms = 0
-    if record.topic == TIMER_TOPIC:
-        out_ms = number_of(found.get(names.TIMER_OUT_MS)) or 0
+    out_ms, parked_in = 0, record.topic
+    if parked_in == TIMER_TOPIC:
+        out_ms = number_of(marks.get(b"TIMER_OUT_MS")) or 0
         if out_ms <= 0:
             return None
-    return Parked(record, topic, queue_id, out_ms, found)
+    elif parked_in != SCHEDULE_TOPIC:
+        return None
+    kept.append(b"")
+    return Parked(record, topic.decode("utf-8", "replace"), queue_id, out_ms, marks, b"\x02".join(kept))
 
 
 def timer_out_ms(deliver_ms: int) -> int:
@@ -143,7 +159,7 @@ def timer_out_ms(deliver_ms: int) -> int:
     return (deliver_ms - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
 
 
-def timer_due_ms(out_ms: int, deliver: str | None) -> int:
+def timer_due_ms(out_ms: int, deliver: bytes | None) -> int:
     """Return when a message is due whose slot is `out_ms`: to the millisecond if the record says so.
 
     Reput writes TIMER_DELIVER_MS into every record. Of those that RocketMQ parked some have a delay only; they are due
@@ -155,56 +171,58 @@ def timer_due_ms(out_ms: int, deliver: str | None) -> int:
     return out_ms + TIMER_PRECISION_MS
 
 
-def delivered_copy(parked: Parked, queue_id: int, store_host: Host) -> Record:
-    """Return the message that consumers get of a parked record."""
-    kept = [
-        unit for unit in parked.record.properties.split(b"\x02") if unit and not unit.startswith(_DROPPED)
-    ]
-    return _made_of(parked.record, parked.topic, queue_id, b"\x02".join([*kept, b""]), store_host)
+def delivered_copy(parked: Parked, queue_id: int, store_host: bytes, *, with_crc: bool) -> bytes:
+    """Return the message that consumers get of a parked record, as a record whose offsets are to be filled in.
 
-
-def rolled_copy(parked: Parked, store_host: Host) -> Record:
-    """Return the record to be parked anew, on the way to a time that the wheel does not reach (RocketMQ: convert)."""
-    found = {**parked.properties, names.TIMER_ROLL_TIMES: str(parked.rolled + 1)}
-    found.pop(names.CRC32, None)
-    record = parked.record
-    return _made_of(record, record.topic, record.queue_id, encode_properties(found), store_host)
-
-
-def _made_of(record: RecordView, topic: str, queue_id: int, properties: bytes, store_host: Host) -> Record:
-    return Record(
-        topic,
-        record.body,
+    Raises:
+        InvalidMessage: no record can hold its topic.
+    """
+    return redirect_record(
+        parked.record,
+        topic=parked.topic,
         queue_id=queue_id,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
+        properties=parked.kept,
+        prepared_transaction_offset=origin_field(parked.physical_offset),
         store_host=store_host,
-        reconsume_times=record.reconsume_times,
-        prepared_transaction_offset=origin_field(record.physical_offset),
-        properties=properties,
+        with_crc=with_crc,
     )
 
 
-def cancelling_record(parked: Parked, now_ms: int) -> Record:
+def rolled_copy(parked: Parked, store_host: bytes, *, with_crc: bool) -> bytes:
+    """Return the record to be parked anew, on the way to a time that the wheel does not reach (RocketMQ: convert)."""
+    found = decode_properties(parked.record.properties)
+    found[names.TIMER_ROLL_TIMES] = str(parked.rolled + 1)
+    found.pop(names.CRC32, None)
+    return redirect_record(
+        parked.record,
+        topic=TIMER_TOPIC,
+        queue_id=0,
+        properties=encode_properties(found),
+        prepared_transaction_offset=origin_field(parked.physical_offset),
+        store_host=store_host,
+        with_crc=with_crc,
+    )
+
+
+def cancelling_record(parked: Parked, slot_ms: int, now_ms: int) -> Record:
     """Return the record that cancels a parked one.
 
-    For a message of the wheel it is RocketMQ's delete message, which goes into the same slot and is heeded by either
-    broker; for one of a delay level a record of our own topic.
+    For a message of the wheel it is RocketMQ's delete message, which goes into the slot where the message is and is
+    heeded by either broker; for one of a delay level a record of our own topic.
     """
     found = {
         names.REAL_TOPIC: parked.topic,
         names.REAL_QUEUE_ID: str(parked.queue_id),
     }
+    properties = decode_properties(parked.kept)
     for name in (names.UNIQ_KEY, names.KEYS):  # whoever finds the message by them finds this too
-        if name in parked.properties:
-            found[name] = parked.properties[name]
+        if name in properties:
+            found[name] = properties[name]
     topic = DELAY_CANCEL_TOPIC
     if not parked.level:
         topic = TIMER_TOPIC
-        found[names.TIMER_OUT_MS] = str(parked.out_ms)
-        found[names.TIMER_DELIVER_MS] = str(parked.due_ms)
+        found[names.TIMER_OUT_MS] = str(slot_ms)
+        found[names.TIMER_DELIVER_MS] = str(slot_ms + TIMER_PRECISION_MS)
         found[names.TIMER_DEL_UNIQKEY] = parked.key
         found[CANCELLED_BORN] = str(parked.record.born_timestamp_ms)
     return Record(
@@ -217,8 +235,10 @@ def cancelling_record(parked: Parked, now_ms: int) -> Record:
     )
 
 
-def number_of(text: str | None) -> int | None:
+def number_of(text: bytes | str | None) -> int | None:
     """Return a decimal number of at most 64 bits, None if it is none (RocketMQ: Long.parseLong)."""
+    if isinstance(text, str):
+        text = text.encode()
     if text is None or _NUMBER.fullmatch(text) is None:
         return None
     number = int(text)

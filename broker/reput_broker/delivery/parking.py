@@ -21,6 +21,8 @@ from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from reput_protocol.record import Record
 
+_ROLL_BYTES = 64
+"""Room for what is added when the message is parked anew on its way, and for a checksum."""
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
@@ -109,17 +111,19 @@ class Parking:
             )
         properties[names.TIMER_DELIVER_MS] = str(deliver_ms)
         properties[names.TIMER_OUT_MS] = str(timer_out_ms(deliver_ms))
-        return _parked(record, properties, TIMER_TOPIC, 0)
+        return _parked(record, properties, TIMER_TOPIC, 0, spare_bytes=_ROLL_BYTES)
 
 
-def _parked(record: Record, properties: dict[str, str], topic: str, queue_id: int) -> Record:
+def _parked(
+    record: Record, properties: dict[str, str], topic: str, queue_id: int, *, spare_bytes: int = 0
+) -> Record:
     properties[names.REAL_TOPIC] = record.topic
     properties[names.REAL_QUEUE_ID] = str(record.queue_id)
     text = encode_properties(properties)
-    if len(text) > PROPERTIES_BYTES_MAX:
+    if len(text) + spare_bytes > PROPERTIES_BYTES_MAX:
         raise Refusal(
             ErrorCode.TOO_LARGE,
-            f"with what a delayed message needs its properties take {len(text)} bytes, but at most "
+            f"with what a delayed message needs its properties take {len(text) + spare_bytes} bytes, but at most "
             f"{PROPERTIES_BYTES_MAX} fit; shorten them",
         )
     return replace(record, topic=topic, queue_id=queue_id, properties=text, version=0)

@@ -37,18 +37,20 @@ class RecordReader:
         """Return the records at these places, checked; None where none is any more, or a damaged one."""
         warm_from = max(self._warm_from, self._store.max_physical_offset - self._memory_bytes)
         if all(physical_offset >= warm_from for physical_offset, _ in places):
-            at = self._store.message_at
-            return [at(physical_offset) for physical_offset, _ in places]
+            return [self._read_one(*place, cold=False) for place in places]
         return await trio.to_thread.run_sync(self.read_cold, places, limiter=self._limiter)
 
     def read_cold(self, places: Sequence[Place]) -> list[bytes | None]:
         """Do the same by position. Blocks; in whatever thread."""
-        return [self._read_one(*place) for place in places]
+        return [self._read_one(*place, cold=True) for place in places]
 
-    def _read_one(self, physical_offset: int, size: int) -> bytes | None:
+    def _read_one(self, physical_offset: int, size: int, *, cold: bool) -> bytes | None:
         try:
-            data = self._store.read_extents((Extent(physical_offset, size),), cold=True)
-        except FileMissing:
+            data = self._store.read_extents((Extent(physical_offset, size),), cold=cold)
+        except (
+            FileMissing,
+            ValueError,
+        ):  # no file has, or all of these bytes: a place that a damaged file named
             return None
         if scan_record(data, 0, len(data), check_crc=True).status is not ScanStatus.RECORD:
             return None

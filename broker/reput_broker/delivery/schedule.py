@@ -28,7 +28,7 @@ from reput_broker.delivery.timers import Timers
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.hashing import java_hash
-from reput_protocol.names import TIMER_TOPIC
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.record_view import RecordView
 
 log = structlog.get_logger(__name__)
@@ -83,6 +83,7 @@ class Schedule:
         self._store = store
         self._clock_ms = clock_ms
         self._saved: Progress | None = None
+        self._queues_from = 0
 
     # -- beginning -----------------------------------------------------------------------------------------
 
@@ -167,6 +168,27 @@ class Schedule:
         for level, end in self.levels.waiting():
             figures[f"scheduleMessageOffset_{level.number}"] = f"{level.next_offset},{end}"
         return figures
+
+    # -- retention -----------------------------------------------------------------------------------------
+
+    def note_queues(self) -> None:
+        """Note where in the log the first message lies that waits in a queue, for `waiting_from`."""
+        store = self._store
+        places = [(SCHEDULE_TOPIC, level.queue_id, level.next_offset) for level, _ in self.levels.waiting()]
+        places.append((TIMER_TOPIC, 0, self.timers.queue_offset))
+        first = store.max_physical_offset
+        for place in places:
+            units = store.queue_units(*place, 1)
+            if len(units):
+                first = min(first, int(units["physical_offset"][0]))
+        self._queues_from = first
+
+    def waiting_from(self) -> int:
+        """Return a log offset before which no message waits: as of the last `note_queues`, so rather too small.
+
+        Blocks; in whatever thread.
+        """
+        return self.timers.first_waiting(self._queues_from)
 
     # -- saving --------------------------------------------------------------------------------------------
 

@@ -106,7 +106,14 @@ class TimerFeed:
             return True
         cancels = parked.cancels
         timed = Timed(
-            physical_offset, size, parked.out_ms, parked.due_ms, parked.topic_hash, cancels is not None
+            physical_offset,
+            size,
+            parked.record.store_timestamp_ms,
+            parked.out_ms,
+            parked.due_ms,
+            parked.topic_hash,
+            cancels is not None,
+            cancels is not None and cancels.born_ms is not None,
         )
         if not timers.has_room_for(timed, now_ms):
             return False
@@ -196,11 +203,5 @@ def _due_ms(data: bytes | None, slot_ms: int) -> int:
     if data is None:
         return slot_ms + PRECISION_MS
     text = RecordView(data, 0).properties
-    out = number_of(_text(find_property(text, b"TIMER_OUT_MS")))
-    return timer_due_ms(
-        slot_ms if out is None else slot_of(out), _text(find_property(text, b"TIMER_DELIVER_MS"))
-    )
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("ascii", "replace")
+    out = number_of(find_property(text, b"TIMER_OUT_MS"))
+    return timer_due_ms(slot_ms if out is None else slot_of(out), find_property(text, b"TIMER_DELIVER_MS"))

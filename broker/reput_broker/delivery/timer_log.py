@@ -31,7 +31,7 @@ from reput_broker.delivery.timer_unit import (
     is_blank,
     unpack_timer_unit,
 )
-from reput_broker.store.errors import FlushFailed, ForeignFile, StoreDamaged
+from reput_broker.store.errors import FlushFailed, ForeignFile
 from reput_broker.store.file_io import (
     create_file,
     make_directories,
@@ -75,6 +75,7 @@ class TimerLog:
         self._prepared: _File | None = None
         self._retired: list[int] = []
         self._digests: dict[int, int] = {}
+        self._is_whole = True
         self._making = threading.Lock()
         self._list_lock = threading.Lock()
         self._units_end = (file_size - BLANK_BYTES) // UNIT_BYTES * UNIT_BYTES
@@ -88,7 +89,6 @@ class TimerLog:
 
         Raises:
             ForeignFile: a file of another length or name.
-            StoreDamaged: a file between two others is missing.
         """
         starts = self._starts()
         self._files = tuple(
@@ -116,12 +116,7 @@ class TimerLog:
                     "set delay.timer_log_file_size to the size it was made with",
                 )
             if starts and int(name) != starts[-1] + self.file_size:
-                raise StoreDamaged(
-                    self.directory / file_name(starts[-1] + self.file_size),
-                    0,
-                    f"the file is missing between {file_name(starts[-1])} and {name}",
-                    "move timerlog/, timerwheel and config/timercheck away: they are made again from the log",
-                )
+                self._is_whole = False
             starts.append(int(name))
         return starts
 
@@ -143,11 +138,11 @@ class TimerLog:
         return self._files[-1].start + self.file_size if self._files else 0
 
     def holds(self, position: int, digests: FileDigests) -> bool:
-        """Whether the files end at a position or later and hold before it what these digests say. Blocks.
+        """Whether no file is missing, and they hold up to a position what these digests say. Blocks.
 
         Older files may have been deleted since.
         """
-        if self.end < position:
+        if self.end < position or not self._is_whole:
             return False
         found = {file.start: self._digest_of(file, position) for file in self._files}
         return all(found.get(start) == digest for start, digest in digests if self.first <= start < position)

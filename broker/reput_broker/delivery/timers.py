@@ -27,7 +27,7 @@ from reput_broker.delivery.timer_checkpoint import (
     TimerCheckpoint,
     TimerProgress,
 )
-from reput_broker.delivery.timer_log import TimerLog
+from reput_broker.delivery.timer_log import TimerLog, slots_of
 from reput_broker.delivery.timer_rebuild import image_of
 from reput_broker.delivery.timer_unit import (
     MAGIC_DEFAULT,
@@ -59,6 +59,8 @@ class Timed(NamedTuple):
 
     physical_offset: int
     size: int
+    stored_ms: int
+    """When it was put."""
     out_ms: int
     """The slot that it asks for (TIMER_OUT_MS)."""
     due_ms: int
@@ -66,6 +68,8 @@ class Timed(NamedTuple):
     topic_hash: int
     cancels: bool
     """Whether it is no message but cancels one."""
+    stays: bool = False
+    """Whether it goes into that slot and no other: the message that it cancels is there."""
 
 
 class Timers:
@@ -120,7 +124,7 @@ class Timers:
             The log offset behind which copies of what is not done with may lie; None if none can.
 
         Raises:
-            ForeignFile, StoreDamaged: a file is not what it must be.
+            ForeignFile: a file is not what it must be.
             DiskFull, FlushFailed: what is left of an earlier run could not be removed.
         """
         self._replay_until_offset = end_offset
@@ -211,7 +215,7 @@ class Timers:
     def has_room_for(self, timed: Timed, now_ms: int) -> bool:
         """Whether the slot that a message goes to is free: not so while another turn of the wheel has messages
         there."""
-        slot_ms, _ = self._slot_for(timed.out_ms, now_ms)
+        slot_ms, _ = self._slot_for(timed, now_ms)
         held_ms = self.wheel.held_by(slot_ms)
         return held_ms == slot_ms or held_ms < self.read_ms
 
@@ -221,7 +225,7 @@ class Timers:
         Raises:
             DiskFull: nothing has changed that matters; it may be tried again.
         """
-        slot_ms, rolls = self._slot_for(timed.out_ms, now_ms)
+        slot_ms, rolls = self._slot_for(timed, now_ms)
         is_begun = slot_ms < self._begun_until or slot_ms in self.due.slots or timed.out_ms < self.read_ms
         flags = (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if timed.cancels else 0)
         before = self._append(slot_ms, timed.physical_offset, timed.size, timed.topic_hash, flags, now_ms)
@@ -260,15 +264,48 @@ class Timers:
         """Pass over messages of the timer's queue that cannot be used, or are not there any more."""
         self.queue_offset += count
 
-    def _slot_for(self, out_ms: int, now_ms: int) -> tuple[int, bool]:
-        """Return the slot for a message and whether it rolls there (RocketMQ: TimerMessageStore.doEnqueue)."""
-        window = min(self._roll_window_ms(), self.wheel.span_ms // 2)
-        begin = slot_of(now_ms)
-        ahead = slot_of(out_ms) - begin
-        if ahead < window:
-            return max(slot_of(out_ms), self.read_ms), False
+    def _slot_for(self, timed: Timed, now_ms: int) -> tuple[int, bool]:
+        """Return the slot for a message and whether it rolls there (RocketMQ: TimerMessageStore.doEnqueue).
+
+        RocketMQ counts from now. Here it is from when the message was put, so that a message that gets its unit once
+        more after a crash gets it where it was, and what cancels it there.
+        """
+        window = self._window_ms
+        begin = slot_of(timed.stored_ms)
+        if slot_of(timed.out_ms) - slot_of(now_ms) >= self.wheel.span_ms // 2:
+            begin = slot_of(now_ms)  # the clock was set back so far that the wheel does not reach there
+        ahead = slot_of(timed.out_ms) - begin
+        if ahead < window or timed.stays:
+            return max(slot_of(timed.out_ms), self.read_ms), False
         step = slot_of(window // 2) if ahead - window < window // 3 else slot_of(window)
         return max(begin + step, self.read_ms), True
+
+    def is_far(self, out_ms: int, stored_ms: int) -> bool:
+        """Whether a message may have been put into a slot that is not its own, on the way there."""
+        return slot_of(out_ms) - slot_of(stored_ms) >= self._window_ms
+
+    @property
+    def _window_ms(self) -> int:
+        return min(self._roll_window_ms(), self.wheel.span_ms // 2)
+
+    def slot_with(self, physical_offset: int) -> int | None:
+        """Look for the slot that a message waits in; None if that is done with. Blocks; in whatever thread."""
+        found: int | None = None
+        for _, units in self.log.columns():
+            slots_ms = slots_of(units[units["physical_offset"] == physical_offset])
+            slots_ms = slots_ms[slots_ms >= self.read_ms]
+            if len(slots_ms):
+                found = int(slots_ms[-1])
+        return found
+
+    def first_waiting(self, default: int) -> int:
+        """Return the log offset of the first message in a slot that is not done with. Blocks; in whatever thread."""
+        first = default
+        for _, units in self.log.columns():
+            ahead = units["physical_offset"][slots_of(units) >= self.read_ms]
+            if len(ahead):
+                first = min(first, int(ahead.min()))
+        return first
 
     def add_done(
         self, physical_offset: int, size: int, topic_hash: int, now_ms: int, *, advance: bool = True
@@ -340,7 +377,9 @@ class Timers:
         if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
             begun.append(self._replay_until_ms)
         stop = max(begun, default=self.read_ms - PRECISION_MS) + PRECISION_MS
-        if any(slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()):
+        if stop > self._begun_until or any(
+            slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()
+        ):
             return []
         moving: list[tuple[Due, KeysView[DeleteId]]] = [
             (due, slots[due.place].deletes.keys()) for due in self.due.waiting() if due.place < stop

@@ -2,7 +2,7 @@
 
 Nothing is kept in memory for that: levels are read from their queues, slots from their chains. A cursor says how far
 each has been read, so that a walk can go on later although messages come and go meanwhile: it meets every message
-that waited all along exactly once.
+that waited all along once; one that was parked anew on its way meanwhile perhaps twice, the second time as such.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ from itertools import takewhile
 import trio
 
 from reput_broker.delivery.due import Due
-from reput_broker.delivery.levels import Level, LevelStore
+from reput_broker.delivery.levels import Level
 from reput_broker.delivery.parked import DeleteId, Parked, parked_of
 from reput_broker.delivery.record_reader import Place, RecordReader
 from reput_broker.delivery.schedule import Schedule
 from reput_broker.delivery.timer_unit import NO_POSITION
 from reput_broker.delivery.timer_wheel import PRECISION_MS, slot_of
-from reput_protocol.names import SCHEDULE_TOPIC
+from reput_broker.request import Refusal
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 _READ_AT_ONCE = 64
 _UNITS_A_STEP = 1024
 _NEVER_MS = 1 << 62
+_SETTLE_S = 5.0
+_LOOK_S = 0.002
 
 
 @dataclass(slots=True)
@@ -56,6 +61,15 @@ class WalkCursor:
         return cursor
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the services do; raises `Refusal` if that takes too long."""
+    with trio.move_on_after(_SETTLE_S):
+        while not condition():  # noqa: ASYNC110 - a rare request
+            await trio.sleep(_LOOK_S)
+        return
+    raise Refusal(ErrorCode.BUSY, "the broker is behind with what was put; ask again")
+
+
 class WaitingMessages:
     """Walks over one schedule.
 
@@ -67,12 +81,23 @@ class WaitingMessages:
     """
 
     def __init__(
-        self, schedule: Schedule, store: LevelStore, reader: RecordReader, clock_ms: Callable[[], int]
+        self, schedule: Schedule, store: MessageStore, reader: RecordReader, clock_ms: Callable[[], int]
     ) -> None:
         self._schedule = schedule
         self._store = store
         self._reader = reader
         self._clock_ms = clock_ms
+
+    async def settle(self) -> None:
+        """Wait until everything that has been put so far is where it can be met.
+
+        Raises:
+            Refusal: that takes too long.
+        """
+        store, timers, end = self._store, self._schedule.timers, self._store.max_physical_offset
+        await until(lambda: store.dispatched_offset >= end)
+        queue_end = store.max_offset_in_queue(TIMER_TOPIC, 0)
+        await until(lambda: timers.queue_offset >= queue_end)
 
     async def next(self, cursor: WalkCursor, count: int) -> list[Parked] | None:
         """Return some of the next messages, at most `count` of them, and move the cursor behind them; None at the end.

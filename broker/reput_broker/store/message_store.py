@@ -154,6 +154,7 @@ class MessageStore:
         self.put_run = writer.put_run
         self.put_record = writer.put_record
         self.put_records = writer.put_records
+        self.put_encoded = writer.put_encoded
         self.needs_new_file = writer.needs_new_file
         self.should_prepare_next_file = writer.should_prepare_next_file
         self.prepare_next_file = writer.prepare_next_file

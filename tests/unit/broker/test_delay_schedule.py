@@ -136,7 +136,7 @@ async def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Pat
             _send_some(bench, rng, due, turn, 40)
             await trio.sleep(rng.choice((0.0, rng.uniform(0.0, 1.5), rng.uniform(0.0, 4.0))))
             _send_some(bench, rng, due, 100 * turn, 5)
-        bench = bench.kill(tmp_path / str(turn))
+        bench = bench.kill()
         await trio.sleep(rng.choice((0.0, 0.0, 2.5)))
     await _all_come_once(bench, due)
 
