@@ -13,6 +13,7 @@ from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.consumer_groups import ConsumerGroups
+from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.lag import LagFigures
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.health import BrokerState, Health
@@ -94,6 +95,8 @@ def test_every_metric_of_the_table_is_on_the_page_with_its_type_and_help(sources
     sources.counters.group("orders", "billing").count_out(1, 1)
     sources.counters.request(0, RequestCode.PULL_MESSAGE).begin()
     sources.counters.retry.transactions["orders", "commit"] += 1
+    sources.delays = DelayStats()
+    sources.delays.waiting["orders"] += 1
     families = {family.name: family for family in MetricsCollector(sources).collect()}
     for spec in METRICS.values():
         family = families[spec.name.removesuffix("_total")]

@@ -36,7 +36,7 @@ def test_decisions_are_due_after_the_interval_or_once_they_fill_a_message() -> N
 
 
 def test_a_message_lists_its_decisions_and_the_last_of_a_batch_says_so() -> None:
-    ops = queue_of(op_message_size=20)
+    ops = queue_of(op_message_size=19)
     for offset in (5, 17, 100_000, 100_001, 100_002):
         ops.add(offset, 0.0)
     first = ops.compose(77, 4000)
