@@ -116,7 +116,11 @@ class RetryParts:
                 await topic_saver.save()
 
         puts = OwnPuts(store, lock, wrote)
-        self._writer = OpWriter(self._ops, puts, log_end=lambda: store.max_physical_offset, clock_ms=clock_ms)
+
+        def log_end() -> int:
+            return store.flushed_offset + store.flush_behind_bytes
+
+        self._writer = OpWriter(self._ops, puts, log_end=log_end, clock_ms=clock_ms)
         transactions.on_closed = self._writer.closed
         self._check = TransactionCheckService(
             transactions,

@@ -696,3 +696,29 @@ async def test_earlier_copies_that_a_start_finds_are_written_down_as_done(tmp_pa
     async with broker_bench(second, at_ms=now_ms) as bench:
         assert open_of(bench) == 1
         assert await _committed_after_restart(bench, bench.client()) == [b"o-1"]
+
+
+async def test_with_a_pool_of_buffers_transactions_end_as_they_do_without(tmp_path: Path) -> None:
+    """An op message named the end of what was committed to the file: some earlier record, perhaps a parked one, which
+    the next start would have taken for delivered."""
+    pool = {"transient_store_pool": True, "flush": "async"}
+    async with broker_bench(tmp_path / "s", store=pool) as bench:
+        await bench.create_topic("orders")
+        client = bench.client()
+        await client.heartbeat("shop")
+        halves = [await client.send_half("orders", b"%d" % number) for number in range(4)]
+        await client.end(halves[0], COMMIT)
+        await client.end(halves[1], ROLLBACK)
+        later = await client.send("orders", b"later", {"DELAY": "4"})
+        assert later.code == 0
+        await trio.sleep(31)
+        for asked, _ in client.checks():
+            await client.end(asked, COMMIT, from_check=True)
+        assert await bench.bodies("orders") == [b"0", b"later", b"2", b"3"]
+        await trio.sleep(5)
+        for op in await bench.read(TRANS_OP_HALF_TOPIC):
+            assert op.prepared_transaction_offset in (0, op.physical_offset)
+        image = bench.killed(tmp_path / "image")
+        now_ms = bench.now_ms
+    async with broker_bench(image, at_ms=now_ms, store=pool) as bench:
+        assert open_of(bench) == 0
