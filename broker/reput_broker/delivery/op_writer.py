@@ -22,8 +22,8 @@ class OpWriter:
     """Puts the op messages of one op queue.
 
     Args:
-        log_end: where the log ends and the next record goes, also while that lies in a buffer of a pool. Named there, an
-            op message names no record before it (`origin.py`).
+        log_end: where the log ends and the next record goes, in a pool's buffer or not. An op message that names this
+            names no record before it (`origin.py`).
         clock_ms: wall clock.
     """
 
