@@ -83,11 +83,11 @@ def test_a_retry_is_never_early_and_keeps_what_the_message_was(broker: BrokerPro
     with Member(broker) as member:
         (message,) = member.pull("orders", 5.0)
         for attempt, level in enumerate((1, 2, 1), 1):
+            given_back_at_ms = int(time.time() * 1000)
             member.give_back(message, level)
-            given_back_at_ms = time.time() * 1000
             message = next(iter(_until_some(member, RETRY)))
             late_ms = message.store_timestamp_ms - given_back_at_ms - {1: 1000, 2: 5000}[level]
-            assert late_ms > -50, "it was given back a moment before that was noted"
+            assert late_ms >= 0
             assert (message.reconsume_times, message.body, message.tag) == (attempt, b"0", "t0")
             assert (message.message_id, message.keys) == (message_id, ("k0",))
             found = message.properties
