@@ -85,48 +85,45 @@ class TimerFeed:
             timers.skip(low - timers.queue_offset)
         units = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset, _RECORDS_A_STEP)
         places = [(physical_offset, size) for physical_offset, size, _ in units.tolist()]
-        done = 0
-        for place, data in zip(places, await self._reader.read(places), strict=True):
-            if timers.needs_files() or timers.log.should_prepare_file():
-                await trio.to_thread.run_sync(timers.make_files)
-            if not self._take(place, data, now_ms):
-                break
-            done += 1
-        return done
+        parked = [None if data is None else parked_of(data) for data in await self._reader.read(places)]
+        entries = [self._entry(*place, one) for place, one in zip(places, parked, strict=True)]
+        if timers.needs_files() or timers.log.should_prepare_file():
+            await trio.to_thread.run_sync(timers.make_files)
+        slots = timers.add(entries, now_ms)
+        for entry, one, slot_ms in zip(entries, parked, slots, strict=False):
+            self._took(entry, one, timers.due.slots.get(slot_ms))
+        return len(slots)
 
-    def _take(self, place: tuple[int, int], data: bytes | None, now_ms: int) -> bool:
-        timers, (physical_offset, size) = self._timers, place
-        parked = None if data is None else parked_of(data)
+    def _entry(self, physical_offset: int, size: int, parked: Parked | None) -> Timed:
         if parked is None:
-            self._stats.dropped["lost" if data is None else "unreadable"] += 1
-            timers.add_done(physical_offset, size, 0, now_ms)
-            return True
-        if physical_offset in self._consumed:
-            timers.add_done(physical_offset, size, parked.topic_hash, now_ms)
-            return True
+            return Timed(physical_offset, size, 0, 0, 0, 0, cancels=False, is_done=True)
         cancels = parked.cancels
-        timed = Timed(
+        return Timed(
             physical_offset,
             size,
             parked.record.store_timestamp_ms,
             parked.out_ms,
             parked.due_ms,
             parked.topic_hash,
-            cancels is not None,
-            cancels is not None and cancels.born_ms is not None,
+            cancels=cancels is not None,
+            stays=cancels is not None and cancels.born_ms is not None,
+            # Of one that was cancelled the delete message comes behind it.
+            is_done=physical_offset in self._consumed or physical_offset in self._cancelled,
         )
-        if not timers.has_room_for(timed, now_ms):
-            return False
-        if physical_offset in self._cancelled:
-            # Its delete message comes behind it.
-            timers.add_done(physical_offset, size, parked.topic_hash, now_ms)
-            return True
-        slot = timers.due.slots.get(timers.add(timed, now_ms))
-        if cancels is not None:
+
+    def _took(self, entry: Timed, parked: Parked | None, slot: BegunSlot | None) -> None:
+        """Note what a message of the queue is, now that it has its unit."""
+        if parked is None:
+            data = None if entry.size <= 0 else self._store.message_at(entry.physical_offset)
+            self._stats.dropped["lost" if data is None else "unreadable"] += 1
+        elif entry.is_done:
+            pass
+        elif entry.cancels:
+            cancels = parked.cancels
+            assert cancels is not None
             self._heed(parked, cancels, slot)
         elif not parked.rolled:
             self._stats.waiting[parked.topic] += 1
-        return True
 
     def _heed(self, parked: Parked, cancels: DeleteId, slot: BegunSlot | None) -> None:
         """Heed a delete message. Ours name the record and were heeded when they were put; RocketMQ's only have a key.
