@@ -233,7 +233,7 @@ class Broker:
         self._adopt_queues_without_topic()
         await trio.to_thread.run_sync(self._delay.open, self._store, self._topics.all())
         self._warm_from = report.checked_from
-        self.sources.delays, self.sources.delayed_due_s = self._delay.stats, self._delay.due_s
+        self.sources.delays = self._delay.sources()
         self.sources.store, self.sources.topics, self.sources.offsets = (
             self._store,
             self._topics,
