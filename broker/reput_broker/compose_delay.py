@@ -85,6 +85,7 @@ class DelayParts:
         reader = RecordReader(store, warm_from)
         cancelled, stats = schedule.cancelled, schedule.stats
         counts = LevelCounts(schedule.levels, store, reader, cancelled, stats)
+        schedule.on_lost = counts.count_anew
         puts = OwnPuts(store, lock, wrote)
         deliverer = Deliverer(
             store,
@@ -96,9 +97,11 @@ class DelayParts:
             cancelled,
             stats,
             clock_ms=clock_ms,
-            was_counted=counts.was_counted,
+            waits_no_more=counts.waits_no_more,
         )
-        feed = TimerFeed(schedule.timers, store, reader, cancelled, schedule.consumed, stats)
+        feed = TimerFeed(
+            schedule.timers, store, reader, cancelled, schedule.consumed, stats, schedule.topic_names
+        )
         self._service = DelayService(
             schedule,
             store,

@@ -12,7 +12,7 @@ from array import array
 import structlog
 import trio
 
-from reput_broker.delivery.delay_stats import DelayStats
+from reput_broker.delivery.delay_stats import UNKNOWN_TOPIC, DelayStats
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.due_timers import BegunSlot
 from reput_broker.delivery.offset_set import OffsetSet
@@ -47,6 +47,7 @@ class TimerFeed:
         cancelled: log offsets of parked records that must not be delivered.
         consumed: those of records that an earlier run was done with.
         stats: counted in.
+        names: topics by their hashes in units; added to here.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class TimerFeed:
         cancelled: set[int],
         consumed: OffsetSet,
         stats: DelayStats,
+        names: dict[int, str],
     ) -> None:
         self._timers = timers
         self._store = store
@@ -64,6 +66,7 @@ class TimerFeed:
         self._cancelled = cancelled
         self._consumed = consumed
         self._stats = stats
+        self._names = names
 
     # -- from the queue into slots -------------------------------------------------------------------------
 
@@ -124,6 +127,7 @@ class TimerFeed:
             self._heed(parked, cancels, slot)
         elif not parked.rolled:
             self._stats.waiting[parked.topic] += 1
+            self._names[entry.topic_hash] = parked.topic
 
     def _heed(self, parked: Parked, cancels: DeleteId, slot: BegunSlot | None) -> None:
         """Heed a delete message. Ours name the record and were heeded when they were put; RocketMQ's only have a key.
@@ -149,7 +153,7 @@ class TimerFeed:
     async def load(self, chain: Chain) -> None:
         """Let the messages of a begun slot wait in memory."""
         slot = self._timers.due.slots[chain.slot_ms]
-        offsets, sizes, rolls = array("q"), array("l"), bytearray()
+        offsets, sizes, rolls, hashes = array("q"), array("l"), bytearray(), array("l")
         deletes: list[TimerUnit] = []
         position = chain.last
         while position != NO_POSITION:
@@ -161,16 +165,19 @@ class TimerFeed:
                     offsets.append(unit.physical_offset)
                     sizes.append(unit.record_size)
                     rolls.append(unit.rolls)
+                    hashes.append(unit.topic_hash)
         await self._load_deletes(slot, deletes)
         for stop in range(len(offsets), 0, -_RECORDS_A_STEP):
             part = slice(max(0, stop - _RECORDS_A_STEP), stop)
             places = [*zip(reversed(offsets[part]), reversed(sizes[part]), strict=True)]
             found = await self._read(places)
-            for (physical_offset, size), data, is_rolling in zip(
-                places, found, reversed(rolls[part]), strict=True
+            for (physical_offset, size), data, is_rolling, topic_hash in zip(
+                places, found, reversed(rolls[part]), reversed(hashes[part]), strict=True
             ):
                 if physical_offset in self._cancelled:
                     continue  # its delete message comes behind it
+                if data is None:  # it is lost: nobody knows better what it was for
+                    self._stats.waiting[self._names.get(topic_hash, UNKNOWN_TOPIC)] -= 1
                 due_ms = chain.slot_ms if is_rolling else _due_ms(data, chain.slot_ms)
                 self._timers.due.push(Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling)))
             await trio.lowlevel.checkpoint()
