@@ -237,7 +237,7 @@ class Broker:
         self._retry = RetryParts(config, self.counters.retry, self._delay.parking, clock_ms)
         await trio.to_thread.run_sync(self._retry.open, self._store, self._offsets)
         self.sources.open_transactions = lambda: self._retry.transactions.open_by_topic
-        self.sources.delays, self.sources.delayed_due_s = self._delay.stats, self._delay.due_s
+        self.sources.delays = self._delay.sources()
         self.sources.store, self.sources.topics, self.sources.offsets = (
             self._store,
             self._topics,

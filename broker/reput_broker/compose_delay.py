@@ -9,7 +9,6 @@ from reput_broker.config import BrokerConfig
 from reput_broker.config_file import encode
 from reput_broker.delivery.cancelling import Cancelling
 from reput_broker.delivery.delay_service import DelayService, ParkedArrivals
-from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.deliverer import Deliverer
 from reput_broker.delivery.level_counts import LevelCounts
 from reput_broker.delivery.own_puts import OwnPuts
@@ -20,6 +19,7 @@ from reput_broker.delivery.timer_feed import TimerFeed
 from reput_broker.delivery.timer_wheel import SLOTS
 from reput_broker.delivery.waiting_messages import WaitingMessages
 from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.metrics_delays import DelaySources
 from reput_broker.processors.delay import DelayProcessor
 from reput_broker.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
@@ -46,10 +46,9 @@ class DelayParts:
         self._wheel_slots = wheel_slots
         self._schedule: Schedule | None = None
 
-    @property
-    def stats(self) -> DelayStats | None:
-        """What is counted; None before `open`."""
-        return None if self._schedule is None else self._schedule.stats
+    def sources(self) -> DelaySources | None:
+        """Return what the metrics show; None before `open`."""
+        return None if self._schedule is None else DelaySources(self._schedule.stats, self.due_s)
 
     def open(self, store: MessageStore, topics: Iterable[str]) -> None:
         """Find out where an earlier run left off. Blocks. Raises what `Schedule.open` does."""
@@ -86,6 +85,7 @@ class DelayParts:
         reader = RecordReader(store, warm_from)
         cancelled, stats = schedule.cancelled, schedule.stats
         counts = LevelCounts(schedule.levels, store, reader, cancelled, stats)
+        schedule.on_lost = counts.count_anew
         puts = OwnPuts(store, lock, wrote)
         deliverer = Deliverer(
             store,
@@ -97,9 +97,11 @@ class DelayParts:
             cancelled,
             stats,
             clock_ms=clock_ms,
-            was_counted=counts.was_counted,
+            waits_no_more=counts.waits_no_more,
         )
-        feed = TimerFeed(schedule.timers, store, reader, cancelled, schedule.consumed, stats)
+        feed = TimerFeed(
+            schedule.timers, store, reader, cancelled, schedule.consumed, stats, schedule.topic_names
+        )
         self._service = DelayService(
             schedule,
             store,
@@ -142,9 +144,9 @@ class DelayParts:
 
     def status(self) -> dict[str, Any]:
         """Return what /status shows."""
-        stats = self.stats
-        if stats is None:
+        if self._schedule is None:
             return {}
+        stats = self._schedule.stats
         return {
             "waiting": sum(stats.waiting.values()),
             "delivered": stats.error_seconds.count,

@@ -31,9 +31,9 @@ from reput_broker.counters import (
     TopicTraffic,
     topic_kind,
 )
-from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.disk_figures import DiskFigures
 from reput_broker.health import BrokerState, Health
+from reput_broker.metrics_delays import DelaySources, delay_families
 from reput_broker.metrics_families import Budget as _Budget
 from reput_broker.metrics_families import Labels
 from reput_broker.metrics_families import by_one as _by_one
@@ -69,9 +69,7 @@ class MetricsSources:
     store: StoreFigures | None = None
     groups: GroupSources | None = None
     open_transactions: OpenTransactions | None = None
-    delays: DelayStats | None = None
-    delayed_due_s: Callable[[], float] = lambda: 0.0
-    """How late the most overdue message is."""
+    delays: DelaySources | None = None
     recovery_duration_s: float = 0.0
     recovery_truncated_bytes: int = 0
     config_reload_ok: bool = True
@@ -116,8 +114,8 @@ class MetricsCollector(Collector):
         yield from retry_families(
             self.sources.counters.retry, self.sources.open_transactions, self.sources.offsets, budget
         )
+        yield from delay_families(self.sources.delays, self.sources.topics, budget)
         yield from self._queues(budget)
-        yield from self._delays(budget)
         yield from self._store()
         yield from self._limits(budget)
 
@@ -250,21 +248,6 @@ class MetricsCollector(Collector):
             if offset is not None and store is not None:
                 value = max(0, store.max_offset_in_queue(topic, queue_id) - offset) if lag else offset
                 yield (group, topic, str(queue_id)), value
-
-    def _delays(self, budget: _Budget) -> Iterator[Metric]:
-        stats = self.sources.delays or DelayStats()
-        table = self.sources.topics
-        known = [t for t in stats.topics() if stats.waiting[t] or table is None or table.get(t) is not None]
-        topics = [topic for topic in known if budget.take(3)]
-        for name, counts in (
-            ("reput_delayed_messages", stats.waiting),
-            ("reput_delayed_delivered_total", stats.delivered),
-            ("reput_delayed_cancelled_total", stats.cancelled),
-        ):
-            yield from _pieces(name, (((topic,), max(0, counts[topic])) for topic in topics))
-        yield _one("reput_delayed_due_seconds", self.sources.delayed_due_s())
-        yield from _pieces("reput_delayed_dropped_total", _by_one(stats.dropped))
-        yield _one("reput_delay_error_seconds", stats.error_seconds)
 
     def _store(self) -> Iterator[Metric]:
         sources, counters, disk = self.sources, self.sources.counters, self.sources.disk

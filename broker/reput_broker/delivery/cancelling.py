@@ -213,12 +213,10 @@ class Cancelling:
         schedule.cancelled.add(parked.physical_offset)
         if parked.level:
             self._cancellations.add(result.queue_offset, parked.level, queue_offset)
-            was_counted = int(self._counts.has_passed(parked.level, queue_offset))
         else:
-            was_counted = 1
             schedule.timers.due.done(parked.physical_offset)
         schedule.stats.cancelled[parked.topic] += 1
-        schedule.stats.waiting[parked.topic] -= was_counted
+        self._counts.waits_no_more(parked.topic, parked.level, queue_offset)
         return result
 
 

@@ -24,6 +24,7 @@ from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 1.0
+_WAIT_MIN_S = 0.001
 _STUCK_S = 0.1
 _RETRY_S = 1.0
 _FLUSHED_LOOK_S = 0.05
@@ -116,7 +117,8 @@ class DelayService:
                 await trio.lowlevel.checkpoint()
                 continue
             next_ms = self._deliverer.next_ms if self._caught_up.is_set() else None
-            wait_s = _LOOK_S if next_ms is None else min(_LOOK_S, max(0, next_ms - self._clock_ms()) / 1000)
+            wait_s = _LOOK_S if next_ms is None else (next_ms - self._clock_ms()) / 1000
+            wait_s = min(_LOOK_S, max(_WAIT_MIN_S, wait_s))
             with trio.move_on_after(wait_s):
                 await self._due.wait()
 

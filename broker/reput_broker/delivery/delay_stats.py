@@ -7,6 +7,8 @@ from collections import Counter
 from reput_broker.counters import Histogram
 
 DELAY_ERROR_SECONDS = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0)
+UNKNOWN_TOPIC = "unknown"
+"""Stands for a topic of which only a hash is known."""
 DROP_REASONS = ("no_topic", "lost", "unreadable", "refused")
 """Why a parked message was not delivered: its topic has been deleted; its record has left the log or is damaged; it
 does not say where it goes; the store does not take it."""

@@ -64,7 +64,7 @@ class Deliverer:
         cancelled: log offsets of parked records that must not be delivered.
         stats: counted in.
         clock_ms: wall clock.
-        was_counted: whether a message is among those that wait, as far as they have been counted.
+        waits_no_more: told topic, delay level and place of each message that is done with.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Deliverer:
         stats: DelayStats,
         *,
         clock_ms: Callable[[], int],
-        was_counted: Callable[[Due], bool],
+        waits_no_more: Callable[[str, int, int], None],
     ) -> None:
         self._store = store
         self._puts = puts
@@ -90,7 +90,7 @@ class Deliverer:
         self._cancelled = cancelled
         self._stats = stats
         self._clock_ms = clock_ms
-        self._was_counted = was_counted
+        self._waits_no_more = waits_no_more
         self._store_host = store.options.host.packed()
         self._with_crc = store.options.record_crc
         self._put_bytes_max = min(_PUT_BYTES_MAX, store.options.commit_log_file_size // 4)
@@ -225,14 +225,13 @@ class Deliverer:
         else:
             stats.delivered[copy.parked.topic] += 1
             stats.error_seconds.observe(max(0, stored_ms - copy.due.due_ms) / 1000)
-            if self._was_counted(copy.due):
-                stats.waiting[copy.parked.topic] -= 1
+            self._waits_no_more(copy.parked.topic, copy.due.level, copy.due.place)
         self._done(copy.due, before)
 
     def _drop(self, due: Due, parked: Parked | None, reason: str) -> None:
         self._stats.dropped[reason] += 1
-        if parked is not None and self._was_counted(due):
-            self._stats.waiting[parked.topic] -= 1
+        if parked is not None:
+            self._waits_no_more(parked.topic, due.level, due.place)
         self._done(due, None)
         log.warning(
             "delayed_message_dropped",

@@ -6,8 +6,9 @@ has been counted and is taken back when it is done with; what is done with befor
 
 from __future__ import annotations
 
+from collections import Counter
+
 from reput_broker.delivery.delay_stats import DelayStats
-from reput_broker.delivery.due import Due
 from reput_broker.delivery.levels import Level, Levels, LevelStore
 from reput_broker.delivery.record_reader import RecordReader
 from reput_protocol.names import SCHEDULE_TOPIC
@@ -29,14 +30,28 @@ class LevelCounts:
         self._cancelled = cancelled
         self._stats = stats
         self._marks = dict.fromkeys((level.number for level in levels.levels), 0)
+        self._counted: dict[int, Counter[str]] = {level.number: Counter() for level in levels.levels}
 
-    def was_counted(self, due: Due) -> bool:
-        """Whether a message is among those that wait, as far as they have been counted."""
-        return not due.level or due.place < self._marks[due.level]
+    def waits_no_more(self, topic: str, level: int, place: int) -> None:
+        """Take a message back that is done with, if it has been counted.
 
-    def has_passed(self, level: int, queue_offset: int) -> bool:
-        """Whether the mark of a level is beyond a message."""
-        return queue_offset < self._marks[level]
+        Args:
+            topic: what it is for.
+            level: its delay level, 0 for a time of its own.
+            place: queue offset in the queue of its level.
+        """
+        if level:
+            if place >= self._marks[level]:
+                return
+            self._counted[level][topic] -= 1
+        self._stats.waiting[topic] -= 1
+
+    def count_anew(self, level: Level) -> None:
+        """Count the messages of a level again: nobody knows any more for what those were that have been lost."""
+        for topic, number in self._counted[level.number].items():
+            self._stats.waiting[topic] -= number
+        self._counted[level.number].clear()
+        self._marks[level.number] = 0
 
     async def step(self) -> int:
         """Count some messages; return how many, 0 if all have been."""
@@ -58,6 +73,8 @@ class LevelCounts:
             ):
                 topic = None if data is None else find_property(RecordView(data, 0).properties, b"REAL_TOPIC")
                 if topic is not None:
-                    self._stats.waiting[topic.decode("utf-8", "replace")] += 1
+                    name = topic.decode("utf-8", "replace")
+                    self._counted[level.number][name] += 1
+                    self._stats.waiting[name] += 1
         self._marks[level.number] = mark + len(places)
         return len(places)

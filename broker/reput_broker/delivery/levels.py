@@ -10,7 +10,7 @@ when the clock was seen to lie behind.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from reput_broker.delivery.delay_offsets import LevelProgress
@@ -85,14 +85,14 @@ class Levels:
     Args:
         store: asked for the queues.
         cancelled: log offsets of parked records that must not be delivered.
+        on_lost: told of a level how many of its messages had left the log before they were due.
     """
 
-    def __init__(self, store: LevelStore, cancelled: set[int]) -> None:
+    def __init__(self, store: LevelStore, cancelled: set[int], on_lost: Callable[[Level, int], None]) -> None:
         self._store = store
         self._cancelled = cancelled
         self.levels = [Level(number, delay_ms) for number, delay_ms in enumerate(DELAY_LEVELS_MS, 1)]
-        self.lost = 0
-        """Messages that had left the log before they were due."""
+        self._on_lost = on_lost
         self._turn = 0
 
     def of(self, number: int) -> Level:
@@ -162,6 +162,7 @@ class Levels:
 
     def _take_of(self, level: Level, now_ms: int, count: int) -> list[Due]:
         taken: list[Due] = []
+        self._skip_lost(level)
         offset, end = level.next_offset, self._bounds(level)[1]
         while offset < end and len(taken) < count:
             units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, offset, _UNITS_A_READ)
@@ -203,10 +204,12 @@ class Levels:
     def _skip_lost(self, level: Level) -> None:
         low = self._bounds(level)[0]
         if level.next_offset < low:
-            self.lost += low - level.next_offset
+            level.head = None
+            gone = low - level.next_offset - sum(offset < low for offset in level.done_ahead)
             level.next_offset = low
             level.done_ahead = {offset for offset in level.done_ahead if offset >= low}
             level.advance()
+            self._on_lost(level, gone)
 
     def _deliver_ms(self, physical_offset: int, size: int, code: int) -> int:
         """Return the deliver time that an entry holds; of one that only says where it stands, its record's."""

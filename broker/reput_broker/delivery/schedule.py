@@ -17,9 +17,9 @@ import structlog
 
 from reput_broker.delivery.cancellations import Cancellations
 from reput_broker.delivery.delay_offsets import DelayOffsetFile, LevelProgress
-from reput_broker.delivery.delay_stats import DelayStats
+from reput_broker.delivery.delay_stats import UNKNOWN_TOPIC, DelayStats
 from reput_broker.delivery.delivered import DeliveredRecords
-from reput_broker.delivery.levels import Levels
+from reput_broker.delivery.levels import Level, Levels
 from reput_broker.delivery.offset_set import OffsetSet
 from reput_broker.delivery.parked import parked_of
 from reput_broker.delivery.timer_checkpoint import TimerProgress
@@ -74,10 +74,14 @@ class Schedule:
         self.consumed = OffsetSet()
         """Log offsets of records in the timer's queue that an earlier run was done with."""
         self.stats = DelayStats()
+        self.topic_names: dict[int, str] = {}
+        """Topics by their hashes in the units of the timer log."""
         self.timers = Timers(
             data_dir, log_file_size=timer_log_file_size, roll_window_ms=roll_window_ms, slots=wheel_slots
         )
-        self.levels = Levels(store, self.cancelled)
+        self.levels = Levels(store, self.cancelled, self._lost)
+        self.on_lost: Callable[[Level], None] = _nothing
+        """Called when messages of a level have been lost."""
         self.cancellations = Cancellations(store, self.levels, self.cancelled)
         self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
         self._store = store
@@ -143,9 +147,21 @@ class Schedule:
         return record.queue_offset if record.topic == TIMER_TOPIC else None
 
     def _count(self, waiting: dict[int, int], topics: Iterable[str]) -> None:
-        named = {java_hash(topic): topic for topic in topics}
+        self.topic_names.update({java_hash(topic): topic for topic in topics})
         for topic_hash, number in waiting.items():
-            self.stats.waiting[named.get(topic_hash, "unknown")] += number
+            self.stats.waiting[self.topic_names.get(topic_hash, UNKNOWN_TOPIC)] += number
+
+    def _lost(self, level: Level, count: int) -> None:
+        self.stats.dropped["lost"] += count
+        self.on_lost(level)
+        if count:
+            log.warning(
+                "delayed_message_dropped",
+                reason="lost",
+                delay_level=level.number,
+                count=count,
+                hint="their files of the log were deleted before they were due: give the disk more space",
+            )
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -264,6 +280,10 @@ class Schedule:
         if len(last):
             physical_offset, size, _ = last[0].tolist()
             timers.end_with(physical_offset, size, now_ms)
+
+
+def _nothing(_: Level) -> None:
+    """Nobody counts yet."""
 
 
 def _is_alike(progress: Progress, saved: Progress) -> bool:

@@ -12,7 +12,7 @@ from array import array
 import structlog
 import trio
 
-from reput_broker.delivery.delay_stats import DelayStats
+from reput_broker.delivery.delay_stats import UNKNOWN_TOPIC, DelayStats
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.due_timers import BegunSlot
 from reput_broker.delivery.offset_set import OffsetSet
@@ -47,6 +47,7 @@ class TimerFeed:
         cancelled: log offsets of parked records that must not be delivered.
         consumed: those of records that an earlier run was done with.
         stats: counted in.
+        names: topics by their hashes in units; added to here.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class TimerFeed:
         cancelled: set[int],
         consumed: OffsetSet,
         stats: DelayStats,
+        names: dict[int, str],
     ) -> None:
         self._timers = timers
         self._store = store
@@ -64,6 +66,7 @@ class TimerFeed:
         self._cancelled = cancelled
         self._consumed = consumed
         self._stats = stats
+        self._names = names
 
     # -- from the queue into slots -------------------------------------------------------------------------
 
@@ -85,48 +88,46 @@ class TimerFeed:
             timers.skip(low - timers.queue_offset)
         units = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset, _RECORDS_A_STEP)
         places = [(physical_offset, size) for physical_offset, size, _ in units.tolist()]
-        done = 0
-        for place, data in zip(places, await self._reader.read(places), strict=True):
-            if timers.needs_files() or timers.log.should_prepare_file():
-                await trio.to_thread.run_sync(timers.make_files)
-            if not self._take(place, data, now_ms):
-                break
-            done += 1
-        return done
+        parked = [None if data is None else parked_of(data) for data in await self._reader.read(places)]
+        entries = [self._entry(*place, one) for place, one in zip(places, parked, strict=True)]
+        if timers.needs_files() or timers.log.should_prepare_file():
+            await trio.to_thread.run_sync(timers.make_files)
+        slots = timers.add(entries, now_ms)
+        for entry, one, slot_ms in zip(entries, parked, slots, strict=False):
+            self._took(entry, one, timers.due.slots.get(slot_ms))
+        return len(slots)
 
-    def _take(self, place: tuple[int, int], data: bytes | None, now_ms: int) -> bool:
-        timers, (physical_offset, size) = self._timers, place
-        parked = None if data is None else parked_of(data)
+    def _entry(self, physical_offset: int, size: int, parked: Parked | None) -> Timed:
         if parked is None:
-            self._stats.dropped["lost" if data is None else "unreadable"] += 1
-            timers.add_done(physical_offset, size, 0, now_ms)
-            return True
-        if physical_offset in self._consumed:
-            timers.add_done(physical_offset, size, parked.topic_hash, now_ms)
-            return True
+            return Timed(physical_offset, size, 0, 0, 0, 0, cancels=False, is_done=True)
         cancels = parked.cancels
-        timed = Timed(
+        return Timed(
             physical_offset,
             size,
             parked.record.store_timestamp_ms,
             parked.out_ms,
             parked.due_ms,
             parked.topic_hash,
-            cancels is not None,
-            cancels is not None and cancels.born_ms is not None,
+            cancels=cancels is not None,
+            stays=cancels is not None and cancels.born_ms is not None,
+            # Of one that was cancelled the delete message comes behind it.
+            is_done=physical_offset in self._consumed or physical_offset in self._cancelled,
         )
-        if not timers.has_room_for(timed, now_ms):
-            return False
-        if physical_offset in self._cancelled:
-            # Its delete message comes behind it.
-            timers.add_done(physical_offset, size, parked.topic_hash, now_ms)
-            return True
-        slot = timers.due.slots.get(timers.add(timed, now_ms))
-        if cancels is not None:
+
+    def _took(self, entry: Timed, parked: Parked | None, slot: BegunSlot | None) -> None:
+        """Note what a message of the queue is, now that it has its unit."""
+        if parked is None:
+            data = None if entry.size <= 0 else self._store.message_at(entry.physical_offset)
+            self._stats.dropped["lost" if data is None else "unreadable"] += 1
+        elif entry.is_done:
+            pass
+        elif entry.cancels:
+            cancels = parked.cancels
+            assert cancels is not None
             self._heed(parked, cancels, slot)
         elif not parked.rolled:
             self._stats.waiting[parked.topic] += 1
-        return True
+            self._names[entry.topic_hash] = parked.topic
 
     def _heed(self, parked: Parked, cancels: DeleteId, slot: BegunSlot | None) -> None:
         """Heed a delete message. Ours name the record and were heeded when they were put; RocketMQ's only have a key.
@@ -152,7 +153,7 @@ class TimerFeed:
     async def load(self, chain: Chain) -> None:
         """Let the messages of a begun slot wait in memory."""
         slot = self._timers.due.slots[chain.slot_ms]
-        offsets, sizes, rolls = array("q"), array("l"), bytearray()
+        offsets, sizes, rolls, hashes = array("q"), array("l"), bytearray(), array("l")
         deletes: list[TimerUnit] = []
         position = chain.last
         while position != NO_POSITION:
@@ -164,16 +165,19 @@ class TimerFeed:
                     offsets.append(unit.physical_offset)
                     sizes.append(unit.record_size)
                     rolls.append(unit.rolls)
+                    hashes.append(unit.topic_hash)
         await self._load_deletes(slot, deletes)
         for stop in range(len(offsets), 0, -_RECORDS_A_STEP):
             part = slice(max(0, stop - _RECORDS_A_STEP), stop)
             places = [*zip(reversed(offsets[part]), reversed(sizes[part]), strict=True)]
             found = await self._read(places)
-            for (physical_offset, size), data, is_rolling in zip(
-                places, found, reversed(rolls[part]), strict=True
+            for (physical_offset, size), data, is_rolling, topic_hash in zip(
+                places, found, reversed(rolls[part]), reversed(hashes[part]), strict=True
             ):
                 if physical_offset in self._cancelled:
                     continue  # its delete message comes behind it
+                if data is None:  # it is lost: nobody knows better what it was for
+                    self._stats.waiting[self._names.get(topic_hash, UNKNOWN_TOPIC)] -= 1
                 due_ms = chain.slot_ms if is_rolling else _due_ms(data, chain.slot_ms)
                 self._timers.due.push(Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling)))
             await trio.lowlevel.checkpoint()

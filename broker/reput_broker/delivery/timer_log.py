@@ -212,21 +212,28 @@ class TimerLog:
                 path.unlink(missing_ok=True)  # of length 0, as `load` has seen
                 self._prepared = _File(start, create_file(path, self.file_size))
 
-    def append(self, unit: TimerUnit) -> int:
-        """Write a unit and return its position. It survives the process; a power cut only after `flush`.
-
-        Raises:
-            DiskFull: the file system did not really set the file aside; the unit may be written again.
-        """
+    def begin_append(self) -> int:
+        """Return the position of the next unit, in a file that is there; `room` says how many go in there."""
         if not self._files or self._is_full():
             self._roll()
+        return self.end
+
+    @property
+    def room(self) -> int:
+        """How many more units the file in use takes."""
+        return (self._units_end - (self.end - self._files[-1].start)) // UNIT_BYTES if self._files else 0
+
+    def append(self, units: bytes) -> None:
+        """Write units, at most `room` of them, behind each other. They survive the process; a power cut only after
+        `flush`.
+
+        Raises:
+            DiskFull: the file system did not really set the file aside; they may be written again.
+        """
         file = self._files[-1]
-        position = self.end
-        data = unit.pack()
-        write_all(file.fd, data, position - file.start, self._path(file.start))
-        self._digests[file.start] = crc32(data, self._digests[file.start])
-        self.end = position + UNIT_BYTES
-        return position
+        write_all(file.fd, units, self.end - file.start, self._path(file.start))
+        self._digests[file.start] = crc32(units, self._digests[file.start])
+        self.end += len(units)
 
     def _is_full(self) -> bool:
         return self.end - self._files[-1].start + UNIT_BYTES > self._units_end

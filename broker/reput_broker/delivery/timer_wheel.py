@@ -11,11 +11,12 @@ A second's slot is its number modulo the slots; a slot that names another second
 are positions in the timer log; the number counts messages less those that cancel one.
 
 The file is derived: a start makes it anew from the timer log, so that nothing in it need survive. It is set aside whole
-before its first slot is needed, and read and written by position.
+before its first slot is needed, and mapped.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from pathlib import Path
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from reput_broker.delivery.timer_unit import NO_POSITION
 from reput_broker.store.errors import FlushFailed
-from reput_broker.store.file_io import create_file, sync_data, write_all
+from reput_broker.store.file_io import create_file, sync_data
 
 PRECISION_MS = 1000
 """Milliseconds in a slot (RocketMQ: timerPrecisionMs)."""
@@ -70,6 +71,7 @@ class TimerWheel:
         self.path = path
         self.slots = slots
         self._fd: int | None = None
+        self._map = mmap.mmap(-1, SLOT_BYTES)
         self._is_dirty = False
 
     @property
@@ -91,33 +93,27 @@ class TimerWheel:
         self.close()
         self.path.unlink(missing_ok=True)
         self._fd = create_file(self.path, self.slots * SLOT_BYTES)
+        self._map = mmap.mmap(self._fd, self.slots * SLOT_BYTES)
         self._is_dirty = False
 
     def slot(self, slot_ms: int) -> Slot:
         """Return the chain of a second."""
         if self._fd is None:
             return EMPTY
-        data = os.pread(self._fd, SLOT_BYTES, self._index(slot_ms) * SLOT_BYTES)
-        second, first, last, number, _ = SLOT.unpack(data)
+        second, first, last, number, _ = SLOT.unpack_from(self._map, self._index(slot_ms) * SLOT_BYTES)
         return Slot(first, last, number) if second == slot_ms // PRECISION_MS else EMPTY
 
     def held_by(self, slot_ms: int) -> int:
         """Return the time of the slot whose chain lies where this one's would; a negative number if none does."""
         if self._fd is None:
             return -1
-        data = os.pread(self._fd, 8, self._index(slot_ms) * SLOT_BYTES)
-        second = int.from_bytes(data, "big", signed=True)
-        return second * PRECISION_MS if second else -1
+        second = SLOT.unpack_from(self._map, self._index(slot_ms) * SLOT_BYTES)[0]
+        return int(second) * PRECISION_MS if second else -1
 
     def put(self, slot_ms: int, slot: Slot) -> None:
-        """Set the chain of a second. A killed process leaves it, a power cut need not.
-
-        Raises:
-            DiskFull: the file system did not really set the file aside.
-        """
+        """Set the chain of a second. A killed process leaves it, a power cut need not."""
         assert self._fd is not None, "it is made before the first slot is needed"
-        data = SLOT.pack(slot_ms // PRECISION_MS, *slot, 0)
-        write_all(self._fd, data, self._index(slot_ms) * SLOT_BYTES, self.path)
+        SLOT.pack_into(self._map, self._index(slot_ms) * SLOT_BYTES, slot_ms // PRECISION_MS, *slot, 0)
         self._is_dirty = True
 
     def filled(self, start_ms: int, stop_ms: int) -> list[tuple[int, Slot]]:
@@ -132,8 +128,7 @@ class TimerWheel:
         while second < stop:
             at = second % self.slots
             count = min(_SLOTS_A_READ, stop - second, self.slots - at)
-            data = os.pread(self._fd, count * SLOT_BYTES, at * SLOT_BYTES)
-            slots = np.frombuffer(data[: len(data) // SLOT_BYTES * SLOT_BYTES], SLOT_DTYPE)
+            slots = np.frombuffer(self._map[at * SLOT_BYTES : (at + count) * SLOT_BYTES], SLOT_DTYPE)
             expected = second + np.arange(len(slots))
             for index in np.flatnonzero((slots["second"] == expected) & (slots["last"] >= 0)).tolist():
                 held, first, last, number, _ = slots[index].tolist()
@@ -152,11 +147,7 @@ class TimerWheel:
         return None
 
     def fill(self, slots: NDArray[np.void]) -> None:
-        """Set the chains of all slots of an empty wheel: those of an array of `SLOT_DTYPE` that have one. Blocks.
-
-        Raises:
-            DiskFull: as `put`.
-        """
+        """Set the chains of all slots of an empty wheel: those of an array of `SLOT_DTYPE` that have one. Blocks."""
         assert self._fd is not None
         assert len(slots) == self.slots
         for start in range(0, self.slots, _SLOTS_A_READ):
@@ -164,7 +155,7 @@ class TimerWheel:
             if (part["last"] >= 0).any():
                 filled = part.copy()  # not np.where, which would turn the bytes round
                 filled[part["last"] < 0] = np.zeros(1, SLOT_DTYPE)[0]
-                write_all(self._fd, filled.tobytes(), start * SLOT_BYTES, self.path)
+                self._map[start * SLOT_BYTES : (start + len(part)) * SLOT_BYTES] = filled.tobytes()
                 self._is_dirty = True
 
     def flush(self) -> None:
@@ -185,6 +176,7 @@ class TimerWheel:
         """Close the file. Flushes nothing."""
         fd, self._fd = self._fd, None
         if fd is not None:
+            self._map.close()
             os.close(fd)
 
     def _index(self, slot_ms: int) -> int:

@@ -13,7 +13,7 @@ from the queue; what had been delivered of the slots that were not done with is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, KeysView
+from collections.abc import Callable, KeysView, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from reput_broker.delivery.timer_unit import (
     MAGIC_DELETE,
     MAGIC_ROLL,
     NO_POSITION,
+    UNIT_BYTES,
     TimerUnit,
 )
 from reput_broker.delivery.timer_wheel import EMPTY, PRECISION_MS, SLOTS, Slot, TimerWheel, slot_of
@@ -70,6 +71,19 @@ class Timed(NamedTuple):
     """Whether it is no message but cancels one."""
     stays: bool = False
     """Whether it goes into that slot and no other: the message that it cancels is there."""
+    is_done: bool = False
+    """Whether it needs no slot any more. It gets a unit in one that is done with all the same: RocketMQ takes the last
+    unit of the log for the last message of the queue that it has looked at."""
+
+
+class _Placed(NamedTuple):
+    """A message that gets a unit: its slot, what that held, and what it holds then."""
+
+    slot_ms: int
+    rolls: bool
+    before: Slot
+    after: Slot
+    unit: bytes
 
 
 class Timers:
@@ -212,41 +226,66 @@ class Timers:
         if self.log.needs_file() or self.log.should_prepare_file():
             self.log.make_file()
 
-    def has_room_for(self, timed: Timed, now_ms: int) -> bool:
-        """Whether the slot that a message goes to is free: not so while another turn of the wheel has messages
-        there."""
-        slot_ms, _ = self._slot_for(timed, now_ms)
-        held_ms = self.wheel.held_by(slot_ms)
-        return held_ms == slot_ms or held_ms < self.read_ms
+    def add(self, entries: Sequence[Timed], now_ms: int) -> list[int]:
+        """Give the next messages of the timer's queue their units, and let those wait whose slot is begun.
 
-    def add(self, timed: Timed, now_ms: int) -> int:
-        """Give the next message of the timer's queue its unit, and let it wait if its slot is begun; return the slot.
+        Returns:
+            Their slots. Those of the first ones only, if a file of the log ends in between, or if the slot of the next
+            is held by a message that is another turn of the wheel away.
 
         Raises:
-            DiskFull: nothing has changed that matters; it may be tried again.
+            DiskFull: nothing has changed; it may be tried again.
         """
-        slot_ms, rolls = self._slot_for(timed, now_ms)
-        is_begun = slot_ms < self._begun_until or slot_ms in self.due.slots or timed.out_ms < self.read_ms
-        flags = (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if timed.cancels else 0)
-        before = self._append(slot_ms, timed.physical_offset, timed.size, timed.topic_hash, flags, now_ms)
-        if is_begun:
-            if slot_ms not in self.due.slots:
-                self.due.begin(slot_ms, is_loaded=before == EMPTY)
-                if before != EMPTY:
-                    self.chains.appendleft(Chain(slot_ms, before.last))
-            if rolls or not timed.cancels:
-                due_ms = slot_ms if rolls else timed.due_ms
-                self.due.push(Due(due_ms, timed.physical_offset, timed.size, 0, slot_ms, rolls))
-        self.queue_offset += 1
-        return slot_ms
+        position = self.log.begin_append()
+        placed = self._place(entries[: self.log.room], position, now_ms)
+        self.log.append(b"".join([one.unit for one in placed]))
+        for one in placed:
+            self.wheel.put(one.slot_ms, one.after)
+        for timed, one in zip(entries, placed, strict=False):
+            if not timed.is_done and (
+                one.slot_ms < self._begun_until
+                or one.slot_ms in self.due.slots
+                or timed.out_ms < self.read_ms
+            ):
+                self._let_wait(timed, one)
+        self.queue_offset += len(placed)
+        return [one.slot_ms for one in placed]
 
-    def _append(
-        self, slot_ms: int, physical_offset: int, size: int, topic_hash: int, flags: int, now_ms: int
-    ) -> Slot:
-        """Append a unit to the chain of a slot; return the slot as it was before."""
-        before = self.wheel.slot(slot_ms)
+    def _place(self, entries: Sequence[Timed], position: int, now_ms: int) -> list[_Placed]:
+        """Find the slots of messages, and make the units that chain them there."""
+        changed: dict[int, Slot] = {}
+        placed: list[_Placed] = []
+        for timed in entries:
+            slot_ms, rolls = self._slot_for(timed, now_ms)
+            before = changed.get(slot_ms)
+            if before is None:
+                held_ms = self.wheel.held_by(slot_ms)
+                if held_ms != slot_ms and held_ms >= self.read_ms:
+                    break
+                before = self.wheel.slot(slot_ms)
+            flags = (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if timed.cancels else 0)
+            unit = self._unit(
+                before, slot_ms, timed.physical_offset, timed.size, timed.topic_hash, flags, now_ms
+            )
+            first = position if before.first == NO_POSITION else before.first
+            after = Slot(first, position, before.number + (-1 if timed.cancels else 1))
+            changed[slot_ms] = after
+            placed.append(_Placed(slot_ms, rolls, before, after, unit))
+            position += UNIT_BYTES
+        return placed
+
+    def _unit(
+        self,
+        before: Slot,
+        slot_ms: int,
+        physical_offset: int,
+        size: int,
+        topic_hash: int,
+        flags: int,
+        now_ms: int,
+    ) -> bytes:
         written_ms = min(max(slot_of(now_ms), slot_ms - _DELAY_MAX_MS), slot_ms + _DELAY_MAX_MS)
-        unit = TimerUnit(
+        return TimerUnit(
             before.last,
             MAGIC_DEFAULT | flags,
             written_ms,
@@ -254,11 +293,28 @@ class Timers:
             physical_offset,
             size,
             topic_hash,
-        )
-        position = self.log.append(unit)
+        ).pack()
+
+    def _let_wait(self, timed: Timed, one: _Placed) -> None:
+        """Let a message wait in memory, whose slot is begun."""
+        slot_ms = one.slot_ms
+        if slot_ms not in self.due.slots:
+            self.due.begin(slot_ms, is_loaded=one.before == EMPTY)
+            if one.before != EMPTY:
+                self.chains.appendleft(Chain(slot_ms, one.before.last))
+        if one.rolls or not timed.cancels:
+            due_ms = slot_ms if one.rolls else timed.due_ms
+            self.due.push(Due(due_ms, timed.physical_offset, timed.size, 0, slot_ms, one.rolls))
+
+    def _append(
+        self, slot_ms: int, physical_offset: int, size: int, topic_hash: int, flags: int, now_ms: int
+    ) -> None:
+        """Append one unit to the chain of a slot."""
+        position = self.log.begin_append()
+        before = self.wheel.slot(slot_ms)
+        self.log.append(self._unit(before, slot_ms, physical_offset, size, topic_hash, flags, now_ms))
         first = position if before.first == NO_POSITION else before.first
-        self.wheel.put(slot_ms, Slot(first, position, before.number + (-1 if flags & MAGIC_DELETE else 1)))
-        return before
+        self.wheel.put(slot_ms, Slot(first, position, before.number + 1))
 
     def skip(self, count: int = 1) -> None:
         """Pass over messages of the timer's queue that cannot be used, or are not there any more."""
@@ -270,6 +326,8 @@ class Timers:
         RocketMQ counts from now. Here it is from when the message was put, so that a message that gets its unit once
         more after a crash gets it where it was, and what cancels it there.
         """
+        if timed.is_done:
+            return self.read_ms - PRECISION_MS, False
         window = self._window_ms
         begin = slot_of(timed.stored_ms)
         if slot_of(timed.out_ms) - slot_of(now_ms) >= self.wheel.span_ms // 2:
@@ -306,19 +364,6 @@ class Timers:
             if len(ahead):
                 first = min(first, int(ahead.min()))
         return first
-
-    def add_done(
-        self, physical_offset: int, size: int, topic_hash: int, now_ms: int, *, advance: bool = True
-    ) -> None:
-        """Give a message that needs no slot any more a unit in one that is done with.
-
-        RocketMQ takes the last unit of the log for the last message of the queue that it has looked at.
-
-        Raises:
-            DiskFull: as `add`.
-        """
-        self._append(self.read_ms - PRECISION_MS, physical_offset, size, topic_hash, 0, now_ms)
-        self.queue_offset += advance
 
     # -- slots whose time comes ----------------------------------------------------------------------------
 
@@ -412,7 +457,7 @@ class Timers:
         if last is not None and last.physical_offset != physical_offset:
             if self.needs_files():
                 self.make_files()
-            self.add_done(physical_offset, size, 0, now_ms, advance=False)
+            self._append(self.read_ms - PRECISION_MS, physical_offset, size, 0, 0, now_ms)
 
     # -- progress ------------------------------------------------------------------------------------------
 

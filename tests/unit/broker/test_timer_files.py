@@ -37,7 +37,9 @@ def log_of(directory: Path, count: int = 0) -> TimerLog:
 def append(log: TimerLog, one: TimerUnit) -> int:
     if log.needs_file():
         log.make_file()
-    return log.append(one)
+    position = log.begin_append()
+    log.append(one.pack())
+    return position
 
 
 def test_a_unit_is_laid_out_as_the_format_says() -> None:
@@ -118,7 +120,8 @@ def test_another_file_size_is_refused_and_a_missing_file_noticed(tmp_path: Path)
     log = log_of(tmp_path)
     assert not log.holds(52, ())
     log.cut(0)
-    assert not [*tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{0:020}"]
+    assert not any((tmp_path / f"{0:020}").read_bytes())
 
 
 def test_what_the_files_hold_is_compared_with_what_was_saved(tmp_path: Path) -> None:
