@@ -304,7 +304,7 @@ class Broker:
         config, counters, store = self.config, self.counters, self._store
         sync = config.store.flush == "sync"
         self._allocate = AllocateService(store)
-        self._reput = ReputMessageService(store, self._after_dispatch, lambda: self._hold.count > 0)
+        self._reput = ReputMessageService(store, self._after_dispatch)
         pooled = config.store.transient_store_pool
         self._flush = FlushCommitLogService(
             store,

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull
+from reput_broker.store.index_query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
@@ -114,7 +115,7 @@ class Deduplication:
         """Return where the index knows messages of the window to be. Reads the disk: call it in a worker thread.
 
         Raises:
-            Refusal: the index is being completed, so that nobody can say yet.
+            Refusal: nobody can say, as yet (`NOT_READY`) or until somebody does something about it (`INTERNAL`).
         """
         since_ms = self._since_ms()
         places: list[Place | None] = []
@@ -131,14 +132,10 @@ class Deduplication:
                         record.store_timestamp_ms,
                     )
                 )
-            elif found.is_complete:
+            elif found.doubt is None:
                 places.append(None)
             else:
-                raise Refusal(
-                    ErrorCode.NOT_READY,
-                    "the index is being completed after a crash, and whether the message is stored cannot be "
-                    "looked up before; send it again shortly",
-                )
+                raise Refusal(*_refusal_for(found.doubt, unique_id))
         return places
 
     def stored_before(
@@ -277,6 +274,20 @@ def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], lis
             f"two messages of the block have the unique id {twice!r}; send one of them, or give each its own",
         )
     return unique_ids, sizes
+
+
+def _refusal_for(doubt: Doubt, unique_id: str) -> tuple[ErrorCode, str]:
+    """Return the code and the text for a message of which nobody can say whether it is stored."""
+    text = f"{doubt.value}, so that nobody can say whether the message with unique id {unique_id!r} is stored"
+    if doubt is Doubt.BEHIND:
+        return ErrorCode.NOT_READY, f"{text}; send it again shortly"
+    if doubt is Doubt.TOO_MANY:
+        return ErrorCode.INTERNAL, f"{text}; give every message a unique id of its own"
+    return (
+        ErrorCode.INTERNAL,
+        f"{text}; stop the broker, see what `reput store verify` says and do it, then `reput store rebuild`; until "
+        "then send without deduplication",
+    )
 
 
 def _side_by_side(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:

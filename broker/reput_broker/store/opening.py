@@ -55,10 +55,12 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     """
     log, queues, deleted = parts.log, parts.queues, parts.deleted
     refuse_unwritable(parts.options)
-    moved = _put_back(parts)
+    moved: list[Path] = []
     try:
+        moved = _put_back(parts)
         judgement = _load_and_judge(parts)
     except BaseException:
+        parts.lock.remove_made()
         take_out(moved)
         raise
     report = _begin(parts) if judgement is None else _recover(parts, judgement)
@@ -191,7 +193,7 @@ def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd,
         index.keep_all(mark.index_offset, full_until_ms)
     else:
         index.drop_all()
-    with suppress(DiskFull):  # dispatch comes across it when it has a key to insert
+    with suppress(DiskFull, OSError):  # dispatch comes across it when it has a key to insert
         index.set_last_aside()
 
 

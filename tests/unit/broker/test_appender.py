@@ -37,6 +37,7 @@ class FakeStore:
         self.read_only_reason = None
         self.waits = 0
         self.puts = 0
+        self.wants = 0
 
     def needs_new_file(self, size: int) -> bool:
         return self.status is PutStatus.PUT_OK
@@ -46,6 +47,9 @@ class FakeStore:
 
     def make_log_file(self) -> None:
         raise self.failure
+
+    def want_file(self) -> None:
+        self.wants += 1
 
     def put(self) -> PutResult:
         self.puts += 1
@@ -124,6 +128,28 @@ async def test_each_reason_has_its_code(failure: Exception, code: ErrorCode, tex
     )
     assert store.waits == 1
     assert store.puts == 0, "nothing was stored"
+    assert store.wants == (not isinstance(failure, StoreClosed)), "whoever makes files ahead tries again"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("needed", "made"), [(1, 1), (2, 2), (9, 2)])
+async def test_a_file_that_was_made_ready_may_have_no_room_and_the_next_is_not_made_by_the_put(
+    needed: int, made: int
+) -> None:
+    """But nobody waits for more than these two: the put itself says what is the matter then."""
+
+    class Store(FakeStore):
+        made = 0
+
+        def needs_new_file(self, size: int) -> bool:
+            return self.made < needed
+
+        def make_log_file(self) -> None:
+            self.made += 1
+
+    store = Store(DiskFull(PATH, 4096), PutStatus.DISK_FULL)
+    await refusal_of(store)
+    assert (store.made, store.puts) == (made, 1)
 
 
 @pytest.mark.trio
