@@ -13,6 +13,7 @@ from reput_broker.delivery.op_writer import OpWriter
 from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.parking import Parking
 from reput_broker.delivery.transaction_check import TransactionCheckService
+from reput_broker.delivery.transaction_questions import TransactionQuestions
 from reput_broker.delivery.transaction_recovery import recover_transactions
 from reput_broker.delivery.transactions import Transactions
 from reput_broker.offsets import ConsumerOffsetManager
@@ -122,20 +123,26 @@ class RetryParts:
 
         self._writer = OpWriter(self._ops, puts, log_end=log_end, clock_ms=clock_ms)
         transactions.on_closed = self._writer.closed
+        questions = TransactionQuestions(
+            store,
+            groups.membership.producers,
+            self.counts,
+            flush=flush,
+            broker_name=config.broker_name,
+        )
         self._check = TransactionCheckService(
             transactions,
             self._ops,
             store,
             puts,
             offsets,
-            groups.membership.producers,
+            questions,
             config.transactions,
             self.counts,
             make_discard_topic=make_discard_topic,
             flush=flush,
             reserved_s=lambda: config.store.file_reserved_time,
             host=store.options.host,
-            broker_name=config.broker_name,
             clock_ms=clock_ms,
         )
         self._processors = (

@@ -27,7 +27,6 @@ import trio
 from reput_broker.delivery.half_messages import (
     HALF_QUEUE_ID,
     HalfMessage,
-    check_body,
     discarded_record,
     half_message_of,
     renewed_record,
@@ -35,12 +34,10 @@ from reput_broker.delivery.half_messages import (
 from reput_broker.delivery.op_queue import OP_QUEUE_ID, OpQueue
 from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.queue_reader import ReadableStore, read_entry
+from reput_broker.delivery.transaction_questions import TransactionQuestions
 from reput_broker.delivery.transactions import HalfCopy, Standing, Transactions
-from reput_broker.request import Client
 from reput_broker.retry_counts import RetryCounts
 from reput_broker.store.status import PutStatus
-from reput_protocol.codes import RequestCode
-from reput_protocol.commands_transaction import CheckTransactionHeader
 from reput_protocol.errors import ReputError
 from reput_protocol.host import Host
 from reput_protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
@@ -53,10 +50,6 @@ _SPAN_MAX: Final = 1_000_000
 _SEARCH_BYTES_MAX: Final = 256 * 1024 * 1024
 """How much of the log a start searches for decisions that were not written down, beside a few rounds' worth."""
 _ADDED_BYTES: Final = 512
-_QUESTIONS_MAX: Final = 64
-"""How many copies share a sync before their producers are asked."""
-_ASK_TRIES: Final = 20
-_ASK_PAUSE_S: Final = 0.05
 
 
 class CheckOptions(Protocol):
@@ -96,21 +89,6 @@ class CommittedOffsets(Protocol):
     def commit(self, group: str, topic: str, queue_id: int, offset: int, /) -> None: ...  # noqa: D102
 
 
-class ProducerChannel(Protocol):
-    """A client that sends for a producer group."""
-
-    @property
-    def client(self) -> Client:
-        """Its connection."""
-
-
-class LiveProducers(Protocol):
-    """Who is connected."""
-
-    def pick(self, group: str, /) -> ProducerChannel | None:
-        """Return a client that sends for a group, another one each time; None if there is none."""
-
-
 class _Look(Enum):
     """What a look at an open half message came to."""
 
@@ -133,14 +111,13 @@ class TransactionCheckService:
         store: read from.
         puts: puts the copies.
         offsets: where the progress is kept.
-        producers: asked for somebody to ask.
+        questions: asks producers about the copies.
         options: read in every round.
         counts: counted in.
         make_discard_topic: makes TRANS_CHECK_MAX_TIME_TOPIC if need be.
         flush: syncs the log once, whether or not that succeeds.
         reserved_s: how long the log's files are kept, in seconds.
         host: the store's address.
-        broker_name: named in questions.
         clock_ms: wall clock.
     """
 
@@ -151,7 +128,7 @@ class TransactionCheckService:
         store: CheckedStore,
         puts: OwnPuts,
         offsets: CommittedOffsets,
-        producers: LiveProducers,
+        questions: TransactionQuestions,
         options: CheckOptions,
         counts: RetryCounts,
         *,
@@ -159,7 +136,6 @@ class TransactionCheckService:
         flush: Callable[[], Awaitable[None]],
         reserved_s: Callable[[], float],
         host: Host,
-        broker_name: str,
         clock_ms: Callable[[], int],
     ) -> None:
         self._transactions = transactions
@@ -167,16 +143,14 @@ class TransactionCheckService:
         self._store = store
         self._puts = puts
         self._offsets = offsets
-        self._producers = producers
+        self._questions = questions
         self._options = options
         self._counts = counts
         self._make_discard_topic = make_discard_topic
         self._flush = flush
         self._reserved_s = reserved_s
         self._host = host
-        self._broker_name = broker_name
         self._clock_ms = clock_ms
-        self._questions: list[HalfMessage] = []  # copies whose producers are to be asked
 
     async def run(self) -> None:
         """Make rounds until cancelled."""
@@ -210,10 +184,10 @@ class TransactionCheckService:
                 look = await self._look_at(offset, end, started_ms)
                 if look in (_Look.TOO_YOUNG, _Look.STUCK):
                     break
-            if len(self._questions) >= _QUESTIONS_MAX:
-                await self._ask_all()
+            if self._questions.is_full:
+                await self._questions.ask(self._is_open)
             offset = transactions.next_open(offset + 1)
-        await self._ask_all()
+        await self._questions.ask(self._is_open)
         await self._advance(low)
 
     async def _advance(self, low: int) -> None:
@@ -310,7 +284,7 @@ class TransactionCheckService:
         if isinstance(copy, PutStatus):
             return self._stuck(half, copy)
         if copy is not None:
-            self._questions.append(copy)
+            self._questions.add(copy)
         return _Look.CLOSED
 
     async def _copy(self, half: HalfMessage, check_times: int | None) -> HalfMessage | PutStatus | None:
@@ -346,40 +320,6 @@ class TransactionCheckService:
         )
         is_illegal = status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
         return _Look.STAYS if is_illegal else _Look.STUCK
-
-    async def _ask_all(self) -> None:
-        """Ask about the copies made since the last time. An answer must find its copy, so first they are synced."""
-        questions, self._questions = self._questions, []
-        if questions and self._store.message_at(questions[-1].record.physical_offset) is None:
-            await self._flush()
-        for half in questions:
-            if self._is_open(half) and not await self._ask(half):
-                self._counts.checks[half.topic, "no_producer"] += 1
-
-    async def _ask(self, half: HalfMessage) -> bool:
-        """Send the question to a producer of the group; return whether somebody takes it."""
-        record = half.record
-        header = CheckTransactionHeader(
-            record.queue_offset,
-            record.physical_offset,
-            topic=TRANS_HALF_TOPIC,
-            msg_id=half.unique_key,
-            transaction_id=half.unique_key,
-            offset_msg_id=record.offset_message_id,
-            broker_name=self._broker_name,
-        )
-        body = check_body(half)
-        for _ in range(_ASK_TRIES):
-            channel = self._producers.pick(half.producer_group)
-            if channel is None:
-                return False
-            client = channel.client
-            if client.send_request(
-                RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(client.header_type), body
-            ):
-                return True
-            await trio.sleep(_ASK_PAUSE_S)  # it has too much to read already, or is just going
-        return False
 
 
 def _size(record: Record) -> int:
