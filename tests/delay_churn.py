@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,11 +95,12 @@ class Churn:
     async def finish(self) -> list[str]:
         """Wait for everything that is still to come, and judge."""
         async with self.bench.running():
-            while any(self._is_open(body, later) for body, later in self.ledger.later.items()):
-                before = len(self.bench.delivered())
+            came = -1
+            while self._open(delivered := self.bench.delivered()) and not (
+                self._all_due() and len(delivered) == came
+            ):
+                came = len(delivered)
                 await trio.sleep(5)
-                if len(self.bench.delivered()) == before and self._all_due():
-                    break
             await trio.sleep(5)
         return self.ledger.violations + judge(self.bench, self.ledger, clock_was_set=self._clock_was_set)
 
@@ -220,8 +221,10 @@ class Churn:
 
     # -- judging -------------------------------------------------------------------------------------------
 
-    def _is_open(self, body: bytes, later: Later) -> bool:
-        return later.cancelled_by is None and body not in self.bench.delivered()
+    def _open(self, came: Collection[bytes]) -> bool:
+        return any(
+            later.cancelled_by is None and body not in came for body, later in self.ledger.later.items()
+        )
 
     def _all_due(self) -> bool:
         now_ms = self.bench.clock_ms()
