@@ -56,7 +56,7 @@ from reput_broker.services import AllocateService, OffsetSaveService, ReputMessa
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
-from reput_broker.store_health import StoreHealth
+from reput_broker.store_health import NEWS, StoreHealth
 from reput_broker.surroundings import Surroundings
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
@@ -537,7 +537,7 @@ class Broker:
 
     def _on_store_event(self, event: str, facts: Any) -> None:
         """Log what the store noticed, in whatever thread, and let health show it."""
-        log.warning(event, **facts)
+        (log.info if event in NEWS else log.warning)(event, **facts)
         with suppress(trio.RunFinishedError):
             if event == "store_read_only":
                 self._token.run_sync_soon(self._turn_read_only, str(facts["reason"]))

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 
 from reput_broker.health import Health
 
+NEWS = frozenset({"recovering", "index_complete"})
+"""Events of the store that are no cause for concern; the others are logged as warnings."""
+
 
 class StoreHealth:
     """Keeps the checks `commit_log_dirs`, `log_files` and `index`. One owner: the event loop."""

@@ -183,10 +183,12 @@ class Appender:
         rejected["too_large"] += 1
         if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
             return Refusal(ErrorCode.TOO_LARGE, "the properties take more than 32767 bytes; shorten them")
+        options = store.options
         return Refusal(
             ErrorCode.TOO_LARGE,
-            f"the message breaks a limit: topic at most 127 bytes, body at most "
-            f"{store.options.message_bytes_max} bytes, and it must fit into one log file; make it smaller",
+            f"the message breaks a limit: topic at most 127 bytes, body at most {options.message_bytes_max} bytes "
+            f"(store.message_size_max), and all that is put at once must fit into one log file of "
+            f"{options.commit_log_file_size} bytes (store.commit_log_file_size); make it smaller",
         )
 
 

@@ -185,14 +185,20 @@ def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
 def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd, *, abnormal: bool) -> None:
     """Keep the index files that can be trusted; what they lack is indexed again once the store is open."""
     mark, full_until_ms = checkpoint.mark, checkpoint.index_msg_timestamp_ms
+
+    def note_kept() -> None:
+        checkpoint.index_msg_timestamp_ms = index.full_until_ms
+        checkpoint.flush()
+
     if abnormal:
-        index.keep_whole(full_until_ms, end.end_offset)
+        index.keep_whole(full_until_ms, end.end_offset, note_kept)
     elif mark is None:  # RocketMQ made the stop, with everything indexed
         index.keep_all(None, full_until_ms)
     elif mark.index_digest == index.digest:
         index.keep_all(mark.index_offset, full_until_ms)
     else:
-        index.drop_all()
+        index.drop_all(note_kept)
+    checkpoint.index_msg_timestamp_ms = index.full_until_ms
     with suppress(DiskFull, OSError):  # dispatch comes across it when it has a key to insert
         index.set_last_aside()
 

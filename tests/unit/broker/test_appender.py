@@ -14,6 +14,7 @@ from reput_broker.processors.appender import Appender
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Refusal, Response
 from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
+from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_protocol.codes import AckLevel
@@ -163,3 +164,14 @@ async def test_the_first_file_of_a_log_is_refused_in_the_same_words(number: int,
     )
     assert refusal.error is code
     assert f"{PATH} cannot be made: {os.strerror(number)}" in refusal.text
+
+
+@pytest.mark.trio
+async def test_a_message_that_is_larger_than_a_log_file_is_told_of_that_limit() -> None:
+    store: Any = FakeStore(failed(errno.EIO), PutStatus.MESSAGE_ILLEGAL)
+    store.options = StoreOptions(PATH.parent, commit_log_file_size=1 << 20, message_bytes_max=4 << 20)
+    refusal, counters = await refusal_of(store)
+    assert refusal.error is ErrorCode.TOO_LARGE
+    assert "body at most 4194304 bytes (store.message_size_max)" in str(refusal)
+    assert "one log file of 1048576 bytes (store.commit_log_file_size)" in str(refusal)
+    assert counters.rejected["too_large"] == 1
