@@ -43,8 +43,8 @@ $(READY): requirements.lock pyproject.toml
 run: $(READY) ## start the broker with conf/broker.toml; Ctrl-C drains and ends it
 	$(BIN)/reput serve -c conf/broker.toml $(ARGS)
 
-test: $(READY) ## run all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## run all tests, those of one file in one process, as many at once as there are cores (at most 4)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## style, types, import rules; changes nothing
 	$(BIN)/ruff check .

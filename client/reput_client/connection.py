@@ -15,7 +15,7 @@ from reput_client.address import Address
 from reput_client.backoff import Backoff
 from reput_client.broker_requests import BrokerRequest
 from reput_client.core import Call, ChannelCore, OnewayCall, RequestTemplate, Waiter
-from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost
+from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker
 from reput_client.pump import Pump
 from reput_client.runtime import Event, Runtime
 from reput_protocol.buffers import Buffer
@@ -31,9 +31,7 @@ _READS_MAX: Final = 8
 _IDLE_S: Final = 0.05
 """After so long without an answer a connection is looked at before it is used."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
-_HTTP_PORT: Final = (
-    "an HTTP server answers there (the broker's http_port?); use the broker's port for clients"
-)
+_HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
 
 
@@ -349,13 +347,17 @@ class Connection:
             try:
                 core.receive_data(data)
             except ProtocolError as error:
-                reason = _HTTP_PORT if data.startswith(b"HTTP/") else f"the broker sent nonsense: {error}"
-                self.lose(ConnectionLost(str(self.address), reason))
+                self.lose(self._refusal_of(data, error))
                 return
             filled = len(data) == wanted
             self._read_bytes = _READ_BYTES_LARGE if filled or core.expects_more else _READ_BYTES
             if not filled and not core.expects_more:
                 return
+
+    def _refusal_of(self, data: bytes, error: ProtocolError) -> ReputError:
+        if data.startswith(b"HTTP/"):
+            return NotABroker(str(self.address), _HTTP_PORT)
+        return ConnectionLost(str(self.address), f"the broker sent nonsense: {error}")
 
     # -- ending ----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,15 @@ class ConnectFailed(ReputError):
         self.reason = reason
 
 
+class NotABroker(ConnectFailed):
+    """What listens at `address` speaks another protocol; a request sent there had no effect. Not tried again."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        ReputError.__init__(self, f"{address} is not a broker's port for clients: {reason}")
+        self.address = address
+        self.reason = reason
+
+
 class ConnectionLost(ReputError):
     """The connection to `address` ended while an answer was awaited.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -19,6 +21,7 @@ from reput_client.errors import (
     BrokerNotFound,
     ClientClosed,
     ConnectFailed,
+    NotABroker,
     PartlySent,
     RequestTimeout,
     SendOutcomeUnknown,
@@ -383,6 +386,36 @@ def test_nonsense_from_the_broker_costs_the_connection_and_nothing_more(
             assert await consumer.committed("t", 0) is None
 
     face.run(scenario)
+
+
+def test_an_http_server_is_told_from_a_broker_at_once(face: Face) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    requests: list[bytes] = []
+
+    def answer() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    requests.append(connection.recv(65_536))
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+
+    async def scenario() -> None:
+        async with face.PullConsumer(address, group="g", timeout_s=60.0) as consumer:
+            with pytest.raises(NotABroker, match="an HTTP server answers there"):
+                await consumer.committed("t", 0)
+
+    try:
+        face.run(scenario)
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listener.close()
+    assert len(requests) == 1, "it is not asked again"
 
 
 def test_importing_the_blocking_face_loads_no_event_loop() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -73,6 +74,20 @@ def classpath() -> str:
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise Unreachable(f"{program} is not installed")
+    with _alone():
+        return _built_classpath()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Tests that run side by side build once: the others wait."""
+    BUILD.parent.mkdir(exist_ok=True)
+    with open(BUILD.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _built_classpath() -> str:
     stamp, dependencies = BUILD / "stamp", BUILD / "classpath"
     digest = hashlib.sha256()
     for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
