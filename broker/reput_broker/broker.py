@@ -25,6 +25,7 @@ from reput_broker.compose_retry import RetryParts
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import Deduplication
+from reput_broker.delivery.reply_push import ReplyPusher
 from reput_broker.disk_figures import refresh_disk_figures
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.health import BrokerState, Health
@@ -45,6 +46,7 @@ from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.put_run import PutRunProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.queue import QueueProcessor
+from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
@@ -397,8 +399,19 @@ class Broker:
                         window_s=lambda: config.dedup.window,
                     )
                 ),
+                groups.requesters,
                 cluster=config.cluster,
                 default_ack=default_ack,
+            ),
+            ReplyProcessor(
+                store,
+                access,
+                appender,
+                ReplyPusher(groups.requesters, config.limits),
+                config.replies,
+                counters,
+                default_ack=default_ack,
+                clock_ms=self._surroundings.clock_ms,
             ),
             self._retry,
             PullProcessor(

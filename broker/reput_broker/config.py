@@ -35,6 +35,7 @@ from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
 from reput_broker.config_filters import FiltersConfig
 from reput_broker.config_groups import GroupsConfig
+from reput_broker.config_replies import RepliesConfig
 from reput_broker.config_section import Section as _Section
 from reput_broker.config_section import option as _option
 from reput_broker.config_transactions import TransactionsConfig
@@ -433,6 +434,7 @@ class BrokerConfig(_Section):
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
     delay: DelayConfig = Field(default_factory=DelayConfig)
     transactions: TransactionsConfig = Field(default_factory=TransactionsConfig)
+    replies: RepliesConfig = Field(default_factory=RepliesConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

@@ -21,6 +21,7 @@ from reput_broker.retry_counts import RetryCounts
 from reput_protocol.codes import RequestCode
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
+REPLY_RESULTS = ("delivered", "no_requester", "not_taken")
 KINDS = ("normal", "ordered", "delayed", "transactional", "retry", "dlq")
 REJECT_REASONS = (
     "too_large",
@@ -225,6 +226,7 @@ class Counters:
         self.subscription_conflicts: dict[str, int] = {}
         """By group: heartbeats of a member that wants something else than another member."""
         self.retry = RetryCounts()
+        self.replies: dict[str, int] = dict.fromkeys(REPLY_RESULTS, 0)
         self.buffered_bytes: dict[str, int] = dict.fromkeys(MEMORY_KINDS, 0)
         """Bytes held for connections now: read and not yet handled, answered and not yet sent, parked."""
 

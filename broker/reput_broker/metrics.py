@@ -163,6 +163,7 @@ class MetricsCollector(Collector):
             "reput_deliver_latency_seconds", (((topic,), t.deliver_seconds) for topic, t in topics.items())
         )
         yield from _pieces("reput_messages_rejected_total", _by_one(counters.rejected))
+        yield from _pieces("reput_replies_total", _by_one(counters.replies))
 
     def _topics_shown(self, budget: _Budget) -> dict[str, TopicTraffic]:
         """Return every topic's traffic, topics without any included, as far as the budget goes."""

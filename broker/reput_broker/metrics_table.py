@@ -122,6 +122,12 @@ _TABLE = (
         "topic",
         "result",
     ),
+    # Request and reply
+    _counter(
+        "reput_replies_total",
+        "Replies to requests; no_requester: nobody was there to take it, not_taken: it did not answer.",
+        "result",
+    ),
     # Delays
     _gauge(
         "reput_delayed_messages",

@@ -58,6 +58,25 @@ class RequestTimeout(ReputError):
         self.timeout_s = timeout_s
 
 
+class ReplyTimeout(ReputError):
+    """A request to `topic` got no reply within `timeout_s` seconds; whether it was handled is not known.
+
+    `correlation_id` is the one that its consumer sees. `is_stored` tells whether the broker has the request; if it is
+    False, that is not known. A reply that comes later is dropped.
+    """
+
+    def __init__(self, topic: str, correlation_id: str, timeout_s: float, *, is_stored: bool) -> None:
+        how = "is stored" if is_stored else "may be stored"
+        super().__init__(
+            f"request {correlation_id} to {topic} {how}, but no reply has come within {timeout_s:.3g} s; it may have "
+            "been handled, or may still be"
+        )
+        self.topic = topic
+        self.correlation_id = correlation_id
+        self.timeout_s = timeout_s
+        self.is_stored = is_stored
+
+
 class SendOutcomeUnknown(ReputError):
     """The broker may or may not have stored the messages: their frame left, and no answer came.
 

@@ -13,12 +13,15 @@ from typing import Final
 from reput_client.address import Address
 from reput_client.connection import Connection
 from reput_client.group.client_id import new_client_id
+from reput_client.runtime import Event
 from reput_client.session import Session
 from reput_protocol.bodies_heartbeat import HeartbeatData
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import UnregisterClientHeader
 from reput_protocol.errors import ReputError
 from reput_protocol.header import HeaderType
+
+HEARTBEAT_INTERVAL_S: Final = 30.0
 
 _RETRY_S: Final = 0.5
 _LEAVE_S: Final = 1.0
@@ -41,6 +44,7 @@ class ProducerMembership:
         self._group = group
         self._interval_s = heartbeat_interval_s
         self._epochs: dict[Address, int | None] = {}  # by which connection a broker knows us; None: by none
+        self._beating: dict[Address, Event] = {}
         self._due_at = 0.0
         session.on_lost = self._connection_lost
 
@@ -52,29 +56,50 @@ class ProducerMembership:
             BrokerError: it does not take us.
         """
         session = self._session
-        connection = await session.open(None, session.deadline(session.connect_timeout_s))
-        if not self.client_id:
-            self.client_id = new_client_id(connection.sock.getsockname()[0])
-        await self._beat(connection.address)
-        self._due_at = session.runtime.now() + self._interval_s
+        deadline = session.deadline(session.connect_timeout_s)
+        connection = await session.open(None, deadline)
+        await self.be_known_to(connection.address, max(deadline, session.deadline(None)))
 
-    async def be_known_to(self, address: Address) -> None:
+    async def be_known_to(self, address: Address, deadline: float | None = None) -> None:
         """Register with a broker that does not know us by the connection that we have to it now.
+
+        Many may want that at a time; one heartbeat is sent for all of them.
 
         Raises:
             ReputError: as `join`.
         """
-        connection = self._session.connection_to(address)
-        if not connection.is_open or self._epochs.get(address) != connection.epoch:
-            await self._beat(address)
+        runtime = self._session.runtime
+        if deadline is None:
+            deadline = self._session.deadline(None)
+        while not self._is_known_to(address):
+            beating = self._beating.get(address)
+            if beating is not None and runtime.now() < deadline:
+                await beating.wait(deadline - runtime.now())
+                continue
+            self._beating[address] = beating = runtime.event()
+            try:
+                await self._beat(address, deadline)
+            finally:
+                self._beating.pop(address, None)
+                beating.set()
 
-    async def _beat(self, address: Address) -> None:
+    def _is_known_to(self, address: Address) -> bool:
+        connection = self._session.connection_to(address)
+        return connection.is_open and self._epochs.get(address) == connection.epoch
+
+    async def _beat(self, address: Address, deadline: float | None = None) -> None:
+        if not self.client_id:
+            connection = await self._session.open(address, deadline or self._session.deadline(None))
+            self.client_id = self.client_id or new_client_id(connection.sock.getsockname()[0])
+        if not self._epochs:
+            self._due_at = self._session.runtime.now() + self._interval_s
         self._epochs.setdefault(address, None)
         await self._session.ask_ok(
             RequestCode.HEART_BEAT,
             {},
             what=f"heartbeat of {self._group}",
             address=address,
+            deadline=deadline,
             body=HeartbeatData(self.client_id, [], [self._group]).to_json(),
         )
         self._epochs[address] = self._session.connection_to(address).epoch
@@ -127,5 +152,6 @@ class ProducerMembership:
     def forget(self) -> None:
         """In a forked child: it is no member yet, and must not pass for its parent."""
         self._epochs.clear()
+        self._beating.clear()
         self.client_id = ""
         self._due_at = 0.0

@@ -109,8 +109,8 @@ class Putter:
             text += encode_properties(added_properties)
         if self.deduplicate:
             raise InvalidMessage(
-                "a message that the broker makes another record of, such as a delayed one, is not deduplicated; send "
-                "it with a producer without deduplicate"
+                "a message that travels alone, such as a delayed one or a request, is not deduplicated; send it with "
+                "a producer without deduplicate"
             )
         return self.alone(queue, len(message.body), text, message.flag, sys_flag, ack, oneway=oneway)
 

@@ -154,6 +154,11 @@ class ReceivedMessage:
         return None if value is None else value.decode("utf-8", "replace")
 
     @property
+    def wants_reply(self) -> bool:
+        """Whether it is a request: somebody waits, or has waited, for a reply to it."""
+        return self.get_property("REPLY_TO_CLIENT") is not None and self.get_property("MSG_TYPE") != "reply"
+
+    @property
     def message_id(self) -> str:
         """The producer's unique id (`UNIQ_KEY`), or the offset id where there is none."""
         return self.get_property("UNIQ_KEY") or self.offset_message_id

@@ -20,11 +20,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
 from typing import Final, NamedTuple, Self, TypeAlias
 
-from reput_client.background import Background
 from reput_client.backoff import Backoff
 from reput_client.errors import AckNotReached
 from reput_client.producer import SEND_TIMEOUT_S, Producer
-from reput_client.producer_membership import ProducerMembership
+from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.puts import check_ack, result_of, single_receipt
 from reput_client.receipts import SendReceipt
 from reput_client.runtime import Runtime
@@ -41,7 +40,6 @@ from reput_protocol.names import check_client_group
 LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
 """Does what belongs to the message and says how it went. The message has its `unique_id`: the transaction's id."""
 
-HEARTBEAT_INTERVAL_S: Final = 30.0
 _STOP_S: Final = 5.0
 
 
@@ -111,8 +109,8 @@ class TransactionProducer(Producer):
         new_backoff: Callable[[], Backoff] = Backoff,
         runtime: Runtime | None = None,
     ) -> None:
-        if checks_at_once < 1 or heartbeat_interval_s <= 0:
-            raise ValueError("checks_at_once must be 1 or more, heartbeat_interval_s more than 0")
+        if checks_at_once < 1:
+            raise ValueError("checks_at_once must be 1 or more")
         super().__init__(
             address,
             group=check_client_group(group),
@@ -123,20 +121,12 @@ class TransactionProducer(Producer):
             linger_s=linger_s,
             batch_bytes=batch_bytes,
             max_in_flight=max_in_flight,
+            heartbeat_interval_s=heartbeat_interval_s,
             new_backoff=new_backoff,
             runtime=runtime,
         )
         self._ends = TransactionEnds(self._session, self.group)
         self._checks = TransactionChecks(self._session, self.group, check, self._ends, checks_at_once)
-        self._membership = ProducerMembership(self._session, self.group, heartbeat_interval_s)
-        # It logs what ends it; the next transaction begins it anew.
-        self._background = Background(self._session, (self._membership,), on_failure=lambda: None)
-        self._membership.on_due = self._background.wake
-
-    @property
-    def client_id(self) -> str:
-        """What the broker knows this producer by; empty before it was entered."""
-        return self._membership.client_id
 
     async def __aenter__(self) -> Self:
         """Connect and register with the broker.
@@ -147,33 +137,23 @@ class TransactionProducer(Producer):
         """
         await super().__aenter__()
         try:
-            await self._be_member()
+            await self._presence.begin()
         except BaseException:
             self._session.close()
             raise
         return self
-
-    async def _be_member(self) -> None:
-        if not self._background.running:
-            await self._membership.join()
-            self._background.start()
 
     async def aclose(self) -> None:
         """Say goodbye and close the connections; questions that are being answered have a moment to end.
 
         Local transactions that run meanwhile end as they will, and the broker asks another producer about them.
         """
-        if not self._session.closed:
-            try:
-                await self._session.runtime.shielded(2 * _STOP_S, self._leave)
-            finally:
-                await super().aclose()
+        await super().aclose()
 
     async def _leave(self) -> None:
-        await self._membership.leave()
+        await self._presence.leave()
         await self._checks.finish(_STOP_S)
-        if self._background.running:
-            await self._background.stop(_STOP_S)
+        await self._presence.stop(_STOP_S)
 
     async def send_in_transaction(
         self,
@@ -238,7 +218,7 @@ class TransactionProducer(Producer):
             if not 0 < check_after_s < math.inf:
                 raise InvalidMessage(f"check_after_s {check_after_s!r} must be more than 0 seconds")
             added[names.CHECK_IMMUNITY_TIME] = str(math.ceil(check_after_s))
-        await self._be_member()
+        await self._presence.begin()
         deadline = session.deadline(timeout_s)
         route = await session.publish_route(message.topic, deadline)
         queue = self._choose(route, queue_id, key)
@@ -253,7 +233,7 @@ class TransactionProducer(Producer):
         try:
             address = await session.broker_address(queue, deadline)
             # A broker that has a half message must have somebody to ask.
-            await self._membership.be_known_to(address)
+            await self._presence.be_known_to(address)
             call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
         finally:
             if route.template:
@@ -270,6 +250,4 @@ class TransactionProducer(Producer):
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone; the next transaction registers anew."""
         super().after_fork()
-        self._membership.forget()
         self._checks.forget()
-        self._background.forget()

@@ -8,6 +8,7 @@ from functools import partial
 
 from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import StoredBefore
+from reput_broker.delivery.requesters import Requesters
 from reput_broker.processors.appender import Appender, malformed
 from reput_broker.processors.put_once import Put, PutOnce
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
@@ -38,6 +39,7 @@ class SendProcessor:
         counters: Counters,
         redirects: SendRedirects,
         once: PutOnce,
+        requesters: Requesters,
         *,
         cluster: str,
         default_ack: AckLevel,
@@ -48,6 +50,7 @@ class SendProcessor:
         self._counters = counters
         self._redirects = redirects
         self._once = once
+        self._requesters = requesters
         self._cluster = cluster
         self._default_ack = default_ack
         self._host: Host = store.options.host
@@ -136,6 +139,7 @@ class SendProcessor:
         self, request: Request, header: SendMessageHeader
     ) -> Response | Awaitable[Response | None] | None:
         _check_reachable(header.ack)
+        self._requesters.sent(request.client, header.topic, header.properties)
         dead = self._redirects.dead_letter_of(request, header)
         if self._access.writable(header.topic, max(0, header.queue_id)) is None or (
             dead is not None and not dead.has_topic

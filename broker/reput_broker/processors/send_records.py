@@ -101,7 +101,7 @@ def records_of(
     found[names.TRACE_ON] = "true"
     found[names.CLUSTER] = cluster
     waits = found.get(names.WAIT) != "false"
-    record = _record(header, bytes(body), encode_properties(found), header.flag, born_host)
+    record = record_of(header, bytes(body), encode_properties(found), header.flag, born_host)
     stored = redirect(record, found)
     return SendParts(
         [stored.record], unique_key, waits, stored.topic, stored.kind, stored.must_wait, stored.on_stored
@@ -127,13 +127,18 @@ def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchPar
     records = []
     for item in items:
         _check_in_batch(decode_properties(item.properties))
-        records.append(_record(header, item.body, item.properties, item.flag, born_host))
+        records.append(record_of(header, item.body, item.properties, item.flag, born_host))
     outer = decode_properties(header.properties.encode())
     _check_in_batch(outer)
     return BatchParts(records, outer.get(names.UNIQ_KEY), outer.get(names.WAIT) != "false", header.topic)
 
 
-def _record(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born_host: Host) -> Record:
+def record_of(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born_host: Host) -> Record:
+    """Return the record of one message with this properties text.
+
+    Raises:
+        Refusal: the properties are too long.
+    """
     if len(text) > PROPERTIES_BYTES_MAX:
         raise Refusal(
             ErrorCode.TOO_LARGE,

@@ -11,9 +11,10 @@ from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.producer import Producer
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.producer import SEND_TIMEOUT_S
+from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.received import ReceivedMessage
 from reput_client.session import CONNECT_TIMEOUT_S
-from reput_client.transactions import HEARTBEAT_INTERVAL_S, TransactionReceipt
+from reput_client.transactions import TransactionReceipt
 from reput_protocol.codes import AckLevel
 from reput_protocol.group_terms import TransactionState
 from reput_protocol.message import Message
@@ -70,11 +71,6 @@ class TransactionProducer(Producer):
             runtime=runtime,
         )
         BlockingClient.__init__(self, self._producer, runtime)  # not Producer's, which makes an ordinary one
-
-    @property
-    def client_id(self) -> str:
-        """What the broker knows this producer by; empty before it was entered."""
-        return self._transactional.client_id
 
     def send_in_transaction(
         self,
