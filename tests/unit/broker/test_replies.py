@@ -15,7 +15,7 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands import SendMessageHeader, SendMessageResult
 from reput_protocol.commands_reply import PushReplyHeader
 from reput_protocol.header import HeaderType
-from reput_protocol.properties import decode_properties, encode_properties
+from reput_protocol.properties import decode_properties
 from tasks import run_by_the_clock
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
@@ -296,7 +296,7 @@ async def test_a_copy_that_cannot_be_stored_changes_nothing_for_a_reply_that_has
 ) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         requester = await requester_of(bench, TAKEN)
-        bench.broker.store.turn_read_only("the disk has failed")
+        bench.broker.store._flags.become_read_only("the disk has failed")
         response = await send_reply(bench.client(), requester.client_id)
         assert response.code == 0
         assert SendMessageResult.from_ext(response.ext).msg_id == "0"
