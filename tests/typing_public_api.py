@@ -49,6 +49,10 @@ async def produce() -> None:
         assert_type(receipts, list[SendReceipt])
         messages = (Message("orders", b"x") for _ in range(3))
         assert_type(await producer.send_pipelined(messages, in_flight=64, key="k"), list[SendReceipt])
+        reply = await producer.request(Message("work", b"x"), timeout_s=3.0)
+        assert_type(reply, ReceivedMessage)
+        assert_type(reply.wants_reply, bool)
+        await producer.reply(reply, b"x", tag="t")
 
 
 async def pay(message: Message) -> TransactionState:

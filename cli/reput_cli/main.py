@@ -17,6 +17,7 @@ _COMMANDS = {
     "serve": ("reput_cli.serve", "Run the broker."),
     "dev": ("reput_cli.dev", "Run a throw-away broker in a temporary directory."),
     "produce": ("reput_cli.produce", "Send messages to a topic."),
+    "request": ("reput_cli.request", "Send a request and print the reply to it."),
     "consume": ("reput_cli.consume", "Read messages of a topic."),
     "topic": ("reput_cli.topic", "List, describe, create, alter and delete topics."),
     "group": ("reput_cli.group", "List and describe consumer groups, see members, set offsets."),

@@ -73,7 +73,7 @@ def command(
     """
     if body is not None and path is not None:
         raise CommandFailed("a body and --file were both given", remedy="one of them", code=ExitCode.USAGE)
-    template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": _parse_properties(properties)}
+    template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": parse_properties(properties)}
     template |= {"delay_s": delay, "delay_level": delay_level}
     template["deliver_at"] = None if at is None else datetime.fromtimestamp(at / 1000, UTC)
     one = None
@@ -137,7 +137,8 @@ def _failed_at(line: int, stored: int, error: Exception) -> CommandFailed:
     )
 
 
-def _parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
+def parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
+    """Return the properties of texts `NAME=VALUE`, or refuse one that is none."""
     properties = {}
     for text in texts:
         name, equals, value = text.partition("=")

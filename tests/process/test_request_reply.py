@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -90,6 +93,11 @@ def worker(
         finally:
             consumer.close()
             thread.join()
+
+
+def echo_if_somebody_waits(producer: blocking.Producer, message: ReceivedMessage) -> None:
+    with suppress(RequesterGone):
+        echo(producer, message)
 
 
 def echo(producer: blocking.Producer, message: ReceivedMessage) -> None:
@@ -228,6 +236,30 @@ def test_requests_that_wait_survive_a_killed_broker(broker: BrokerProcess) -> No
             for thread in threads:
                 thread.join()
     assert got == {number: b"re: %d" % number for number in range(20)}
+
+
+def test_a_request_from_the_command_line(broker: BrokerProcess) -> None:
+    def reput(*arguments: str, data: str | None = None) -> subprocess.CompletedProcess[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "reput_cli",
+            "request",
+            "work",
+            *arguments,
+            "--server",
+            broker.address,
+        ]
+        return subprocess.run(command, input=data, capture_output=True, text=True, timeout=60)
+
+    late = reput("ping", "--timeout", "500ms")
+    assert (late.returncode, late.stdout) == (6, "")
+    assert "no reply has come within 0.5 s" in late.stderr
+    with worker(broker, echo_if_somebody_waits):
+        assert reput("ping", "--timeout", "30s").stdout == "re: ping\n"
+        assert reput("--timeout", "30s", data="of stdin\n").stdout == "re: of stdin\n"
+        line = json.loads(reput("ping", "-O", "json", "--timeout", "30s").stdout)
+        assert (line["body"], line["tag"], line["topic"]) == ("re: ping", "pong", REPLIES)
 
 
 @pytest.mark.parametrize("kind", [HeaderType.JSON, HeaderType.BINARY])

@@ -1,8 +1,8 @@
 """The client for programs without an event loop: the same classes, whose methods block.
 
 They are the very coroutines of `reput_client`, each run to its end in the calling thread (see `runtime.py`): no event
-loop, and no background threads but those of a transaction producer. Threads may share a client, and a forked child may
-go on using one: it connects anew.
+loop, and no background threads but those of a transaction producer, or of one that has sent a request. Threads may
+share a client, and a forked child may go on using one: it connects anew.
 """
 
 from __future__ import annotations

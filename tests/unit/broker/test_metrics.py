@@ -324,6 +324,14 @@ def test_a_group_s_members_changes_and_progress(sources: MetricsSources) -> None
     assert value(page_of(sources), "reput_rebalances_total", group="billing", reason="join") == 0
 
 
+def test_replies(sources: MetricsSources) -> None:
+    assert value(page_of(sources), "reput_replies_total", result="no_requester") == 0
+    sources.counters.replies["delivered"] += 3
+    page = page_of(sources)
+    for result, number in {"delivered": 3, "no_requester": 0, "not_taken": 0}.items():
+        assert value(page, "reput_replies_total", result=result) == number
+
+
 def test_retries_dead_letters_and_transactions(sources: MetricsSources) -> None:
     """A group's series are there with 0 from its first offset on, so that an alert sees the first dead letter."""
     before = page_of(sources)
