@@ -1,8 +1,8 @@
 """Messages for later, and a power cut or a kill between any two events of their schedule.
 
-A run parks, delivers and cancels by the fake clock, is killed and stopped in between, and is recorded. Cut anywhere, the
-directory is gone on with until everything is due: each message that was acknowledged by then has come once, none too
-early, and none that somebody had been told was cancelled.
+A run parks, delivers and cancels by the fake clock, is killed and stopped in between, and is recorded. Cut anywhere,
+the directory is gone on with until everything is due: each message that was acknowledged by then has come once, none
+too early, and none that somebody had been told was cancelled.
 """
 
 from __future__ import annotations

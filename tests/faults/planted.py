@@ -414,6 +414,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(delays.units_not_synced, delayed_messages, 400),
     Bug(delays.cancelled_in_memory, delayed_messages, 200),
     Bug(delays.fired_with_the_slot, delayed_messages, 200),
+    Bug(delays.level_ahead_forgotten, delayed_messages, 400),
     Bug(new_files_sparse, sparse_files, 1),
     Bug(found_files_sparse, sparse_files, 1),
     Bug(descriptors_taken_for_damage, out_of_descriptors, 20),

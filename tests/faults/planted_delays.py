@@ -58,7 +58,7 @@ def slots_passed_too_soon(patch: pytest.MonkeyPatch) -> None:
 def units_not_synced(patch: pytest.MonkeyPatch) -> None:
     """Units count as being on the disk that are not, and nobody compares."""
     patch.setattr(TimerLog, "flush", lambda log: log.end)
-    patch.setattr(TimerLog, "holds", lambda log, position, digests: True)
+    patch.setattr(TimerLog, "holds", lambda *_: True)
     real = TimerLog.cut
     patch.setattr(TimerLog, "cut", lambda log, end: real(log, min(end, log.end)))
 
@@ -78,7 +78,7 @@ def cancelled_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 def fired_with_the_slot(patch: pytest.MonkeyPatch) -> None:
     """All messages of a second fire with it, whatever their own time is."""
-    patch.setattr(timer_feed, "_due_ms", lambda data, slot_ms: slot_ms)
+    patch.setattr(timer_feed, "_due_ms", lambda _, slot_ms: slot_ms)
 
 
 def level_ahead_forgotten(patch: pytest.MonkeyPatch) -> None:
