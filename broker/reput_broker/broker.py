@@ -21,6 +21,7 @@ from reput_broker.clean_service import CleanFilesService
 from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.compose_delay import DelayParts
 from reput_broker.compose_groups import GroupParts, open_groups
+from reput_broker.compose_retry import RetryParts
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import Deduplication
@@ -55,7 +56,7 @@ from reput_broker.services import AllocateService, OffsetSaveService, ReputMessa
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
-from reput_broker.store_health import StoreHealth
+from reput_broker.store_health import NEWS, StoreHealth
 from reput_broker.surroundings import Surroundings
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
@@ -233,6 +234,9 @@ class Broker:
         self._adopt_queues_without_topic()
         await trio.to_thread.run_sync(self._delay.open, self._store, self._topics.all())
         self._warm_from = report.checked_from
+        self._retry = RetryParts(config, self.counters.retry, self._delay.parking, clock_ms)
+        await trio.to_thread.run_sync(self._retry.open, self._store, self._offsets)
+        self.sources.open_transactions = lambda: self._retry.transactions.open_by_topic
         self.sources.delays = self._delay.sources()
         self.sources.store, self.sources.topics, self.sources.offsets = (
             self._store,
@@ -300,7 +304,7 @@ class Broker:
         config, counters, store = self.config, self.counters, self._store
         sync = config.store.flush == "sync"
         self._allocate = AllocateService(store)
-        self._reput = ReputMessageService(store, self._after_dispatch, lambda: self._hold.count > 0)
+        self._reput = ReputMessageService(store, self._after_dispatch)
         pooled = config.store.transient_store_pool
         self._flush = FlushCommitLogService(
             store,
@@ -361,16 +365,30 @@ class Broker:
             waits_for_commit,
             readers_see_unflushed=not sync,
         )
-        wrote = self._commit.wrote if pooled else self._flush.wrote if sync else self._reput.wake
         filter_check = FilterCheck(config.filters)
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
+        default_ack = AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE
+        wrote = self._commit.wrote if pooled else self._flush.wrote if sync else self._reput.wake
+        self._retry.compose(
+            store,
+            lock,
+            groups,
+            self._topics,
+            self._topic_saver,
+            access,
+            appender,
+            self._offsets,
+            ack=default_ack,
+            wrote=wrote,
+            flush=self._flush.flush_now,
+        )
         processors = (
             SendProcessor(
                 store,
                 access,
                 appender,
                 counters,
-                self._delay.parking,
+                self._retry.redirects(groups, access),
                 PutOnce(
                     Deduplication(
                         store,
@@ -380,8 +398,9 @@ class Broker:
                     )
                 ),
                 cluster=config.cluster,
-                default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
+                default_ack=default_ack,
             ),
+            self._retry,
             PullProcessor(
                 store,
                 access,
@@ -439,7 +458,7 @@ class Broker:
             # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit
             # has.
             _nothing if sync or pooled else self._reput.put_by,
-            self._reput.settle,
+            lambda can_wait: self._reput.settle(can_wait=can_wait),
         )
         self._server = Server(
             config,
@@ -483,8 +502,9 @@ class Broker:
             self._clean.run,
             self._measure_loop,
             self._refresh_disk,
-            *self._delay.services(),
             *self._groups.services(),
+            *self._retry.services(),
+            *self._delay.services(),
         )
 
     async def _measure_loop(self) -> None:
@@ -517,7 +537,7 @@ class Broker:
 
     def _on_store_event(self, event: str, facts: Any) -> None:
         """Log what the store noticed, in whatever thread, and let health show it."""
-        log.warning(event, **facts)
+        (log.info if event in NEWS else log.warning)(event, **facts)
         with suppress(trio.RunFinishedError):
             if event == "store_read_only":
                 self._token.run_sync_soon(self._turn_read_only, str(facts["reason"]))
@@ -539,6 +559,7 @@ class Broker:
             while self._server.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
                 await trio.sleep(_BUSY_LOOK_S)
         self._server.close_all("shutdown")
+        await self._retry.finish()
 
     async def _close(self) -> None:
         """Flush and save everything that was opened; what fails is logged, and the rest is done all the same."""
@@ -580,6 +601,7 @@ class Broker:
             "flush": self.config.store.flush,
             "held_pulls": self._hold.count if hasattr(self, "_hold") else 0,
             "delayed": self._delay.status() if hasattr(self, "_delay") else {},
+            "transactions": self._retry.status() if hasattr(self, "_retry") else {},
         }
 
 

@@ -28,6 +28,7 @@ from pydantic import (
     field_validator,
 )
 
+from reput_broker.config_combinations import contradictions
 from reput_broker.config_dedup import DedupConfig
 from reput_broker.config_delay import DelayConfig
 from reput_broker.config_errors import ConfigError, problems_of
@@ -36,6 +37,7 @@ from reput_broker.config_filters import FiltersConfig
 from reput_broker.config_groups import GroupsConfig
 from reput_broker.config_section import Section as _Section
 from reput_broker.config_section import option as _option
+from reput_broker.config_transactions import TransactionsConfig
 from reput_broker.config_units import Directories, Duration, HoursOfDay, Size
 from reput_broker.store.options import physical_memory_bytes
 from reput_protocol.errors import InvalidName
@@ -50,7 +52,11 @@ _HOUR = 3600.0
 
 
 def _to_path(value: object) -> object:
-    return Path(value) if isinstance(value, str) and value else value
+    if value == "":
+        raise ValueError(
+            'a directory is needed, such as "reput-data"; "." is the one the broker is started in'
+        )
+    return Path(value) if isinstance(value, str) else value
 
 
 def _to_port_choice(value: object) -> int | str:
@@ -426,6 +432,7 @@ class BrokerConfig(_Section):
     filters: FiltersConfig = Field(default_factory=FiltersConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
     delay: DelayConfig = Field(default_factory=DelayConfig)
+    transactions: TransactionsConfig = Field(default_factory=TransactionsConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)
@@ -435,6 +442,9 @@ class BrokerConfig(_Section):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(problems_of(error, {}, option_fields(type(self)))) from None
+        problems = contradictions(self)
+        if problems:
+            raise ConfigError(problems)
         self._origins.update(dict.fromkeys(flatten(values), "code"))
 
     @field_validator("host", "http_host")

@@ -104,6 +104,24 @@ _TABLE = (
         "Heartbeats of members that subscribe to something else than another member of their group.",
         "group",
     ),
+    # Retries, dead letters, transactions
+    _counter(
+        "reput_retries_total", "Messages sent back, by the topic they were sent to first.", "group", "topic"
+    ),
+    _counter("reput_dead_letters_total", "Messages that became dead letters, likewise.", "group", "topic"),
+    _gauge("reput_transactions_open", "Half messages not decided.", "topic"),
+    _counter(
+        "reput_transactions_total",
+        "Transactions ended; timeout: nobody did, and the message was put aside.",
+        "topic",
+        "result",
+    ),
+    _counter(
+        "reput_transaction_checks_total",
+        "Answers to questions about transactions; no_producer: there was nobody to ask.",
+        "topic",
+        "result",
+    ),
     # Delays
     _gauge(
         "reput_delayed_messages",

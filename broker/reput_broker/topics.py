@@ -153,6 +153,16 @@ class TopicConfigManager:
         self.put(config)
         return config
 
+    def create_system(self, topic: str, queues: int) -> TopicConfig:
+        """Return a topic of the system that comes into being when it is needed; see `create_on_send`."""
+        assert is_system_topic(topic), topic
+        existing = self._topics.get(topic)
+        if existing is not None:
+            return existing
+        config = _topic(topic, queues)
+        self.put(config)
+        return config
+
     def adopt_queues(self, topic: str, queues: int) -> None:
         """Make a topic for queues that exist without one; see `create_on_send`. Raises InvalidName."""
         self.put(_topic(check_topic(topic), queues))

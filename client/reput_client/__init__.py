@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from reput_client.pull_result import PullResult, PullStatus
     from reput_client.receipts import SendReceipt
     from reput_client.received import ReceivedMessage
+    from reput_client.transactions import TransactionProducer, TransactionReceipt
+    from reput_protocol.group_terms import TransactionState
     from reput_protocol.message import Message, MessageQueue
 
 __all__ = [
@@ -34,6 +36,9 @@ __all__ = [
     "ReceivedMessage",
     "RemoteOffsetStore",
     "SendReceipt",
+    "TransactionProducer",
+    "TransactionReceipt",
+    "TransactionState",
 ]
 
 _MODULES = {
@@ -50,6 +55,9 @@ _MODULES = {
     "ReceivedMessage": "reput_client.received",
     "RemoteOffsetStore": "reput_client.offset_store",
     "SendReceipt": "reput_client.receipts",
+    "TransactionProducer": "reput_client.transactions",
+    "TransactionReceipt": "reput_client.transactions",
+    "TransactionState": "reput_protocol.group_terms",
 }
 
 

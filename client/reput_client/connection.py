@@ -31,11 +31,14 @@ _READS_MAX: Final = 8
 _IDLE_S: Final = 0.05
 """After so long without an answer a connection is looked at before it is used."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
+_HTTP_PORT: Final = (
+    "an HTTP server answers there (the broker's http_port?); use the broker's port for clients"
+)
 _IOV_MAX: Final = 64
 
 
 class _Outgoing:
-    """A frame that waits to be written; the frame of `call`, in one or two pieces."""
+    """A frame that waits to be written, in one or two pieces: a request of ours, `call`, or an answer to the broker."""
 
     __slots__ = ("call", "pieces")
 
@@ -49,6 +52,9 @@ class Connection:
 
     Invariant: while there is no socket, no call is pending and nothing is unwritten; losing the socket fails
     every pending call and drops every unwritten frame. A call's `sent` then tells which of the two it was.
+
+    Attributes:
+        epoch: counts the sockets: what the broker knows of this client by its connection holds for one epoch.
     """
 
     def __init__(
@@ -58,13 +64,21 @@ class Connection:
         address: Address,
         backoff: Backoff,
         on_request: Callable[[BrokerRequest], None],
+        on_lost: Callable[[Connection], None],
     ) -> None:
-        """Start without a connection; `on_request` takes what the broker asks, and must neither wait nor raise."""
+        """Start without a connection.
+
+        Args:
+            on_request: takes what the broker asks, and must neither wait nor raise.
+            on_lost: told when the connection has ended; the same holds for it.
+        """
         self._runtime = runtime
         self._pump = pump
         self.address = address
+        self.epoch = 0
         self._backoff = backoff
         self._on_request = on_request
+        self._on_lost = on_lost
         self._core = self._new_core()
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
@@ -138,6 +152,7 @@ class Connection:
             self._core = self._new_core()
             self._useful = False
             self._socket = sock
+            self.epoch += 1
             self._pump.add(self)
         finally:
             self._connecting = None
@@ -334,7 +349,8 @@ class Connection:
             try:
                 core.receive_data(data)
             except ProtocolError as error:
-                self.lose(ConnectionLost(str(self.address), f"the broker sent nonsense: {error}"))
+                reason = _HTTP_PORT if data.startswith(b"HTTP/") else f"the broker sent nonsense: {error}"
+                self.lose(ConnectionLost(str(self.address), reason))
                 return
             filled = len(data) == wanted
             self._read_bytes = _READ_BYTES_LARGE if filled or core.expects_more else _READ_BYTES
@@ -354,6 +370,8 @@ class Connection:
                 # Accepted and dropped at once: without a pause that would be tried again thousands of times.
                 self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
         self._core.fail_all(error)
+        if sock is not None:
+            self._on_lost(self)
 
     def close(self) -> None:
         """End the connection for good; calls in progress raise `ClientClosed`."""

@@ -47,7 +47,9 @@ def default_runtime() -> Runtime:
 class Session:
     """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`).
 
-    `requests` says who takes what the broker asks by itself.
+    Attributes:
+        requests: who takes what the broker asks by itself.
+        on_lost: called, never waiting, when a connection has ended; whatever depended on it must be made anew.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Session:
         self.connect_timeout_s = connect_timeout_s
         self._new_backoff = new_backoff
         self._connections: dict[Address, Connection] = {}
+        self.on_lost: Callable[[Connection], None] = lambda _connection: None
         self.closed = False
 
     # -- connections -------------------------------------------------------------------------------------------
@@ -88,7 +91,12 @@ class Session:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(
-                self.runtime, self.pump, address, self._new_backoff(), self.requests.handle
+                self.runtime,
+                self.pump,
+                address,
+                self._new_backoff(),
+                self.requests.handle,
+                lambda connection: self.on_lost(connection),
             )
         return connection
 
@@ -149,6 +157,7 @@ class Session:
     def poll(self) -> None:
         """Take what has already come on the open connections, without waiting."""
         if not self.pump.reading:
+            self.pump.touch()
             for connection in self._connections.values():
                 if connection.is_open:
                     connection.read_ready()

@@ -60,6 +60,8 @@ MSG_TYPE_REPLY: Final = "reply"
 ARRIVE_TIME: Final = "ARRIVE_TIME"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 INSTANCE_ID: Final = "INSTANCE_ID"
+RETRY_REASON: Final = "RETRY_REASON"
+DLQ_REASON: Final = "DLQ_REASON"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 SHARDING_KEY: Final = "__SHARDINGKEY"
@@ -222,16 +224,16 @@ def check_text(what: str, text: str) -> None:
         )
 
 
-def check_key(key: str) -> None:
-    """Check one of a message's keys.
+def check_key(key: str, what: str = "key") -> None:
+    """Check one of a message's keys, or what is found like one: its unique id. `what` names it to the caller.
 
     Raises:
         InvalidMessage: as `check_text`, or the key holds a space, which would make it two keys.
     """
-    check_text("key", key)
+    check_text(what, key)
     if " " in key:
         raise InvalidMessage(
-            f"key {key[:80]!r} holds a space, which separates keys; pass two keys or replace it"
+            f"{what} {key[:80]!r} holds a space, which separates keys; pass two keys or replace it"
         )
 
 

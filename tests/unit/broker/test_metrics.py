@@ -104,6 +104,7 @@ def rendered(sources: MetricsSources, accept: str = "") -> tuple[str, str]:
 def test_every_metric_of_the_table_is_on_the_page_with_its_type_and_help(sources: MetricsSources) -> None:
     sources.counters.group("orders", "billing").count_out(1, 1)
     sources.counters.request(0, RequestCode.PULL_MESSAGE).begin()
+    sources.counters.retry.transactions["orders", "commit"] += 1
     families = {family.name: family for family in MetricsCollector(sources).collect()}
     for spec in METRICS.values():
         family = families[spec.name.removesuffix("_total")]
@@ -321,3 +322,29 @@ def test_a_group_s_members_changes_and_progress(sources: MetricsSources) -> None
     assert value(page, "reput_consumer_ready_messages", group="billing", topic="orders") == 15
     counters.forget_group("billing")
     assert value(page_of(sources), "reput_rebalances_total", group="billing", reason="join") == 0
+
+
+def test_retries_dead_letters_and_transactions(sources: MetricsSources) -> None:
+    """A group's series are there with 0 from its first offset on, so that an alert sees the first dead letter."""
+    before = page_of(sources)
+    assert value(before, "reput_dead_letters_total", group="billing", topic="orders") == 0
+    assert value(before, "reput_retries_total", group="billing", topic="orders") == 0
+    counts = sources.counters.retry
+    counts.retries["billing", "orders"] += 3
+    counts.dead_letters["billing", "orders"] += 1
+    counts.transactions["orders", "commit"] += 2
+    counts.checks["orders", "no_producer"] += 4
+    sources.open_transactions = lambda: {"orders": 5}
+    page = page_of(sources)
+    assert value(page, "reput_retries_total", group="billing", topic="orders") == 3
+    assert value(page, "reput_dead_letters_total", group="billing", topic="orders") == 1
+    assert value(page, "reput_transactions_open", topic="orders") == 5
+    results = {"commit": 2, "rollback": 0, "timeout": 0}
+    for result, number in results.items():
+        assert value(page, "reput_transactions_total", topic="orders", result=result) == number
+    answers = {"commit": 0, "rollback": 0, "unknown": 0, "no_producer": 4}
+    for result, number in answers.items():
+        assert value(page, "reput_transaction_checks_total", topic="orders", result=result) == number
+    sources.counters.forget_topic("orders")
+    sources.open_transactions = dict
+    assert not [name for name, _ in page_of(sources) if name.startswith("reput_transaction")]

@@ -59,6 +59,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     counters.topic("orders").count_in(1, 1)
     counters.group("orders", "billing").count_out(1, 1)
     counters.request(0x4D, RequestCode.PUT_MESSAGE).begin()
+    counters.retry.transactions["orders", "commit"] += 1
     settings = SubscriptionGroupManager(offsets.file.path, clock_ms=lambda: 0)
     groups = GroupSources(settings, ConsumerGroups(), GroupProgress(), LagFigures())
     delays = DelayStats()
