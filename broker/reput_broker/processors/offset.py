@@ -60,12 +60,21 @@ class OffsetProcessor:
         return store.max_offset_in_queue(topic, queue_id) == 0 or store.is_in_memory(topic, queue_id, 0)
 
     def update(self, request: Request) -> Response:
-        """Commit an offset; it survives `kill -9` once this is answered. Negative ones mean "nothing yet"."""
+        """Commit an offset; it survives `kill -9` once this is answered. Negative ones mean "nothing yet".
+
+        One that may only increase the offset and does not is answered like one that did.
+        """
         header = UpdateConsumerOffsetHeader.from_ext(request.ext)
         check_group(header.consumer_group)
         self._access.readable(header.topic, header.queue_id)
         try:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self._offsets.commit(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.commit_offset,
+                increase_only=bool(header.increase_only),
+            )
         except JournalWriteFailed as error:
             raise Refusal(ErrorCode.DISK_FULL, f"the offset was not committed: {error}") from error
         request.client.note_role("consumer")

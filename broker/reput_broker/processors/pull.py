@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import trio
 
 from reput_broker.config import LimitsConfig
 from reput_broker.counters import PULL_WAIT_CODE, Counters
 from reput_broker.long_polling import PullRequestHoldService
+from reput_broker.offset_journal import JournalWriteFailed
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
@@ -21,7 +23,7 @@ from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filters import TagFilter
-from reput_protocol.header import Value
+from reput_protocol.header import HeaderType, Value
 from reput_protocol.names import check_group
 
 _MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
@@ -78,8 +80,23 @@ class PullProcessor:
         tag_filter = self._filter_of(header)
         request.client.note_role("consumer")
         if header.sys_flag & _COMMIT and header.commit_offset >= 0:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self._commit(request, header)
         return self._answer(request, header, tag_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
+
+    def _commit(self, request: Request, header: PullMessageHeader) -> None:
+        """Commit what came along. A pull's answer says nothing about it, so a client that must know commits again.
+
+        Our own client's never lowers the offset: a pull may be on its way while its queue changes hands. And a journal
+        that takes nothing, on a full disk, stops nobody from reading.
+        """
+        with suppress(JournalWriteFailed):
+            self._offsets.commit(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.commit_offset,
+                increase_only=request.header_type == HeaderType.MSGPACK,
+            )
 
     def _filter_of(self, header: PullMessageHeader) -> TagFilter | None:
         if header.expression_type not in (None, "", "TAG"):
