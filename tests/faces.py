@@ -144,7 +144,7 @@ class _Wrapped:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._client, "close" if name == "aclose" else name)
-        if not callable(member) or name in ("done", "rewind"):
+        if not callable(member) or name in ("again", "done", "positions", "rewind"):
             return member
         if name == "run":
             return self._run

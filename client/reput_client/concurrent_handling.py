@@ -24,8 +24,7 @@ async def handle_concurrently(
 
     async def handle(message: ReceivedMessage) -> None:
         try:
-            await handler(message)
-            consumer.done(message)
+            await consumer.handle(message, handler)
         finally:
             slots.release()
 

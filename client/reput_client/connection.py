@@ -7,19 +7,20 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from reput_client.address import Address
 from reput_client.backoff import Backoff
+from reput_client.broker_requests import BrokerRequest, BrokerRequests
 from reput_client.core import Call, ChannelCore, RequestTemplate, Waiter
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost
 from reput_client.pump import Pump
 from reput_client.runtime import Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ProtocolError, ReputError
-from reput_protocol.header import Value
+from reput_protocol.header import Header, Value
 
 # Above 64 KiB the buffer of a read comes from the system anew each time, which costs more than a small read itself;
 # so large ones only where the last one was filled, or a frame is known to go on.
@@ -33,11 +34,11 @@ _IOV_MAX: Final = 64
 
 
 class _Outgoing:
-    """A frame that waits to be written; the frame of `call`, in one or two pieces."""
+    """A frame that waits to be written, in one or two pieces: a request of ours, `call`, or an answer to the broker."""
 
     __slots__ = ("call", "pieces")
 
-    def __init__(self, call: Call, pieces: tuple[Buffer, ...]) -> None:
+    def __init__(self, call: Call | None, pieces: tuple[Buffer, ...]) -> None:
         self.call = call
         self.pieces = pieces
 
@@ -47,13 +48,27 @@ class Connection:
 
     Invariant: while there is no socket, no call is pending and nothing is unwritten; losing the socket fails
     every pending call and drops every unwritten frame. A call's `sent` then tells which of the two it was.
+
+    Attributes:
+        epoch: counts the sockets: what the broker knows of this client by its connection holds for one epoch.
     """
 
-    def __init__(self, runtime: Runtime, pump: Pump, address: Address, backoff: Backoff) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        pump: Pump,
+        address: Address,
+        backoff: Backoff,
+        requests: BrokerRequests,
+        on_lost: Callable[[Connection], None],
+    ) -> None:
         self._runtime = runtime
         self._pump = pump
         self.address = address
+        self.epoch = 0
         self._backoff = backoff
+        self._requests = requests
+        self._on_lost = on_lost
         self._core = ChannelCore()
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
@@ -124,9 +139,10 @@ class Connection:
             if self._closed:
                 sock.close()
                 raise ClientClosed
-            self._core = ChannelCore()
+            self._core = ChannelCore(on_request=self._take_request)
             self._useful = False
             self._socket = sock
+            self.epoch += 1
             self._pump.add(self)
         finally:
             self._connecting = None
@@ -196,6 +212,12 @@ class Connection:
             self._out.append(_Outgoing(call, (head, body)))
         return call
 
+    def send_frame(self, frame: bytes) -> None:
+        """Send a frame that nothing answers: what the broker asked is answered. A lost connection drops it."""
+        if self._socket is not None:
+            self._out.append(_Outgoing(None, (frame,)))
+            self.flush_now()
+
     def usable(self) -> bool:
         """Whether frames may be queued now; a connection that has been idle is looked at first."""
         if self._socket is not None:
@@ -259,7 +281,9 @@ class Connection:
             if written < size:
                 break
             written -= size
-            out.popleft().call.sent = True
+            call = out.popleft().call
+            if call is not None:
+                call.sent = True
         self._out_skip = written
 
     def abandon(self, call: Call) -> bool:
@@ -308,6 +332,9 @@ class Connection:
             if not filled and not core.expects_more:
                 return
 
+    def _take_request(self, header: Header, header_type: int, body: memoryview) -> None:
+        self._requests.take(BrokerRequest(self, header, header_type, body))
+
     # -- ending ----------------------------------------------------------------------------------------------
 
     def lose(self, error: ReputError) -> None:
@@ -322,6 +349,8 @@ class Connection:
                 # Accepted and dropped at once: without a pause that would be tried again thousands of times.
                 self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
         self._core.fail_all(error)
+        if sock is not None:
+            self._on_lost(self)
 
     def close(self) -> None:
         """End the connection for good; calls in progress raise `ClientClosed`."""

@@ -127,8 +127,14 @@ class RequestTemplate:
 class ChannelCore:
     """The calls of one connection: numbers them, encodes them, and matches answers to them by opaque."""
 
-    def __init__(self, frame_limit: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        frame_limit: int = FRAME_BYTES_MAX,
+        on_request: Callable[[Header, int, memoryview], None] | None = None,
+    ) -> None:
+        """Start with no calls. `on_request` gets the broker's own requests: header, header type and body."""
         self._reader = FrameReader(frame_limit=frame_limit)
+        self._on_request = on_request
         self._put_answers = PutAnswerCache()
         self._pending: dict[int, Call] = {}
         self._next_opaque = 1
@@ -158,7 +164,7 @@ class ChannelCore:
     def receive_data(self, data: Buffer) -> None:
         """Take what the socket brought and finish the calls that it answers.
 
-        Requests from the broker and answers to abandoned calls are dropped.
+        Requests from the broker go to `on_request`. Answers to abandoned calls are dropped.
 
         Raises:
             ProtocolError: the broker broke the rules; the connection can carry nothing more.
@@ -178,6 +184,8 @@ class ChannelCore:
                 call = pending.pop(header.opaque, None)
                 if call is not None:
                     call.finish(header, body)
+            elif self._on_request is not None:
+                self._on_request(header, header_type, body)
         if self._reader.failure is not None:
             raise self._reader.failure
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from reput_client.address import Address, parse_addresses
 from reput_client.backoff import Backoff
+from reput_client.broker_requests import BrokerRequests
 from reput_client.connection import Connection
 from reput_client.core import Call, Waiter
 from reput_client.errors import (
@@ -44,7 +45,12 @@ def default_runtime() -> Runtime:
 
 
 class Session:
-    """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`)."""
+    """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`).
+
+    Attributes:
+        requests: who handles what brokers ask of this client.
+        on_lost: called, never waiting, when a connection has ended; whatever depended on it must be made anew.
+    """
 
     def __init__(
         self,
@@ -65,6 +71,8 @@ class Session:
         self.connect_timeout_s = connect_timeout_s
         self._new_backoff = new_backoff
         self._connections: dict[Address, Connection] = {}
+        self.requests = BrokerRequests()
+        self.on_lost: Callable[[Connection], None] = lambda _connection: None
         self.closed = False
 
     # -- connections -------------------------------------------------------------------------------------------
@@ -83,7 +91,12 @@ class Session:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(
-                self.runtime, self.pump, address, self._new_backoff()
+                self.runtime,
+                self.pump,
+                address,
+                self._new_backoff(),
+                self.requests,
+                lambda connection: self.on_lost(connection),
             )
         return connection
 

@@ -1,7 +1,8 @@
 """The client for programs without an event loop: the same classes, whose methods block.
 
 They are the very coroutines of `reput_client`, each run to its end in the calling thread (see `runtime.py`): no event
-loop, no background thread. Threads may share a client, and a forked child may go on using one: it connects anew.
+loop, and no background thread but that of a group's member. Threads may share a client, and a forked child may go on
+using one: it connects anew.
 """
 
 from __future__ import annotations

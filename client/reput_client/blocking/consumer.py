@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from datetime import datetime
 from typing import Self
 
 from reput_client import consumer as asynchronous
@@ -14,16 +13,21 @@ from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.group.allocation import AllocationStrategy, averagely
+from reput_client.group.failures import OnFailure
+from reput_client.group.starting import Start
 from reput_client.received import ReceivedMessage
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_protocol.message import MessageQueue
 
 
 class Consumer(BlockingClient):
-    """Reads every queue of a topic on behalf of a group; a context manager and an iterator.
+    """A member of a consumer group; a context manager and an iterator.
 
     Arguments, errors and what counts as handled are those of `reput_client.Consumer`. One thread iterates; any thread
-    may close the consumer, which ends the iteration. Progress is committed by the iterating thread itself, so a
-    thread that keeps a message for long keeps its commits back too.
+    may close the consumer, which ends the iteration. A thread of its own keeps the membership alive and commits while
+    the application is busy; it ends when the consumer is closed, and holds up no exit of the program. A forked child
+    that goes on using the consumer becomes a member of its own, with nothing in hand.
     """
 
     def __init__(
@@ -31,13 +35,23 @@ class Consumer(BlockingClient):
         address: str | Iterable[str],
         *,
         group: str,
-        topic: str,
+        topic: str | None = None,
+        topics: Iterable[str] | Mapping[str, str] | None = None,
         tags: str = "*",
-        start: str | datetime | int = "earliest",
+        start: Start = "earliest",
+        mode: str = "clustering",
+        orderly: bool = False,
+        allocation: AllocationStrategy = averagely,
+        on_failure: OnFailure | None = None,
         prefetch_messages: int = 2048,
         prefetch_bytes: int = 16 * 1024 * 1024,
+        queue_messages_max: int = 1000,
+        queue_bytes_max: int = 100 * 1024 * 1024,
+        queue_span_max: int = 2000,
         commit_interval_s: float = 5.0,
+        heartbeat_interval_s: float = 30.0,
         offset_store: BlockingOffsetStore | None = None,
+        instance: str = "DEFAULT",
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
@@ -47,12 +61,22 @@ class Consumer(BlockingClient):
             address,
             group=group,
             topic=topic,
+            topics=topics,
             tags=tags,
             start=start,
+            mode=mode,
+            orderly=orderly,
+            allocation=allocation,
+            on_failure=on_failure,
             prefetch_messages=prefetch_messages,
             prefetch_bytes=prefetch_bytes,
+            queue_messages_max=queue_messages_max,
+            queue_bytes_max=queue_bytes_max,
+            queue_span_max=queue_span_max,
             commit_interval_s=commit_interval_s,
+            heartbeat_interval_s=heartbeat_interval_s,
             offset_store=offset_store.asynchronous if offset_store is not None else None,
+            instance=instance,
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
@@ -67,16 +91,46 @@ class Consumer(BlockingClient):
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """The topic; of several the first."""
         return self._consumer.topic
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are consumed."""
+        return self._consumer.topics
+
+    @property
+    def client_id(self) -> str:
+        """What the group knows this member by; empty before it was entered."""
+        return self._consumer.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now, those of the retry topic included."""
+        return self._runtime.call(lambda: self._consumer.assignment)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that has not failed yet."""
+        return self._consumer.connected
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """Return, for each queue of the assignment, the offset of its first message that is not handled."""
+        return self._runtime.call(self._consumer.positions)
+
+    def members(self) -> list[str]:
+        """Return the client ids of the group's members, sorted."""
+        return self._runtime.run(self._consumer.members())
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ReceivedMessage:
-        message = self.receive()
+        message = self._runtime.call(self._consumer.next_at_hand)
         if message is None:
-            raise StopIteration
+            message = self.receive()
+            if message is None:
+                raise StopIteration
         return message
 
     def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
@@ -94,6 +148,10 @@ class Consumer(BlockingClient):
         """A message from `take` is handled; any thread may say so."""
         self._runtime.call(lambda: self._consumer.done(message))
 
+    def again(self, message: ReceivedMessage, after_s: float = 1.0) -> None:
+        """A message is not handled: it comes again, after `after_s` seconds. In order, its queue waits that long."""
+        self._runtime.call(lambda: self._consumer.again(message, after_s))
+
     def commit(self) -> None:
         """Commit all progress now, the message last received through iteration included."""
         self._runtime.run(self._consumer.commit())
@@ -105,20 +163,28 @@ class Consumer(BlockingClient):
     def run(self, handler: Callable[[ReceivedMessage], object], *, concurrency: int = 1) -> None:
         """Call `handler` with every message, in `concurrency` threads, until the consumer is closed.
 
-        With `concurrency=1` the handler runs in the calling thread. The first exception of a handler ends `run` once
-        the handlers in progress are done, and comes out; its message is not handled.
+        With `concurrency=1` the handler runs in the calling thread. When a handler raises, `on_failure` decides; by
+        default the first exception ends `run` once the handlers in progress are done, and comes out; its message is
+        not handled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         try:
             if concurrency == 1:
                 while (message := self.take()) is not None:
-                    handler(message)
-                    self.done(message)
+                    self._handle(message, handler)
             else:
                 self._run_in_threads(handler, concurrency)
         finally:
             self.rewind()
+
+    def _handle(self, message: ReceivedMessage, handler: Callable[[ReceivedMessage], object]) -> None:
+        try:
+            handler(message)
+        except Exception as error:
+            self._runtime.run(self._consumer.failed(message, error))
+        else:
+            self.done(message)
 
     def _run_in_threads(self, handler: Callable[[ReceivedMessage], object], concurrency: int) -> None:
         slots = threading.Semaphore(concurrency)
@@ -126,8 +192,7 @@ class Consumer(BlockingClient):
 
         def handle(message: ReceivedMessage) -> None:
             try:
-                handler(message)
-                self.done(message)
+                self._handle(message, handler)
             except BaseException:
                 failed.set()
                 raise

@@ -81,6 +81,8 @@ class BlockingRuntime:
 
     def call(self, function: Callable[[], T]) -> T:
         """Return what `function`, which never waits, returns; no other thread runs the client's code meanwhile."""
+        if os.getpid() != self._pid:
+            self._after_fork()
         with self._lock:
             return function()
 
@@ -190,6 +192,10 @@ class BlockingRuntime:
             return function()
         finally:
             self._lock.acquire()
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` in a thread of its own, which holds up no exit of the program."""
+        threading.Thread(target=lambda: self.run(work()), name="reput-group", daemon=True).start()
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Await `work()`; nothing can cancel it here, and its own deadlines bound it."""

@@ -1,0 +1,231 @@
+"""The pulls of a member: one long poll for each of its queues, side by side."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Final
+
+from reput_client.core import Call, Waiter
+from reput_client.errors import ClientClosed, ConnectFailed
+from reput_client.group.assigned import AssignedQueue
+from reput_client.group.flow import FlowLimits, Room
+from reput_client.group.serving import Serving
+from reput_client.pull_result import PullStatus
+from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX, pull_ext, pull_result
+from reput_client.session import Session
+from reput_protocol.codes import RequestCode
+from reput_protocol.errors import BrokerError
+from reput_protocol.message import MessageQueue
+
+_POLL_S: Final = 15.0
+_PAUSE_AFTER_REFUSAL_S: Final = 1.0
+_PAUSE_AFTER_CONNECT_FAILED_S: Final = 0.1
+_PULL_BYTES_MIN: Final = 64 * 1024
+
+log = logging.getLogger("reput_client")
+
+
+class Fetcher:
+    """Pulls from several queues at a time.
+
+    Bounds: a queue has either one pull in progress or one result waiting to be served; see `FlowLimits` for the rest.
+
+    Attributes:
+        queues: what is ours, by queue.
+        waiter: notified when a pull is answered, or `take` of the serving may have something new for another reason.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        serving: Serving,
+        limits: FlowLimits,
+        *,
+        in_order: bool,
+        commit_with_pulls: bool,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._serving = serving
+        self._limits = limits
+        self._in_order = in_order
+        self._commit_with_pulls = commit_with_pulls
+        self.queues: dict[MessageQueue, AssignedQueue] = {}
+        self.waiter = Waiter()
+
+    def add(self, assigned: AssignedQueue) -> None:
+        """Pull from one more queue."""
+        self.queues[assigned.queue] = assigned
+        self.wake()
+
+    def wake(self) -> None:
+        """Make whoever waits for messages look round."""
+        self._session.pump.wake(self.waiter)
+
+    def halt(self, assigned: AssignedQueue) -> None:
+        """Drop what was pulled of a queue and not handed out; it is pulled again from there, if it is at all."""
+        self._abandon(assigned)
+        self._serving.forget(assigned)
+        assigned.next_offset = assigned.progress.handed_to
+
+    def rewind(self) -> None:
+        """Hand out again what was handed out and not handled."""
+        for assigned in self.queues.values():
+            if assigned.progress.in_flight:
+                self.rewind_queue(assigned)
+
+    def rewind_queue(self, assigned: AssignedQueue) -> None:
+        """Hand out again what is in flight of one queue, by pulling it again."""
+        assigned.progress.restart(assigned.progress.position)
+        self.halt(assigned)
+        self.wake()
+
+    # -- pulls -------------------------------------------------------------------------------------------------
+
+    async def pull_more(self, deadline: float) -> None:
+        """Start a pull for every queue that may have one. Waits only to connect, and not beyond `deadline`.
+
+        A broker that cannot be reached is tried again later; `next_wake` says when.
+        """
+        for assigned in list(self.queues.values()):
+            if self._wants_pull(assigned) and assigned.pause_until <= self._session.runtime.now():
+                await self._start(assigned, deadline)
+        for assigned in self.queues.values():
+            if assigned.connection is not None:
+                assigned.connection.flush_now()
+
+    def _wants_pull(self, assigned: AssignedQueue) -> bool:
+        return (
+            assigned.call is None
+            and not assigned.waiting_results
+            and assigned.is_served
+            and not (assigned.held_back and self._room(assigned) is None)
+        )
+
+    async def _start(self, assigned: AssignedQueue, deadline: float) -> None:
+        session = self._session
+        deadline = min(session.deadline(None), deadline)
+        queue = assigned.queue
+        room = self._room(assigned)
+        assigned.held_back = room is None
+        if room is None:
+            return
+        try:
+            address = await session.broker_address(queue, deadline)
+            connection = await session.open(address, deadline)
+        except ConnectFailed as error:
+            log.warning("consumer of %s: %s", queue.topic, error)
+            for other in self.queues.values():
+                # All of this broker's queues wait for the same connection; only the first need try.
+                if other.queue.broker_name == queue.broker_name:
+                    other.pause_until = session.runtime.now() + _PAUSE_AFTER_CONNECT_FAILED_S
+            return
+        if self.queues.get(queue) is not assigned or not self._wants_pull(assigned):
+            return  # another's by now, or no longer known to be ours, while we waited for the connection
+        position = assigned.progress.position
+        commits = self._commit_with_pulls and not assigned.rewound and position != assigned.committed
+        ext = pull_ext(
+            self._group,
+            queue.topic,
+            queue.queue_id,
+            assigned.next_offset,
+            assigned.tag_filter,
+            max_messages=room.messages,
+            max_bytes=room.size_b,
+            wait_s=_POLL_S,
+            commit_offset=position if commits else None,
+        )
+        assigned.connection = connection
+        assigned.call = connection.start(RequestCode.PULL_MESSAGE, ext, self.waiter)
+        assigned.call_deadline = session.runtime.now() + _POLL_S + PULL_GRACE_S
+
+    def _room(self, assigned: AssignedQueue) -> Room | None:
+        return self._limits.room(
+            max(1, len(self.queues)),
+            assigned.unserved + assigned.progress.in_flight,
+            assigned.held_bytes(),
+            0 if self._in_order else assigned.span,
+            pull_messages=PULL_MESSAGES_MAX,
+            pull_bytes=(_PULL_BYTES_MIN, PULL_BYTES_MAX),
+        )
+
+    def collect(self) -> bool:
+        """Take the answers that have come; True if they have brought messages.
+
+        Raises:
+            BrokerError: a refusal that waiting does not cure.
+            RecordMalformed: what a broker sent is no records.
+        """
+        self.waiter.ready = False
+        brought = False
+        now = self._session.runtime.now()
+        for assigned in list(self.queues.values()):
+            call = assigned.call
+            if call is None:
+                continue
+            if call.done:
+                assigned.call = None
+                brought |= self._take_answer(assigned, call)
+            elif now >= assigned.call_deadline:
+                log.warning("consumer of %s: no answer to a pull, asking again", assigned.queue.topic)
+                self._abandon(assigned)
+        return brought
+
+    def _take_answer(self, assigned: AssignedQueue, call: Call) -> bool:
+        queue = assigned.queue
+        if call.error is not None:
+            if not isinstance(call.error, ClientClosed):
+                log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, call.error)
+            return False
+        try:
+            result = pull_result(queue, assigned.next_offset, call, assigned.tag_filter)
+        except BrokerError as error:
+            if not error.retryable and not assigned.is_retry:
+                raise
+            log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, error)
+            assigned.pause_until = self._session.runtime.now() + _PAUSE_AFTER_REFUSAL_S
+            return False
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning(
+                "consumer of %s/%d: offset %d is outside [%d, %d), going on at %d",
+                queue.topic,
+                queue.queue_id,
+                assigned.next_offset,
+                result.min_offset,
+                result.max_offset,
+                result.next_begin_offset,
+            )
+            if result.next_begin_offset == assigned.next_offset:
+                assigned.pause_until = self._session.runtime.now() + _PAUSE_AFTER_REFUSAL_S
+            elif result.next_begin_offset < assigned.next_offset:
+                # The broker itself says that nothing is there, so the next commit may lower the offset.
+                assigned.rewound |= result.next_begin_offset < assigned.progress.position
+                self._serving.forget(assigned)
+                assigned.progress.cut(result.next_begin_offset)
+        assigned.next_offset = result.next_begin_offset
+        if len(result.messages):
+            assigned.unserved += len(result.messages)
+            assigned.unserved_bytes += result.messages.record_bytes
+            self._serving.add(assigned, result)
+            return True
+        if not assigned.unserved and not assigned.waiting_results:
+            assigned.progress.advance(result.next_begin_offset)
+        return False
+
+    def next_wake(self) -> float:
+        """Return when `collect` or `pull_more` will have something to do although no answer has come."""
+        now = self._session.runtime.now()
+        wake = math.inf
+        for assigned in self.queues.values():
+            if assigned.call is not None:
+                wake = min(wake, assigned.call_deadline)
+            elif self._wants_pull(assigned):
+                wake = min(wake, max(now, assigned.pause_until))
+        return wake
+
+    def _abandon(self, assigned: AssignedQueue) -> None:
+        call, assigned.call = assigned.call, None
+        if call is not None and assigned.connection is not None:
+            assigned.connection.abandon(call)

@@ -1,0 +1,118 @@
+"""Handing out what was pulled, to handlers that may finish in any order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+from reput_client.group.assigned import AssignedQueue, Taken
+from reput_client.group.retry_topic import RetriedMessage
+from reput_client.pull_result import PullResult
+from reput_client.received import ReceivedMessage
+
+
+class Serving(Protocol):
+    """Keeps what pulls have brought and says what comes next."""
+
+    def add(self, assigned: AssignedQueue, result: PullResult) -> None:
+        """A pull has brought messages."""
+
+    def take(self) -> Taken | None:
+        """Return the next message that may be handed out now, or None."""
+
+    def give_back(self, taken: Taken) -> None:
+        """The message just taken could not be handed over: it comes next."""
+
+    def again(self, taken: Taken, at: float) -> None:
+        """The message in the application's hands comes once more, not before `at`."""
+
+    def forget(self, assigned: AssignedQueue) -> None:
+        """Drop what is not handed out of a queue. Its progress stays."""
+
+    def next_wake(self) -> float:
+        """Return when `take` may have something although nothing arrives and nothing is handled."""
+
+
+class FairServing:
+    """Serves pulls whole, in the order in which they arrived.
+
+    With one result waiting for each queue at most, a busy queue cannot push ahead of the others.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._results: deque[tuple[AssignedQueue, PullResult]] = deque()
+        self._serving: tuple[AssignedQueue, PullResult] | None = None
+        self._messages: Iterator[ReceivedMessage] = iter(())
+        self._given_back: list[Taken] = []
+        self._later: list[tuple[float, int, Taken]] = []
+        self._numbers = count()
+
+    def add(self, assigned: AssignedQueue, result: PullResult) -> None:
+        """See `Serving`."""
+        assigned.waiting_results += 1
+        self._results.append((assigned, result))
+
+    def take(self) -> Taken | None:
+        """See `Serving`."""
+        if self._given_back or self._later:
+            taken = self._take_returned()
+            if taken is not None:
+                return taken
+        serving = self._serving
+        if serving is not None:
+            message = next(self._messages, None)
+            if message is not None:
+                assigned = serving[0]
+                if assigned.is_retry:
+                    message = RetriedMessage.of(message)
+                assigned.unserved -= 1
+                assigned.progress.hand_out(message.queue_offset, message)
+                return assigned, message
+            self._finish(serving)
+        if not self._results:
+            return None
+        self._serving = assigned, result = self._results.popleft()
+        assigned.waiting_results -= 1
+        self._messages = iter(result.messages)
+        return self.take()
+
+    def _finish(self, serving: tuple[AssignedQueue, PullResult]) -> None:
+        assigned, result = serving
+        self._serving = None
+        assigned.progress.advance(result.next_begin_offset)
+        assigned.unserved_bytes -= result.messages.record_bytes
+
+    def _take_returned(self) -> Taken | None:
+        if self._given_back:
+            return self._given_back.pop()
+        at, _, taken = self._later[0]
+        if at > self._now():
+            return None
+        heappop(self._later)
+        return taken
+
+    def give_back(self, taken: Taken) -> None:
+        """See `Serving`."""
+        self._given_back.append(taken)
+
+    def again(self, taken: Taken, at: float) -> None:
+        """See `Serving`. Others of its queue go on meanwhile; nothing from it on is committed."""
+        heappush(self._later, (at, next(self._numbers), taken))
+
+    def forget(self, assigned: AssignedQueue) -> None:
+        """See `Serving`."""
+        self._results = deque(entry for entry in self._results if entry[0] is not assigned)
+        if self._serving is not None and self._serving[0] is assigned:
+            self._serving = None
+            self._messages = iter(())
+        self._given_back = [taken for taken in self._given_back if taken[0] is not assigned]
+        self._later = [entry for entry in self._later if entry[2][0] is not assigned]  # sorted, so still a heap
+        assigned.waiting_results = assigned.unserved = assigned.unserved_bytes = 0
+
+    def next_wake(self) -> float:
+        """See `Serving`."""
+        return self._later[0][0] if self._later else float("inf")
