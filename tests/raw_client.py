@@ -68,13 +68,16 @@ class RawClient:
 
     def is_closed_by_peer(self) -> bool:
         """Wait for the end of the connection; answers that come before are kept."""
+        kept: list[tuple[Header, bytes, int]] = []
         try:
             while True:
-                self._answers.append(self.receive())
+                kept.append(self.receive())
         except (EOFError, ConnectionError):
             return True
         except TimeoutError:
             return False
+        finally:
+            self._answers += kept
 
     def __enter__(self) -> RawClient:
         return self

@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from reput_broker.clean_service import CleanFilesService
+from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.disk_figures import refresh_disk_figures
@@ -28,6 +29,7 @@ from reput_broker.log import configure_logging
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.loop_delay import measure_loop_delay
 from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.metrics_groups import GroupSources
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.open_files import raise_limit, shares_of
 from reput_broker.processors.admin import AdminProcessor
@@ -213,6 +215,9 @@ class Broker:
         )
         await trio.to_thread.run_sync(self._topics.load)
         await trio.to_thread.run_sync(self._offsets.load)
+        self._group_settings = await trio.to_thread.run_sync(
+            open_groups, tables, self._offsets, config.groups, clock_ms
+        )
         self._adopt_queues_without_topic()
         self.sources.store, self.sources.topics, self.sources.offsets = (
             self._store,
@@ -293,6 +298,23 @@ class Broker:
             self._offsets, self._offset_saver, lambda: config.offsets.flush_interval
         )
         access = TopicAccess(self._topics, self._topic_saver, counters)
+        self._groups = groups = GroupParts(
+            config.groups,
+            counters,
+            store,
+            self._topics,
+            self._topic_saver,
+            access,
+            self._group_settings,
+            self._offsets,
+            self._hold,
+            on_commit=self._offset_saves.committed,
+            broker_name=config.broker_name,
+            clock_ms=self._surroundings.clock_ms,
+        )
+        self.sources.groups = GroupSources(
+            groups.settings, groups.online, groups.progress, groups.lag.figures
+        )
         lock = PutLock()
         appender = Appender(
             store,
@@ -312,8 +334,19 @@ class Broker:
                 cluster=config.cluster,
                 default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
             ),
-            PullProcessor(store, access, self._offsets, self._hold, config.limits, counters),
-            OffsetProcessor(store, access, self._offsets, self._offset_saves.committed),
+            PullProcessor(
+                store,
+                access,
+                groups.access,
+                groups.commits,
+                groups.resets,
+                groups.progress,
+                self._hold,
+                config.limits,
+                counters,
+            ),
+            OffsetProcessor(store, access, groups.access, self._offsets, groups.commits),
+            groups,
             QueueProcessor(store, access),
             QueryProcessor(store),
             TopicProcessor(
@@ -325,6 +358,7 @@ class Broker:
                 self._hold,
                 counters,
                 advertise=self._advertised_to,
+                forget=groups.forget_topic,
                 **names,
             ),
             AdminProcessor(
@@ -351,7 +385,7 @@ class Broker:
             dispatcher,
             counters,
             connections_max=self._open_files.connections,
-            on_gone=self._hold.drop_closed,
+            on_gone=groups.client_gone,
         )
 
     def _after_dispatch(self) -> None:
@@ -376,6 +410,7 @@ class Broker:
             self._clean.run,
             self._measure_loop,
             self._refresh_disk,
+            *self._groups.services(),
         )
 
     async def _measure_loop(self) -> None:
@@ -430,7 +465,7 @@ class Broker:
 
     async def _close(self) -> None:
         """Flush and save everything that was opened; what fails is logged, and the rest is done all the same."""
-        for name in ("_topics", "_offsets"):
+        for name in ("_topics", "_offsets", "_group_settings"):
             table = getattr(self, name, None)
             if table is not None:
                 try:

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     PrivateAttr,
@@ -32,6 +30,9 @@ from pydantic import (
 
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
+from reput_broker.config_groups import GroupsConfig
+from reput_broker.config_section import Section as _Section
+from reput_broker.config_section import option as _option
 from reput_broker.config_units import Duration, HoursOfDay, Size
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_topic
@@ -42,10 +43,6 @@ DEFAULT_HTTP_PORT = 10913
 
 _MIB = 1 << 20
 _HOUR = 3600.0
-
-
-def _option(default: Any, description: str, *, live: bool = False, **limits: Any) -> Any:
-    return Field(default, description=description, json_schema_extra={"live": live}, **limits)
 
 
 def _to_path(value: object) -> object:
@@ -69,10 +66,6 @@ def _empty_to_none(value: object) -> object:
 DataPath = Annotated[Path, BeforeValidator(_to_path)]
 PortChoice = Annotated[int | str, PlainValidator(_to_port_choice)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=False)
 
 
 class StoreConfig(_Section):
@@ -363,6 +356,7 @@ class BrokerConfig(_Section):
     log: LogConfig = Field(default_factory=LogConfig)
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
+    groups: GroupsConfig = Field(default_factory=GroupsConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,6 +126,31 @@ class ConfigFile:
         self.write_temporary(data)
         self.adopt_temporary()
         self.sync_directory()
+
+
+class ConfigFileSave:
+    """One write of a table's members to its file; see `table_saver.SaveJob`."""
+
+    def __init__(self, file: ConfigFile, members: dict[str, Any], on_abandon: Callable[[], None]) -> None:
+        self._file = file
+        self._members = members
+        self._on_abandon = on_abandon
+
+    def write(self) -> None:
+        """Write the new file beside the old one. Blocks. Raises OSError."""
+        self._file.write_temporary(encode(self._members))
+
+    def adopt(self) -> None:
+        """Let it take the old one's place. Raises OSError."""
+        self._file.adopt_temporary()
+
+    def sync(self) -> None:
+        """Make the new name durable. Blocks. Raises OSError."""
+        self._file.sync_directory()
+
+    def abandon(self) -> None:
+        """The old file counts; the table is still unsaved."""
+        self._on_abandon()
 
 
 def decode(data: bytes) -> dict[str, Any]:

@@ -42,6 +42,7 @@ DELETED_PARTS = ("commitlog", "consumequeue", "index")
 DELETE_REASONS = ("time", "disk")
 MEMORY_KINDS = ("read", "write", "longpoll")
 BACKPRESSURE_CAUSES = ("write_queue", "memory", "disk", "quota")
+REBALANCE_REASONS = ("join", "leave", "timeout", "topic_change")
 PROTOCOLS = {0: "json", 1: "binary", 0x4D: "msgpack"}
 
 REQUEST_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -217,6 +218,10 @@ class Counters:
         self.flush_batch_messages = Histogram(FLUSH_BATCH_MESSAGES)
         self.loop_delay_seconds = Histogram(LOOP_DELAY_SECONDS)
         self.backpressure_seconds: dict[str, float] = dict.fromkeys(BACKPRESSURE_CAUSES, 0.0)
+        self.rebalances: dict[tuple[str, str], int] = {}
+        """Changes of groups by group and one of REBALANCE_REASONS: members share the queues out anew."""
+        self.subscription_conflicts: dict[str, int] = {}
+        """By group: heartbeats of a member that wants something else than another member."""
         self.buffered_bytes: dict[str, int] = dict.fromkeys(MEMORY_KINDS, 0)
         """Bytes held for connections now: read and not yet handled, answered and not yet sent, parked."""
 
@@ -247,6 +252,22 @@ class Counters:
         """A connection broke the framing rules: `reason` is one of PROTOCOL_ERROR_REASONS."""
         protocol = PROTOCOLS.get(header_type, "unknown") if header_type is not None else "unknown"
         self.protocol_errors[protocol, reason] += 1
+
+    def note_rebalance(self, group: str, reason: str) -> None:
+        """The members or topics of a group that exists have changed for one of REBALANCE_REASONS."""
+        self.rebalances[group, reason] = self.rebalances.get((group, reason), 0) + 1
+
+    def note_subscription_conflict(self, group: str) -> None:
+        """A member of a group that exists subscribes to something else than another one."""
+        self.subscription_conflicts[group] = self.subscription_conflicts.get(group, 0) + 1
+
+    def forget_group(self, group: str) -> None:
+        """Drop a deleted group's counters, so that its series end with it."""
+        self.subscription_conflicts.pop(group, None)
+        for reason in REBALANCE_REASONS:
+            self.rebalances.pop((group, reason), None)
+        for key in [key for key in self.groups if key[1] == group]:
+            del self.groups[key]
 
     def forget_topic(self, topic: str) -> None:
         """Drop a deleted topic's counters, so that its series end with it."""

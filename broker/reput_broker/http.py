@@ -160,7 +160,7 @@ async def _listen(host: str, port: int) -> socket.socket:
 
 
 def _store_status(collector: MetricsCollector) -> dict[str, int] | None:
-    store, topics, offsets = collector.sources.store, collector.sources.topics, collector.sources.offsets
+    store, topics, groups = collector.sources.store, collector.sources.topics, collector.sources.groups
     if store is None:
         return None
     return {
@@ -170,6 +170,7 @@ def _store_status(collector: MetricsCollector) -> dict[str, int] | None:
         "dispatch_behind_b": store.dispatch_behind_bytes,
         "queues": len(store.queues()),
         "topics": 0 if topics is None else topics.user_topic_count(),
-        "groups": 0 if offsets is None else len(offsets.groups()),
+        "groups": 0 if groups is None else groups.settings.user_group_count(),
+        "groups_online": 0 if groups is None else len(groups.online),
         "connections": sum(listener.open for listener in collector.sources.counters.listeners.values()),
     }

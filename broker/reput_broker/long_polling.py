@@ -7,19 +7,20 @@ broker down, or when its connection is gone. It is then run once more, and answe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 from numpy.typing import NDArray
 
 from reput_broker.config import LongPollingConfig
-from reput_broker.request import Request
+from reput_broker.request import Client, Request
 from reput_protocol.filters import TagFilter
 
 QueueKey = tuple[str, int]
+K = TypeVar("K")
 
 _TIDY_FROM = 64
 
@@ -47,6 +48,7 @@ class PullRequestHoldService:
         self._config = config
         self._held: dict[QueueKey, set[HeldPull]] = {}
         self._by_number: dict[int, HeldPull] = {}
+        self._by_client: dict[Client, set[HeldPull]] = {}
         self._deadlines: list[tuple[float, int]] = []  # also of pulls that have left, until it is tidied
         self._sequence = count()
         self._ready: list[HeldPull] = []
@@ -76,6 +78,7 @@ class PullRequestHoldService:
         held = HeldPull(number, request, queue, offset, tag_filter, deadline, resume, abandon)
         self._held.setdefault(queue, set()).add(held)
         self._by_number[number] = held
+        self._by_client.setdefault(request.client, set()).add(held)
         if not self._deadlines or deadline < self._deadlines[0][0]:
             self._earlier_deadline.set()
         heapq.heappush(self._deadlines, (deadline, number))
@@ -108,12 +111,10 @@ class PullRequestHoldService:
                 else:
                     held.resume()
 
-    def drop_closed(self) -> None:
-        """Forget the pulls of clients that are gone."""
-        for queue in list(self._held):
-            for held in list(self._held.get(queue, ())):
-                if held.request.client.is_closed:
-                    self._drop(held)
+    def drop_client(self, client: Client) -> None:
+        """Forget the pulls of a client that is gone."""
+        for held in list(self._by_client.get(client, ())):
+            self._drop(held)
 
     def release_all(self) -> None:
         """Run every held pull again: the broker is about to stop."""
@@ -129,6 +130,15 @@ class PullRequestHoldService:
             for held in list(self._held[queue]):
                 self._release(held)
                 self._ready.append(held)
+        self.answer_ready()
+
+    def release_group(self, group: str, queues: Iterable[QueueKey] | None = None) -> None:
+        """Run the held pulls of a group in some queues, or in all, again: it may not go on as it did."""
+        for queue in list(self._held if queues is None else queues):
+            for held in list(self._held.get(queue, ())):
+                if held.request.ext.get("consumerGroup") == group:
+                    self._release(held)
+                    self._ready.append(held)
         self.answer_ready()
 
     async def run(self) -> None:
@@ -157,13 +167,18 @@ class PullRequestHoldService:
 
     def _release(self, held: HeldPull) -> None:
         del self._by_number[held.number]
-        pulls = self._held[held.queue]
-        pulls.discard(held)
-        if not pulls:
-            del self._held[held.queue]
+        _discard(self._held, held.queue, held)
+        _discard(self._by_client, held.request.client, held)
         if len(self._deadlines) > 2 * len(self._by_number) + _TIDY_FROM:
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._by_number]
             heapq.heapify(self._deadlines)
+
+
+def _discard(table: dict[K, set[HeldPull]], key: K, held: HeldPull) -> None:
+    pulls = table[key]
+    pulls.discard(held)
+    if not pulls:
+        del table[key]
 
 
 def _lets_any_through(tag_filter: TagFilter | None, tags_codes: Sequence[int] | NDArray[Any]) -> bool:

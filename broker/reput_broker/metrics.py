@@ -13,12 +13,9 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
-from itertools import islice
-from math import inf, isinf
-from typing import Protocol
 
 from prometheus_client import GC_COLLECTOR, Metric
 from prometheus_client.process_collector import ProcessCollector
@@ -36,33 +33,19 @@ from reput_broker.counters import (
 )
 from reput_broker.disk_figures import DiskFigures
 from reput_broker.health import BrokerState, Health
-from reput_broker.metrics_table import METRICS
+from reput_broker.metrics_families import Budget as _Budget
+from reput_broker.metrics_families import Labels
+from reput_broker.metrics_families import by_one as _by_one
+from reput_broker.metrics_families import one as _one
+from reput_broker.metrics_families import pieces as _pieces
+from reput_broker.metrics_groups import GroupSources, group_families
+from reput_broker.metrics_store import StoreFigures
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.retention import DiskLevel
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode, ResponseCode
 
-_PIECE_SAMPLES = 256
 _FIXED_OPS = (RequestCode.PUT_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
-
-Labels = tuple[str, ...]
-Value = int | float | Histogram
-
-
-class StoreFigures(Protocol):
-    """What the page shows of the store; `MessageStore` has it all, without touching a file."""
-
-    @property
-    def flush_behind_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def dispatch_behind_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def min_physical_offset(self) -> int: ...  # noqa: D102
-    @property
-    def max_physical_offset(self) -> int: ...  # noqa: D102
-    def queues(self) -> list[tuple[str, int]]: ...  # noqa: D102
-    def min_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
-    def max_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
 
 
 @dataclass(slots=True)
@@ -76,25 +59,11 @@ class MetricsSources:
     topics: TopicConfigManager | None = None
     offsets: ConsumerOffsetManager | None = None
     store: StoreFigures | None = None
+    groups: GroupSources | None = None
     recovery_duration_s: float = 0.0
     recovery_truncated_bytes: int = 0
     config_reload_ok: bool = True
     config_reload_time_s: float = field(default_factory=time.time)
-
-
-class _Budget:
-    """How many more series of topics, groups and queues the page may have."""
-
-    def __init__(self, series_max: int) -> None:
-        self.left = series_max
-        self.dropped = 0
-
-    def take(self, series: int) -> bool:
-        if series > self.left:
-            self.dropped += series
-            return False
-        self.left -= series
-        return True
 
 
 class MetricsCollector(Collector):
@@ -131,6 +100,7 @@ class MetricsCollector(Collector):
         yield from self._traffic(budget)
         yield from self._requests()
         yield from self._connections()
+        yield from self._groups(budget)
         yield from self._queues(budget)
         yield from self._store()
         yield from self._limits(budget)
@@ -226,6 +196,10 @@ class MetricsCollector(Collector):
             ),
         )
 
+    def _groups(self, budget: _Budget) -> Iterator[Metric]:
+        sources = self.sources
+        return group_families(sources.groups, sources.offsets, sources.store, sources.counters, budget)
+
     def _queues(self, budget: _Budget) -> Iterator[Metric]:
         store, offsets = self.sources.store, self.sources.offsets
         committed = [
@@ -317,44 +291,3 @@ def _version() -> str:
 def _topic_series(traffic: TopicTraffic) -> int:
     histograms = (traffic.message_bytes, traffic.deliver_seconds)
     return len(traffic.messages_in) + 1 + sum(len(h.buckets) + 2 for h in histograms)
-
-
-def _by_one(values: Mapping[str, Value]) -> Iterator[tuple[Labels, Value]]:
-    return (((name,), value) for name, value in values.items())
-
-
-def _one(name: str, value: Value, labels: Labels = ()) -> Metric:
-    (family,) = _pieces(name, [(labels, value)])
-    return family
-
-
-def _pieces(name: str, values: Iterable[tuple[Labels, Value]]) -> Iterator[Metric]:
-    """Make the family `name`, at least one piece of it, from label values and numbers."""
-    spec = METRICS[name]
-    rest = iter(values)
-    size = _PIECE_SAMPLES // 16 if spec.type == "histogram" else _PIECE_SAMPLES
-    piece = list(islice(rest, size))
-    while True:
-        # prometheus_client keeps a counter's name without `_total` and its samples with it.
-        family = Metric(name.removesuffix("_total") if spec.type == "counter" else name, spec.help, spec.type)
-        for label_values, value in piece:
-            labels = dict(zip(spec.labels, label_values, strict=True))
-            if isinstance(value, Histogram):
-                _add_histogram(family, name, labels, value)
-            else:
-                family.add_sample(name, labels, value)
-        yield family
-        piece = list(islice(rest, size))
-        if not piece:
-            return
-
-
-def _add_histogram(family: Metric, name: str, labels: dict[str, str], histogram: Histogram) -> None:
-    cumulated = 0
-    for bound, count in zip((*histogram.bounds, inf), histogram.buckets, strict=True):
-        cumulated += count
-        family.add_sample(
-            f"{name}_bucket", {**labels, "le": "+Inf" if isinf(bound) else str(bound)}, cumulated
-        )
-    family.add_sample(f"{name}_count", labels, cumulated)
-    family.add_sample(f"{name}_sum", labels, histogram.total)

@@ -78,6 +78,27 @@ _TABLE = (
     _gauge("reput_queue_end_offset", "Queue offset that the next message gets.", "topic", "queue"),
     _gauge("reput_consumer_committed_offset", "Next offset to consume.", "group", "topic", "queue"),
     _gauge("reput_consumer_lag_messages", "End offset minus committed offset.", "group", "topic", "queue"),
+    _gauge(
+        "reput_consumer_lag_seconds",
+        "Age of the oldest message that is not committed, 0 if there is none.",
+        "group",
+        "topic",
+    ),
+    _gauge("reput_consumer_lag_refresh_time_seconds", "Unix time at which these ages were looked up."),
+    _gauge("reput_consumer_inflight_messages", "Messages pulled and not committed.", "group", "topic"),
+    _gauge("reput_consumer_ready_messages", "Messages that could be pulled now.", "group", "topic"),
+    _gauge("reput_consumer_members", "Members online.", "group"),
+    _counter(
+        "reput_rebalances_total",
+        "Changes of a group after which its members share the queues out anew.",
+        "group",
+        "reason",
+    ),
+    _counter(
+        "reput_subscription_conflicts_total",
+        "Heartbeats of members that subscribe to something else than another member of their group.",
+        "group",
+    ),
     # Store
     _gauge("reput_storage_size_bytes", "Bytes that the store takes on the disk.", "part"),
     _gauge("reput_disk_free_bytes", "Bytes left for the broker on the file system.", "path_role"),

@@ -62,9 +62,35 @@ class Refusal(ReputError):
         return Response(self.response_code, self.ext, remark=refusal_remark(self.error, self.text))
 
 
+class ClientGone(ReputError):
+    """A client cannot be asked: its connection has ended, or ended before it answered."""
+
+
+class ClientSilent(ReputError):
+    """A client did not answer in time. It may have done what it was asked to."""
+
+
+class ClientBusy(ReputError):
+    """A client owes so many answers already that it is asked nothing more. It was sent nothing."""
+
+
+@dataclass(slots=True)
+class ClientAnswer:
+    """What a client answered to a request of ours."""
+
+    code: int
+    remark: str | None
+    ext: Mapping[str, Value]
+    body: bytes
+
+
 class Client(Protocol):
     """The connection that a request came on."""
 
+    peer: str
+    """The far end, `ip:port`, as logs and administrators see it."""
+    header_type: int
+    """What the peer last wrote its headers in, and what it is written to in."""
     born_host: bytes
     """The peer as records hold it: 4 address bytes, 4 bytes of port."""
     dialled_address: str
@@ -88,6 +114,23 @@ class Client(Protocol):
 
     def note_role(self, role: str) -> None:
         """Note what the peer turned out to be: producer, consumer or admin."""
+
+    def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
+        """Send a oneway request now; False if it was not sent, because the peer is gone or takes nothing."""
+
+    async def call(
+        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
+    ) -> ClientAnswer:
+        """Send a request and wait for its answer, whatever its code.
+
+        Never call this from a coroutine that a handler returned: a peer that asks for itself is not read meanwhile.
+
+        Raises:
+            ClientGone, ClientSilent, ClientBusy: there is no answer.
+        """
+
+    def close(self, reason: str) -> None:
+        """End the connection at once."""
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import structlog
 import trio
+
+log = structlog.get_logger(__name__)
+
+_RETRY_INTERVAL_S = 1.0
 
 
 class SaveJob(Protocol):
@@ -72,3 +77,34 @@ class TableSaver:
                 job.abandon()
                 raise
             await trio.to_thread.run_sync(job.sync)
+
+
+class SaveSoon:
+    """Saves a table after changes that nobody waits for: what came into being by itself would do so again."""
+
+    def __init__(self, saver: TableSaver, table: str) -> None:
+        """Keep the saver; `table` is what the log calls it."""
+        self._saver = saver
+        self._table = table
+        self._wanted = trio.Event()
+
+    def changed(self) -> None:
+        """Note that there is something to save."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Save until cancelled. What fails is tried again."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            try:
+                await self._saver.save()
+            except OSError as error:
+                log.warning(
+                    "table_not_saved",
+                    table=self._table,
+                    detail=str(error),
+                    hint="free disk space; it is tried again",
+                )
+                self._wanted.set()
+                await trio.sleep(_RETRY_INTERVAL_S)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reput_broker.config import TopicsConfig
-from reput_broker.config_file import ConfigFile, encode
+from reput_broker.config_file import ConfigFile, ConfigFileSave
 from reput_broker.data_version import DataVersion
 from reput_broker.table_saver import save_now
 from reput_protocol.bodies import TopicConfig
@@ -142,13 +142,13 @@ class TopicConfigManager:
         self.put(config)
         return config
 
-    def create_internal(self, topic: str) -> TopicConfig:
-        """Return a retry or dead-letter topic, made with one queue if need be; see `create_on_send`."""
+    def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
+        """Return a retry or dead-letter topic, made with so many queues if need be; see `create_on_send`."""
         assert topic.startswith((RETRY_PREFIX, DLQ_PREFIX)), topic
         existing = self._topics.get(topic)
         if existing is not None:
             return existing
-        config = _topic(check_topic(topic), 1)
+        config = _topic(check_topic(topic), queues)
         self.put(config)
         return config
 
@@ -175,12 +175,12 @@ class TopicConfigManager:
         """Write the file if anything changed. Blocks. Raises OSError; the old file counts then."""
         save_now(self)
 
-    def begin_save(self) -> TopicSave | None:
+    def begin_save(self) -> ConfigFileSave | None:
         """Return a job that saves what the table holds now, or None if the file has it already."""
         if not self._unsaved:
             return None
         self._unsaved = False
-        return TopicSave(self.file, self.members(), self._changed_again)
+        return ConfigFileSave(self.file, self.members(), self._changed_again)
 
     def members(self) -> dict[str, Any]:
         """Return the table as the file holds it, members in RocketMQ's order."""
@@ -217,31 +217,6 @@ class TopicConfigManager:
             _topic(TIMER_TOPIC, 1),
             _topic(DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
         ]
-
-
-class TopicSave:
-    """One write of the file; see `table_saver.SaveJob`."""
-
-    def __init__(self, file: ConfigFile, members: dict[str, Any], on_abandon: Callable[[], None]) -> None:
-        self._file = file
-        self._members = members
-        self._on_abandon = on_abandon
-
-    def write(self) -> None:
-        """Write the new file beside the old one. Blocks. Raises OSError."""
-        self._file.write_temporary(encode(self._members))
-
-    def adopt(self) -> None:
-        """Let it take the old one's place. Raises OSError."""
-        self._file.adopt_temporary()
-
-    def sync(self) -> None:
-        """Make the new name durable. Blocks. Raises OSError."""
-        self._file.sync_directory()
-
-    def abandon(self) -> None:
-        """The old file counts; the table is still unsaved."""
-        self._on_abandon()
 
 
 def topic_members(config: TopicConfig, unknown: Mapping[str, Any]) -> dict[str, Any]:

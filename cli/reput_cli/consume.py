@@ -26,6 +26,8 @@ from reput_protocol.errors import ReputError
 _WAIT_S = 10.0
 _PULL_MESSAGES = 256
 _RETRY_S = 0.5
+_NO_GROUP = "TOOLS_CONSUMER"
+"""The group of RocketMQ's own tools: it is always there, and nobody looks at its progress."""
 _Spans: TypeAlias = dict[int, tuple[int, int | None]]
 _Batch: TypeAlias = list[ReceivedMessage]
 _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
@@ -128,7 +130,7 @@ class _Follower:
         send, receive = anyio.create_memory_object_stream[_Batch](1)
         async with (
             PullConsumer(
-                self.settings.server, group="reput-cli", timeout_s=self.settings.timeout_s
+                self.settings.server, group=_NO_GROUP, timeout_s=self.settings.timeout_s
             ) as consumer,
             anyio.create_task_group() as readers,
         ):

@@ -107,7 +107,11 @@ def worded(error: BaseException) -> CommandFailed:
             ExitCode.NOT_FOUND,
             lambda: "reput topic list, or reput topic create NAME",
         ),
-        (protocol_errors.GroupNotFound, ExitCode.NOT_FOUND, lambda: None),
+        (
+            protocol_errors.GroupNotFound,
+            ExitCode.NOT_FOUND,
+            lambda: "reput group list, or reput group create NAME",
+        ),
         (protocol_errors.NotFound, ExitCode.NOT_FOUND, lambda: None),
         (protocol_errors.PermissionDenied, ExitCode.NOT_AUTHORISED, lambda: None),
         (protocol_errors.InvalidMessage, ExitCode.USAGE, lambda: None),

@@ -18,6 +18,7 @@ _COMMANDS = {
     "produce": ("reput_cli.produce", "Send messages to a topic."),
     "consume": ("reput_cli.consume", "Read messages of a topic."),
     "topic": ("reput_cli.topic", "List, describe, create, alter and delete topics."),
+    "group": ("reput_cli.group", "List and describe consumer groups, see members, set offsets."),
     "message": ("reput_cli.message", "Look at single messages."),
     "broker": ("reput_cli.broker", "Ask a broker about itself."),
     "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),

@@ -26,6 +26,11 @@ class Printer:
         """Whether the output is for programs that read JSON."""
         return self.form in ("json", "jsonl")
 
+    @property
+    def is_table(self) -> bool:
+        """Whether the output is for a person: durations are written as such then, not as numbers with a unit."""
+        return self.form == "table"
+
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print a table; `columns` are also the JSON keys."""
         if self.form == "json":
@@ -76,6 +81,18 @@ def write_line(text: str) -> None:
     """Write one line to stdout at once, so that followers of the stream see it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def duration_text(seconds: float) -> str:
+    """Return a length of time for people: `0s`, `12.3s`, `3m12s`, `5h03m`, `2d04h`."""
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds else "0s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    days, hours_left = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours_left:02}h"
+    return f"{hours}h{minutes_left:02}m" if hours else f"{minutes}m{rest:02}s"
 
 
 def printable(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Managing a broker: topics, figures, single messages."""
+"""Managing a broker: topics, figures, single messages; groups are in `admin_groups.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from reput_client.admin_groups import GroupAdmin
 from reput_client.backoff import Backoff
 from reput_client.core import Call
 from reput_client.offsets import OffsetRequests, timestamp_ms
@@ -43,7 +44,7 @@ _QUEUES_MAX = 65_536
 _TIME_MAX_MS = (1 << 63) - 1
 
 
-class Admin:
+class Admin(GroupAdmin):
     """Asks and tells one broker; an async context manager, under trio or asyncio.
 
     Every method raises `BrokerError` (its subclass says why) when the broker refuses, and `RequestTimeout`,

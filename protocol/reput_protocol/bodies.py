@@ -27,6 +27,13 @@ from reput_protocol.bodies_group import (
 )
 from reput_protocol.bodies_heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
 from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
+from reput_protocol.bodies_progress import (
+    GroupDescription,
+    GroupMember,
+    GroupQueue,
+    GroupSummaries,
+    GroupSummary,
+)
 from reput_protocol.bodies_reset import ConsumerStatusBody, ResetOffsetBody
 from reput_protocol.bodies_route import BrokerData, ClusterInfo, QueueData, TopicRoute
 from reput_protocol.bodies_running import (
@@ -76,8 +83,13 @@ __all__ = [
     "CorrectionOffsets",
     "DelayedMessage",
     "DelayedMessageList",
+    "GroupDescription",
     "GroupForbidden",
     "GroupList",
+    "GroupMember",
+    "GroupQueue",
+    "GroupSummaries",
+    "GroupSummary",
     "HeartbeatData",
     "KVTable",
     "LockBatchBody",

@@ -125,6 +125,8 @@ class RequestCode(IntEnum):
     PUT_MESSAGE = 700_001
     LIST_DELAYED_MESSAGES = 700_010
     CANCEL_DELAYED_MESSAGE = 700_011
+    LIST_GROUPS = 700_020
+    DESCRIBE_GROUP = 700_021
 
 
 class ResponseCode(IntEnum):

@@ -41,6 +41,7 @@ from reput_protocol.commands_offset import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
+from reput_protocol.commands_progress import DescribeGroupHeader, ListGroupsHeader
 from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult, ViewMessageHeader
 from reput_protocol.commands_query import QueryMessageHeader, QueryMessageResult
 from reput_protocol.commands_reply import PushReplyHeader
@@ -80,12 +81,14 @@ __all__ = [
     "CreateTopicHeader",
     "DeleteSubscriptionGroupHeader",
     "DeleteTopicHeader",
+    "DescribeGroupHeader",
     "EarliestTimeResult",
     "EndTransactionHeader",
     "GetTopicConfigHeader",
     "GroupForbiddenHeader",
     "HeartbeatResult",
     "ListDelayedHeader",
+    "ListGroupsHeader",
     "OffsetResult",
     "ProducerConnectionHeader",
     "PullMessageHeader",

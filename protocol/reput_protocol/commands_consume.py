@@ -35,6 +35,10 @@ class ResetOffsetHeader(CommandHeader):
 
     `timestamp` is milliseconds since 1970, -1 for the end of each queue. With a `queue_id` (not -1) an `offset` counts
     instead. RocketMQ's client refuses a 220 without `isForce`, so that is always written.
+
+    Ours in 222: an `offset` without a queue counts in every queue, from its end if it is negative, and means the
+    nearest that there is; `shift` moves each committed offset by so many messages; with `dry_run` the answer says what
+    would be set, and nothing is.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -45,6 +49,8 @@ class ResetOffsetHeader(CommandHeader):
     is_force: bool = False
     queue_id: I32 = -1
     offset: I64 | None = None
+    shift: I64 | None = None
+    dry_run: bool | None = None
 
 
 @dataclass(slots=True)
@@ -131,7 +137,11 @@ class ConsumeTimeSpanHeader(CommandHeader):
 
 @dataclass(slots=True)
 class CloneGroupOffsetHeader(CommandHeader):
-    """Header of 314: give one group the offsets of another, of one topic or of all."""
+    """Header of 314: give one group the offsets of another, of one topic or of all.
+
+    Of an online source, topics that it does not subscribe to are left out, unless `offline` is set. Ours: with
+    `dry_run` nothing is set; the answer's body says what was or would be.
+    """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET
 
@@ -139,6 +149,7 @@ class CloneGroupOffsetHeader(CommandHeader):
     dest_group: str
     topic: str | None = None
     offline: bool = False
+    dry_run: bool | None = None
 
 
 @dataclass(slots=True)

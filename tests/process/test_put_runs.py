@@ -64,7 +64,7 @@ def bodies_of(client: RawClient, topic: str, queue_id: int, end: int) -> list[by
     deadline = time.monotonic() + 10
     while len(bodies) < end:
         assert time.monotonic() < deadline
-        ext: dict[str, Value] = {"consumerGroup": "g", "topic": topic, "queueId": queue_id, "sysFlag": 0}
+        ext: dict[str, Value] = {"consumerGroup": "g", "topic": topic, "queueId": queue_id, "sysFlag": 4}
         ext |= {"queueOffset": len(bodies), "maxMsgNums": 1000, "commitOffset": 0, "suspendTimeoutMillis": 0}
         _, data = client.request(RequestCode.PULL_MESSAGE, ext | {"subVersion": 0})
         position = 0

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from reput_broker.offset_journal import JournalWriteFailed
 from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.processors.commits import OffsetCommits
+from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands import OffsetResult, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from reput_protocol.errors import ErrorCode
-from reput_protocol.names import check_group
 
 
 class OffsetProcessor:
@@ -22,13 +21,15 @@ class OffsetProcessor:
         self,
         store: MessageStore,
         access: TopicAccess,
+        groups: GroupAccess,
         offsets: ConsumerOffsetManager,
-        on_commit: Callable[[], None],
+        commits: OffsetCommits,
     ) -> None:
         self._store = store
         self._access = access
+        self._groups = groups
         self._offsets = offsets
-        self._on_commit = on_commit
+        self._commits = commits
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
@@ -62,21 +63,21 @@ class OffsetProcessor:
     def update(self, request: Request) -> Response:
         """Commit an offset; it survives `kill -9` once this is answered. Negative ones mean "nothing yet".
 
+        RocketMQ's clients are members of a group that exists since their heartbeat; ours may commit without being one.
         One that may only increase the offset and does not is answered like one that did.
         """
         header = UpdateConsumerOffsetHeader.from_ext(request.ext)
-        check_group(header.consumer_group)
-        self._access.readable(header.topic, header.queue_id)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if request.is_native:
+            self._groups.find_or_create(group)
+        else:
+            self._groups.existing(group)
+        self._access.check_queue(topic, queue_id)
         try:
-            self._offsets.commit(
-                header.consumer_group,
-                header.topic,
-                header.queue_id,
-                header.commit_offset,
-                increase_only=bool(header.increase_only),
+            self._commits.commit(
+                group, topic, queue_id, header.commit_offset, increase_only=bool(header.increase_only)
             )
         except JournalWriteFailed as error:
             raise Refusal(ErrorCode.DISK_FULL, f"the offset was not committed: {error}") from error
         request.client.note_role("consumer")
-        self._on_commit()
         return Response()

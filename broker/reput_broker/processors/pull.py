@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 
+import structlog
 import trio
 
 from reput_broker.config import LimitsConfig
 from reput_broker.counters import PULL_WAIT_CODE, Counters
+from reput_broker.delivery.offset_resets import PendingResets
+from reput_broker.delivery.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offset_journal import JournalWriteFailed
-from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.processors.commits import OffsetCommits
+from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing
@@ -19,12 +22,14 @@ from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, TransferLimits
 from reput_broker.store.status import GetStatus
+from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filters import TagFilter
 from reput_protocol.header import HeaderType, Value
-from reput_protocol.names import check_group
+
+log = structlog.get_logger(__name__)
 
 _MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
 _NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
@@ -40,24 +45,40 @@ _CODES = {
 }
 _SUSPEND = int(PullSysFlag.SUSPEND)
 _COMMIT = int(PullSysFlag.COMMIT_OFFSET)
+_SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
 _COLD_READS_AT_ONCE = 4
 
 
 class PullProcessor:
-    """Hands out messages."""
+    """Hands out messages.
+
+    Args:
+        store: where they are.
+        access, groups: the doors to topics and groups.
+        commits: for offsets that come with a pull.
+        resets: offsets that an administrator has set, which pulls are told.
+        progress: told what was handed out.
+        hold: keeps pulls that wait for messages.
+    """
 
     def __init__(
         self,
         store: MessageStore,
         access: TopicAccess,
-        offsets: ConsumerOffsetManager,
+        groups: GroupAccess,
+        commits: OffsetCommits,
+        resets: PendingResets,
+        progress: GroupProgress,
         hold: PullRequestHoldService,
         limits: LimitsConfig,
         counters: Counters,
     ) -> None:
         self._store = store
         self._access = access
-        self._offsets = offsets
+        self._groups = groups
+        self._commits = commits
+        self._resets = resets
+        self._progress = progress
         self._hold = hold
         self._limits = limits
         self._counters = counters
@@ -70,50 +91,74 @@ class PullProcessor:
     def pull(self, request: Request) -> Response | None:
         """Answer with messages, or with where to go on; or park the request until there are messages."""
         header = PullMessageHeader.from_ext(request.header.ext)
+        # In this order (RocketMQ: PullMessageProcessor): group, topic, filter.
+        group = self._groups.consuming(header.consumer_group)
         self._access.readable(header.topic, header.queue_id)
-        check_group(header.consumer_group)
+        self._groups.check_readable(header.consumer_group, header.topic)
+        tag_filter = self._filter_of(header, group)
         if header.queue_offset < 0:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
                 f"queue offset {header.queue_offset} is negative; the first message has offset 0 or more",
             )
-        tag_filter = self._filter_of(header)
         request.client.note_role("consumer")
-        if header.sys_flag & _COMMIT and header.commit_offset >= 0:
+        if header.sys_flag & _COMMIT:
             self._commit(request, header)
         return self._answer(request, header, tag_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
+
+    def _filter_of(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> TagFilter | None:
+        """Return the filter that the pull brings, or else the one that its group has subscribed with."""
+        if header.sys_flag & _SUBSCRIPTION:
+            kind, expression = header.expression_type, header.subscription
+        else:
+            subscription = self._groups.subscription(group, header.topic, header.sub_version)
+            kind, expression = subscription.expression_type, subscription.sub_string
+        if kind not in (None, "", "TAG"):
+            raise Refusal(
+                ErrorCode.FILTER_SYNTAX, f"filters of type {kind!r} are not served; use a tag expression"
+            )
+        tag_filter = TagFilter.parse(expression)
+        return None if tag_filter.matches_all else tag_filter
 
     def _commit(self, request: Request, header: PullMessageHeader) -> None:
         """Commit what came along. A pull's answer says nothing about it, so a client that must know commits again.
 
-        Our own client's never lowers the offset: a pull may be on its way while its queue changes hands. And a journal
-        that takes nothing, on a full disk, stops nobody from reading.
+        Our own client's never lowers the offset: a pull may be on its way while its queue changes hands.
         """
-        with suppress(JournalWriteFailed):
-            self._offsets.commit(
+        try:
+            self._commits.commit(
                 header.consumer_group,
                 header.topic,
                 header.queue_id,
                 header.commit_offset,
                 increase_only=request.header_type == HeaderType.MSGPACK,
             )
-
-    def _filter_of(self, header: PullMessageHeader) -> TagFilter | None:
-        if header.expression_type not in (None, "", "TAG"):
-            raise Refusal(
-                ErrorCode.FILTER_SYNTAX,
-                f"filters of type {header.expression_type!r} are not served; use a tag expression",
+        except JournalWriteFailed as error:
+            # Its member commits again with a later pull; messages flow on meanwhile.
+            log.warning(
+                "offset_not_committed", group=header.consumer_group, detail=str(error), hint="free disk space"
             )
-        if header.subscription is None or not header.sys_flag & PullSysFlag.SUBSCRIPTION:
-            return None
-        tag_filter = TagFilter.parse(header.subscription)
-        return None if tag_filter.matches_all else tag_filter
+
+    def _reset_to(self, header: PullMessageHeader) -> int | None:
+        """Return the offset that the group has to go on at instead of where it pulls; it is told once."""
+        offset = self._resets.take(header.consumer_group, header.topic, header.queue_id)
+        return None if offset == header.queue_offset else offset
 
     def _answer(
         self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None, *, may_suspend: bool
     ) -> Response | None:
+        reset_to = self._reset_to(header)
+        if reset_to is not None:
+            return self._moved_by_reset(request, header, reset_to)
         while True:
             result = self._get(request, header, tag_filter)
+            self._progress.pulled(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                result.next_begin_offset,
+                request.client.peer,
+            )
             code = _CODES.get(result.status)
             if code is None:  # an empty queue
                 code = _NOT_FOUND if header.queue_offset == 0 else _MOVED
@@ -142,6 +187,12 @@ class PullProcessor:
             request.client.spawn(self._read_cold, request, held, ext)
             return None
 
+    def _moved_by_reset(self, request: Request, header: PullMessageHeader, offset: int) -> Response:
+        low = self._store.min_offset_in_queue(header.topic, header.queue_id)
+        high = self._store.max_offset_in_queue(header.topic, header.queue_id)
+        ext = PullMessageResult(offset, low, high).to_ext(request.header_type)
+        return Response(_MOVED, ext, remark="OFFSET_RESET")
+
     def _get(
         self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None
     ) -> GetMessageResult:
@@ -165,6 +216,7 @@ class PullProcessor:
         def resume() -> None:
             waiting.done(0, time.monotonic() - parked_at)
             try:
+                self._groups.check_going_on(header.consumer_group)
                 self._access.readable(header.topic, header.queue_id)
                 response = self._answer(request, header, tag_filter, may_suspend=False)
             except Refusal as refusal:

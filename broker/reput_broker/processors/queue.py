@@ -78,13 +78,7 @@ class QueueProcessor:
     def _check(self, request: Request, topic: str, queue_id: int) -> None:
         """RocketMQ answers 0 for what does not exist, and its clients count on that; ours wants to be told."""
         if request.is_native:
-            config = self._access.existing(topic)
-            queues = max(config.read_queue_nums, config.write_queue_nums)
-            if not 0 <= queue_id < queues:
-                raise Refusal(
-                    ErrorCode.INVALID_ARGUMENT,
-                    f"topic {topic!r} has no queue {queue_id}; its queues are 0 to {queues - 1}",
-                )
+            self._access.check_queue(topic, queue_id)
 
 
 def _offset(request: Request, offset: int) -> Response:

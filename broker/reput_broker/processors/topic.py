@@ -54,6 +54,7 @@ class TopicProcessor:
         cluster: str,
         broker_name: str,
         advertise: Callable[[Request], str],
+        forget: Callable[[str], None],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -65,6 +66,7 @@ class TopicProcessor:
         self._cluster = cluster
         self._broker_name = broker_name
         self._advertise = advertise
+        self._forget = forget
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
@@ -150,6 +152,7 @@ class TopicProcessor:
             self._offsets.remove_topic(topic)
             self._store.delete_topic(topic)
             self._counters.forget_topic(topic)
+            self._forget(topic)
             self._hold.release_topic(topic)
         return Response()
 

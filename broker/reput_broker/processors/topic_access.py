@@ -86,6 +86,18 @@ class TopicAccess:
             raise _no_queue(topic, queue_id, config.read_queue_nums)
         return config
 
+    def check_queue(self, topic: str, queue_id: int) -> TopicConfig:
+        """Return the topic if it exists and has, or had while it was larger, this queue.
+
+        Raises:
+            Refusal: NO_TOPIC or INVALID_ARGUMENT.
+        """
+        config = self.existing(topic)
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        if not 0 <= queue_id < queues:
+            raise _no_queue(topic, queue_id, queues)
+        return config
+
     def existing(self, topic: str) -> TopicConfig:
         """Return the topic, or refuse with NO_TOPIC."""
         config = self._topics.get(topic)

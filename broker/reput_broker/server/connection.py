@@ -7,7 +7,7 @@ behind them. A peer that breaks the framing rules gets one last error frame and 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -15,7 +15,8 @@ import trio
 
 from reput_broker.config import LimitsConfig
 from reput_broker.counters import Counters, ListenerTraffic
-from reput_broker.request import PutRun, Refusal, Request, Response
+from reput_broker.request import ClientAnswer, ClientGone, PutRun, Refusal, Request, Response
+from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import BufferedBytes
 from reput_broker.server.outbox import Outbox
@@ -23,7 +24,7 @@ from reput_broker.server.transport import Transport
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.errors import ErrorCode, FrameTooLarge, ProtocolError, UnknownHeaderType, refusal_remark
 from reput_protocol.frames import Frame, FrameReader, encode_frame, encode_frame_head
-from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, decode_header
+from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value, decode_header
 from reput_protocol.put_frames import PutHeaderCache, opaque_of
 
 log = structlog.get_logger(__name__)
@@ -68,6 +69,7 @@ class Connection:
         self.peer = peer
         self.born_host = born_host
         self.dialled_address = dialled_address
+        self.header_type = HeaderType.JSON.value
         self.last_read_at = trio.current_time()
         self._transport = transport
         self._dispatcher = dispatcher
@@ -81,7 +83,7 @@ class Connection:
         self._close_reason: str | None = None
         self._deferred: set[Request | PutRun] = set()
         self._deferred_requests = 0
-        self._error_header_type = HeaderType.JSON.value
+        self._calls: ServerCalls | None = None
         self._memory_noted = 0
         self._scope = trio.CancelScope()
         self._reader = FrameReader(limits.frame_size, limits.header_size)
@@ -184,6 +186,37 @@ class Connection:
             self._traffic.role_known(role)
             self._role = role
 
+    def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
+        """Send a oneway request now; False if it was not sent, because the peer is gone or takes nothing."""
+        if self._close_reason is not None or self.outbox.is_crowded:
+            return False
+        header = self._server_calls.header(code, ext, self.header_type, oneway=True)
+        return self._sent(encode_frame(header, self.header_type, body))
+
+    async def call(
+        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
+    ) -> ClientAnswer:
+        """Send a request and wait for its answer; see `Client.call`."""
+        if self._close_reason is not None:
+            raise ClientGone("the client's connection has ended")
+        calls = self._server_calls
+        header = calls.header(code, ext, self.header_type)
+        frame = encode_frame(header, self.header_type, body)
+        return await calls.call(
+            header.opaque, lambda: not self.outbox.is_crowded and self._sent(frame), timeout_s
+        )
+
+    @property
+    def _server_calls(self) -> ServerCalls:
+        if self._calls is None:
+            self._calls = ServerCalls()  # most clients are never asked anything
+        return self._calls
+
+    def _sent(self, frame: bytes) -> bool:
+        self.outbox.write(frame)
+        self.flush()
+        return self._close_reason is None
+
     # Life
 
     async def run(self) -> None:
@@ -212,6 +245,8 @@ class Connection:
             request.is_answered = True
             request.traffic.abandoned(request.count)
         self._deferred.clear()
+        if self._calls is not None:
+            self._calls.ended()
         self.outbox.close()
         self._transport.close()
         self._scope.cancel()
@@ -317,7 +352,7 @@ class Connection:
             run.traffic.inflight -= run.count
             return False
         self._put_runs = True
-        self._error_header_type = _MSGPACK
+        self.header_type = _MSGPACK
         if not run.is_answered:
             self._defer(run)
         elif run.count == _ANSWERS_A_WRITE:
@@ -333,9 +368,13 @@ class Connection:
     async def _handle_one(self, frame: Frame, received_at: float) -> None:
         header_type, header_bytes, body = frame
         header = decode_header(header_type, header_bytes)
-        self._error_header_type = header_type
-        if header.flag & RESPONSE_FLAG or self._close_reason is not None:
-            return  # we have asked this peer nothing
+        self.header_type = header_type
+        if self._close_reason is not None:
+            return
+        if header.flag & RESPONSE_FLAG:
+            if self._calls is not None:
+                self._calls.answered(header, body)
+            return
         traffic = self._counters.request(header_type, header.code)
         traffic.inflight += 1
         request = Request(self, header_type, header, body, received_at, traffic)
@@ -376,7 +415,7 @@ class Connection:
         reason = "too_large" if isinstance(error, FrameTooLarge) else "malformed"
         if isinstance(error, UnknownHeaderType):
             reason = "unknown_header_type"
-        self._counters.protocol_error(self._error_header_type, reason)
+        self._counters.protocol_error(self.header_type, reason)
         log.warning("connection_refused", peer=self.peer, reason=reason, detail=str(error))
         code = ErrorCode.TOO_LARGE if reason == "too_large" else ErrorCode.MALFORMED
         header = Header(
@@ -386,7 +425,7 @@ class Connection:
             refusal_remark(code, f"{error}; the connection is closed"),
             version=ROCKETMQ_VERSION,
         )
-        self.outbox.write(encode_frame(header, self._error_header_type))
+        self.outbox.write(encode_frame(header, self.header_type))
         self.flush()
         with trio.move_on_after(1.0):
             await self.outbox.drained()

@@ -16,6 +16,7 @@ import trio
 
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
+from reput_broker.request import Client
 from reput_broker.server.connection import Connection
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import BufferedBytes
@@ -72,7 +73,7 @@ class Server:
 
     Args:
         connections_max: how many connections the process can have besides all else that it opens.
-        on_gone: called after connections have ended, so that what hangs on them can be let go.
+        on_gone: called once for every connection after it has ended, however that came about.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Server:
         counters: Counters,
         *,
         connections_max: int,
-        on_gone: Callable[[], None],
+        on_gone: Callable[[Client], None],
     ) -> None:
         self._config = config
         self._connections_max = connections_max
@@ -183,7 +184,7 @@ class Server:
 
     def _ended(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._on_gone()
+        self._on_gone(connection)
 
     async def _keep_house(self) -> None:
         """Close the silent and the stuck. One look a second over all of them costs less than a timer each."""

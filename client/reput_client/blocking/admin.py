@@ -7,7 +7,7 @@ from datetime import datetime
 
 from reput_client import admin as asynchronous
 from reput_client.backoff import Backoff
-from reput_client.blocking.client import BlockingClient
+from reput_client.blocking.admin_groups import BlockingGroupAdmin
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.pull_result import FoundMessages
 from reput_client.received import ReceivedMessage
@@ -17,7 +17,7 @@ from reput_protocol.bodies_topic import TopicConfig, TopicStats
 from reput_protocol.codes import BoundaryType, Perm
 
 
-class Admin(BlockingClient):
+class Admin(BlockingGroupAdmin):
     """Asks and tells one broker; a context manager. Arguments and errors are those of `reput_client.Admin`."""
 
     def __init__(
@@ -36,6 +36,7 @@ class Admin(BlockingClient):
             new_backoff=new_backoff,
             runtime=runtime,
         )
+        self._groups = self._admin
         super().__init__(self._admin, runtime)
 
     def create_topic(self, topic: str, *, queues: int = 4, perm: int = Perm.READ_WRITE) -> None:

@@ -14,7 +14,16 @@ import trio.testing
 
 from reput_broker.config import LimitsConfig
 from reput_broker.counters import Counters
-from reput_broker.request import Handler, PutRun, Refusal, Request, Response
+from reput_broker.request import (
+    ClientBusy,
+    ClientGone,
+    ClientSilent,
+    Handler,
+    PutRun,
+    Refusal,
+    Request,
+    Response,
+)
 from reput_broker.server.connection import Connection
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import BufferedBytes
@@ -491,3 +500,113 @@ async def test_the_first_role_stands() -> None:
         bench.connection.note_role("consumer")
         assert bench.traffic.open_by_role["producer"] == 1
         assert bench.traffic.open_by_role["consumer"] == 0
+
+
+# Requests of the broker to the client
+
+
+def told(peer: Peer) -> list[Header]:
+    return [header for header, _ in peer.answers if not header.is_response]
+
+
+def reply(opaque: int, code: int = 0, body: bytes = b"", kind: int = HeaderType.JSON) -> bytes:
+    return encode_frame(Header(code, opaque, 1, "so", {"k": "v"}), kind, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("kind", list(HeaderType))
+async def test_a_request_of_the_broker_leaves_at_once_in_the_header_type_last_seen(kind: HeaderType) -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(ECHO, 1), ask(ECHO, 2, kind=kind))
+        await settled()
+        assert bench.connection.send_request(40, {"consumerGroup": "g", "n": 7})
+        frame = FrameReader().receive_data(bytes(bench.peer.got))[-1]
+        header = decode_header(frame.header_type, frame.header)
+        assert frame.header_type == kind
+        assert (header.code, header.is_oneway, header.is_response) == (40, True, False)
+        assert header.opaque >= 1 << 30
+        assert header.ext == {"consumerGroup": "g", "n": 7 if kind is HeaderType.MSGPACK else "7"}
+
+
+@pytest.mark.trio
+async def test_a_call_gets_the_answer_with_its_own_number(autojump_clock: trio.testing.MockClock) -> None:
+    async with connected() as bench:
+        answers: dict[int, Any] = {}
+
+        async def call(code: int) -> None:
+            answers[code] = await bench.connection.call(code, {}, b"asked", timeout_s=10.0)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, 307)
+            nursery.start_soon(call, 309)
+            await settled()
+            opaques = {header.code: header.opaque for header in told(bench.peer)}
+            assert not any(header.is_oneway for header in told(bench.peer))
+            # A request of the client's with the same number, an answer to nothing, the answers the wrong way round.
+            bench.peer.says(ask(ECHO, opaques[307]), reply(5), reply(opaques[309], 9, b"second"))
+            bench.peer.says(reply(opaques[307], 7, b"first"), reply(opaques[307], 8, b"again"))
+        assert {code: (a.code, a.body, a.remark, a.ext) for code, a in answers.items()} == {
+            307: (7, b"first", "so", {"k": "v"}),
+            309: (9, b"second", "so", {"k": "v"}),
+        }
+        assert bench.peer.answered[-1] == (opaques[307], 0)
+
+
+@pytest.mark.trio
+async def test_a_client_that_never_answers_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    async with connected() as bench:
+        started_at = trio.current_time()
+        with pytest.raises(ClientSilent, match="within 10 s"):
+            await bench.connection.call(307, {}, timeout_s=10.0)
+        assert trio.current_time() - started_at == 10.0
+        late = told(bench.peer)[0].opaque
+        bench.peer.says(reply(late), ask(ECHO, 1))
+        await settled()
+        assert bench.peer.answered[-1] == (1, 0), "an answer that comes too late is dropped"
+
+
+@pytest.mark.trio
+async def test_calls_end_with_the_connection() -> None:
+    async with connected() as bench, trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            with pytest.raises(ClientGone, match="before it answered"):
+                await bench.connection.call(307, {}, timeout_s=1000.0)
+
+        for _ in range(3):
+            nursery.start_soon(call)
+        await settled()
+        bench.peer.ends()
+    assert not bench.connection.send_request(40, {})
+    with pytest.raises(ClientGone, match="has ended"):
+        await bench.connection.call(307, {}, timeout_s=1.0)
+
+
+@pytest.mark.trio
+async def test_one_client_owes_a_bounded_number_of_answers() -> None:
+    async with connected() as bench, trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            with pytest.raises(ClientGone):
+                await bench.connection.call(307, {}, timeout_s=1000.0)
+
+        for _ in range(64):
+            nursery.start_soon(call)
+        await settled()
+        with pytest.raises(ClientBusy):
+            await bench.connection.call(307, {}, timeout_s=1000.0)
+        assert len(told(bench.peer)) == 64
+        bench.connection.close("shutdown")
+
+
+@pytest.mark.trio
+async def test_a_client_that_takes_nothing_is_sent_no_more_requests() -> None:
+    async with connected(Peer(room=10), connection_buffer=65536) as bench:
+        bench.peer.says(ask(BIG, 1))
+        await settled()
+        assert not bench.connection.send_request(40, {})
+        with pytest.raises(ClientGone, match="takes nothing"):
+            await bench.connection.call(307, {}, timeout_s=1.0)
+        bench.peer.reads()
+        await settled()
+        assert bench.connection.send_request(40, {})

@@ -15,7 +15,7 @@ import trio.testing
 
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
-from reput_broker.request import Request, Response
+from reput_broker.request import Client, Request, Response
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.listener import ListenFailed, Server, bind
 from reput_protocol.codes import RequestCode
@@ -37,7 +37,7 @@ class Bench:
         self.config = BrokerConfig(data_dir=tmp_path, limits=limits)
         self.counters = Counters()
         self.traffic = self.counters.listeners["main"]
-        self.gone = 0
+        self.gone: list[Client] = []
         self.held: list[Request] = []
         handlers = {
             ECHO: lambda _: Response(0),
@@ -49,13 +49,10 @@ class Bench:
             Dispatcher(handlers),
             self.counters,
             connections_max=connections_max,
-            on_gone=self._ended,
+            on_gone=self.gone.append,
         )
         self.bound = bind("127.0.0.1", 0)
         self.address: tuple[str, int] = self.bound.getsockname()
-
-    def _ended(self) -> None:
-        self.gone += 1
 
     async def connect(self) -> trio.SocketStream:
         return await trio.open_tcp_stream(*self.address)
@@ -97,7 +94,7 @@ async def test_connections_beyond_the_limit_are_sent_away_and_the_others_go_on(
         for stream in streams:
             await exchange(stream)
         await streams.pop().aclose()
-        await bench.until(lambda: bench.gone == 1)
+        await bench.until(lambda: len(bench.gone) == 1)
         async with await bench.connect() as stream:
             await exchange(stream)
         await streams.pop().aclose()
@@ -120,7 +117,7 @@ async def test_a_silent_connection_is_closed_and_a_waiting_one_is_not(
         await bench.until(lambda: bench.held)
         clock.jump(60)
         await trio.sleep(0.05)
-        assert bench.gone == 0
+        assert bench.gone == []
         clock.jump(61)
         assert await silent.receive_some() == b""
         assert bench.traffic.closed["idle"] == 1
@@ -153,7 +150,7 @@ async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_
         while received < 3 * BIG_BYTES and (data := await slow.receive_some(1 << 20)):
             received += len(data)
         assert bench.traffic.closed["slow_reader"] == 1
-        assert bench.gone == 1
+        assert len(bench.gone) == 1
         await bench.until(lambda: bench.counters.buffered_bytes["write"] == 0)
         await slow.aclose()
         await stuck.aclose()

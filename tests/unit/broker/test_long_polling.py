@@ -17,6 +17,10 @@ from reput_protocol.hashing import tags_code
 QUEUE = ("orders", 0)
 
 
+class Peer:
+    is_closed = False
+
+
 class Holder:
     """A hold service and a record of which pulls were run again, and when."""
 
@@ -25,9 +29,11 @@ class Holder:
         self.resumed: list[tuple[str, float]] = []
         self.abandoned: list[str] = []
 
-    def hold(self, name: str, offset: int, wait_s: float = 15.0, tags: str | None = None) -> Any:
-        client = SimpleNamespace(is_closed=False)
-        request: Any = SimpleNamespace(client=client)
+    def hold(
+        self, name: str, offset: int, wait_s: float = 15.0, tags: str | None = None, group: str = "g"
+    ) -> Any:
+        client: Any = Peer()
+        request: Any = SimpleNamespace(client=client, ext={"consumerGroup": group})
         tag_filter = None if tags is None else TagFilter.parse(tags)
         self.service.hold(
             request,
@@ -85,9 +91,11 @@ async def test_pulls_end_at_their_deadlines_and_no_later_than_the_longest_wait(
 @pytest.mark.trio
 async def test_a_gone_client_is_forgotten() -> None:
     holder = Holder()
-    holder.hold("gone", 0).is_closed = True
+    gone = holder.hold("gone", 0)
+    gone.is_closed = True
     holder.hold("here", 0)
-    holder.service.drop_closed()
+    holder.service.drop_client(gone)
+    holder.service.drop_client(gone)
     assert holder.service.count == 1
     assert holder.abandoned == ["gone"]
     late = holder.hold("leaves later", 0)
@@ -124,3 +132,15 @@ async def test_all_are_run_again_when_the_broker_stops_or_the_topic_goes() -> No
     holder.service.release_all()
     assert holder.names[-1] == "c"
     assert holder.service.count == 0
+
+
+@pytest.mark.trio
+async def test_only_the_pulls_of_one_group_are_run_again_when_its_offsets_are_set() -> None:
+    holder = Holder()
+    holder.hold("a", 0, group="a")
+    holder.hold("b", 0, group="b")
+    holder.service.release_group("a", [("orders", 1)])
+    assert holder.names == []
+    holder.service.release_group("a", [("orders", 1), QUEUE])
+    assert holder.names == ["a"]
+    assert holder.service.count == 1

@@ -11,12 +11,19 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
+from reput_broker.delivery.client_table import ClientChannel
+from reput_broker.delivery.consumer_groups import ConsumerGroups
+from reput_broker.delivery.lag import LagFigures
+from reput_broker.delivery.progress import GroupProgress
 from reput_broker.health import BrokerState, Health
 from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.metrics_groups import GroupSources
 from reput_broker.metrics_page import render_page
 from reput_broker.metrics_table import METRICS
 from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.subscription_groups import SubscriptionGroupManager
 from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies_heartbeat import ConsumerData
 from reput_protocol.codes import RequestCode, ResponseCode
 
 
@@ -50,8 +57,12 @@ def sources(tmp_path: Path) -> Iterator[MetricsSources]:
     offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json", clock_ms=lambda: 0)
     offsets.load()
     offsets.commit("billing", "orders", 2, 70)
+    settings = SubscriptionGroupManager(tmp_path / "subscriptionGroup.json", clock_ms=lambda: 0)
+    settings.load()
+    settings.find_or_create("idle")
+    groups = GroupSources(settings, ConsumerGroups(), GroupProgress(), LagFigures())
     yield MetricsSources(
-        BrokerConfig(), Counters(), Health(), topics=topics, offsets=offsets, store=FakeStore()
+        BrokerConfig(), Counters(), Health(), topics=topics, offsets=offsets, store=FakeStore(), groups=groups
     )
     offsets.close()
 
@@ -228,3 +239,36 @@ def test_a_large_page_lets_the_loop_go_on(sources: MetricsSources) -> None:
 
     trio.run(main)
     assert turns > 70  # 18,000 samples in pieces of 256
+
+
+def test_a_group_has_its_series_from_its_beginning(sources: MetricsSources) -> None:
+    page = page_of(sources)
+    for group in ("idle", "billing"):
+        assert value(page, "reput_consumer_members", group=group) == 0
+        assert value(page, "reput_subscription_conflicts_total", group=group) == 0
+        for reason in ("join", "leave", "timeout", "topic_change"):
+            assert value(page, "reput_rebalances_total", group=group, reason=reason) == 0
+    assert not any("CID_RMQ_SYS_TRANS" in str(labels) for _, labels in page)
+
+
+def test_a_group_s_members_changes_and_progress(sources: MetricsSources) -> None:
+    groups, counters = sources.groups, sources.counters
+    assert groups is not None
+    for client_id in ("a", "b", "b"):  # b has reconnected, and its first connection has not ended yet
+        channel = ClientChannel(object(), client_id, 0, 0, 0.0)  # type: ignore[arg-type]
+        groups.online.register(channel, ConsumerData("billing"), 0.0)
+    counters.note_rebalance("billing", "join")
+    counters.note_subscription_conflict("billing")
+    groups.progress.pulled("billing", "orders", 2, 85, "peer")
+    groups.lag.seconds["billing", "orders"] = 12.5
+    groups.lag.looked_up_at_s = 1_700_000_000.0
+    page = page_of(sources)
+    assert value(page, "reput_consumer_members", group="billing") == 2
+    assert value(page, "reput_rebalances_total", group="billing", reason="join") == 1
+    assert value(page, "reput_subscription_conflicts_total", group="billing") == 1
+    assert value(page, "reput_consumer_lag_seconds", group="billing", topic="orders") == 12.5
+    assert value(page, "reput_consumer_lag_refresh_time_seconds") == 1_700_000_000
+    assert value(page, "reput_consumer_inflight_messages", group="billing", topic="orders") == 15
+    assert value(page, "reput_consumer_ready_messages", group="billing", topic="orders") == 15
+    counters.forget_group("billing")
+    assert value(page_of(sources), "reput_rebalances_total", group="billing", reason="join") == 0

@@ -12,9 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
+from reput_broker.delivery.consumer_groups import ConsumerGroups
+from reput_broker.delivery.lag import LagFigures
+from reput_broker.delivery.progress import GroupProgress
 from reput_broker.health import Health
 from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.metrics_groups import GroupSources
 from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import RequestCode
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,7 +56,11 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     counters.topic("orders").count_in(1, 1)
     counters.group("orders", "billing").count_out(1, 1)
     counters.request(0x4D, RequestCode.PUT_MESSAGE).begin()
-    sources = MetricsSources(BrokerConfig(), counters, Health(), offsets=offsets, store=OneQueue())
+    settings = SubscriptionGroupManager(offsets.file.path, clock_ms=lambda: 0)
+    groups = GroupSources(settings, ConsumerGroups(), GroupProgress(), LagFigures())
+    sources = MetricsSources(
+        BrokerConfig(), counters, Health(), offsets=offsets, store=OneQueue(), groups=groups
+    )
     text = generate_latest(MetricsCollector(sources)).decode()
     offsets.close()
     found: dict[str, set[str]] = {}

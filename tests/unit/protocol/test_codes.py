@@ -11,6 +11,8 @@ def test_our_own_codes_lie_where_rocketmq_has_none() -> None:
         "PUT_MESSAGE": 700001,
         "LIST_DELAYED_MESSAGES": 700010,
         "CANCEL_DELAYED_MESSAGE": 700011,
+        "LIST_GROUPS": 700020,
+        "DESCRIBE_GROUP": 700021,
     }
 
 

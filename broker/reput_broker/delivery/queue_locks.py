@@ -1,0 +1,106 @@
+"""Who may consume a queue in order (RocketMQ: RebalanceLockManager).
+
+A lock belongs to a client id in a group and lasts for `groups.lock_timeout` from its last renewal. Whoever holds it
+gets it again; others get it once it has expired or was given back. Nothing here knows connections: a member that has
+reconnected keeps its locks, and one that has died keeps them until they expire, since what it has begun may still be
+under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from reput_broker.config_groups import GroupsConfig
+
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+
+
+@dataclass(slots=True)
+class QueueLock:
+    """One lock: whose it is, and until when, in seconds of the clock of whoever made the table."""
+
+    client_id: str
+    expires_at: float
+
+
+class QueueLocks:
+    """The locks of all groups. Only for groups and queues that exist: the table grows with every name."""
+
+    def __init__(self, options: GroupsConfig, clock: Callable[[], float]) -> None:
+        self._options = options
+        self._clock = clock
+        self._locks: dict[str, dict[QueueKey, QueueLock]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> list[QueueKey]:
+        """Lock queues for a member, or renew its locks; return those that are its own now."""
+        now = self._clock()
+        expires_at = now + self._options.lock_timeout
+        locks = self._locks.setdefault(group, {})
+        owned = []
+        for queue in queues:
+            held = locks.get(queue)
+            if held is None:
+                locks[queue] = QueueLock(client_id, expires_at)
+            elif held.client_id == client_id or held.expires_at <= now:
+                held.client_id, held.expires_at = client_id, expires_at
+            else:
+                continue
+            owned.append(queue)
+        self._tidy(group)
+        return owned
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
+        """Give back a member's locks; those of others stay."""
+        locks = self._locks.get(group, {})
+        for queue in queues:
+            held = locks.get(queue)
+            if held is not None and held.client_id == client_id:
+                del locks[queue]
+        self._tidy(group)
+
+    def unlock_all(self, group: str, client_id: str) -> int:
+        """Give back all locks of a member of a group; return how many there were."""
+        locks = self._locks.get(group, {})
+        own = [queue for queue, held in locks.items() if held.client_id == client_id]
+        self.unlock(group, client_id, own)
+        return len(own)
+
+    def owner(self, group: str, queue: QueueKey) -> str | None:
+        """Return whose lock a queue is under, None if under none that has not expired."""
+        held = self._locks.get(group, {}).get(queue)
+        return None if held is None or held.expires_at <= self._clock() else held.client_id
+
+    def has_locks(self, group: str) -> bool:
+        """Tell whether a group holds any lock that has not expired: it consumes in order then."""
+        now = self._clock()
+        return any(held.expires_at > now for held in self._locks.get(group, {}).values())
+
+    def forget_group(self, group: str) -> None:
+        """Drop the locks of a group that is deleted."""
+        self._locks.pop(group, None)
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop all groups' locks of a topic that is deleted."""
+        for group in list(self._locks):
+            locks = self._locks[group]
+            for queue in [queue for queue in locks if queue[0] == topic]:
+                del locks[queue]
+            self._tidy(group)
+
+    def expire(self) -> None:
+        """Drop the locks that have expired; called now and then, so that they take no room for ever."""
+        now = self._clock()
+        for group in list(self._locks):
+            locks = self._locks[group]
+            for queue in [queue for queue, held in locks.items() if held.expires_at <= now]:
+                del locks[queue]
+            self._tidy(group)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._locks.values()))
+
+    def _tidy(self, group: str) -> None:
+        if group in self._locks and not self._locks[group]:
+            del self._locks[group]

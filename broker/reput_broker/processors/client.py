@@ -1,0 +1,136 @@
+"""Clients that come, stay and go: 34, 35, 38 (RocketMQ: ClientManageProcessor, ConsumerManageProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reput_broker.delivery.membership import MemberConflict, Membership
+from reput_broker.processors.group_access import GroupAccess, no_group
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies_group import ConsumerList, SubscriptionGroupConfig
+from reput_protocol.bodies_heartbeat import HeartbeatData
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_group import ConsumerListHeader, UnregisterClientHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import retry_topic
+
+_BODY_BYTES_MAX = 1 << 20
+"""The largest heartbeat: what it says is kept for as long as the client is connected."""
+_NAME_LENGTH_MAX = 255
+
+
+class ClientProcessor:
+    """Keeps the register of clients.
+
+    Args:
+        membership: the register.
+        access: finds and creates the groups that clients name.
+        topics: where their retry topics are made.
+        on_topic: called when one was made, which is not in the file then.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        access: GroupAccess,
+        topics: TopicConfigManager,
+        on_topic: Callable[[], None],
+    ) -> None:
+        self._membership = membership
+        self._access = access
+        self._topics = topics
+        self._on_topic = on_topic
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+        }
+
+    def heartbeat(self, request: Request) -> Response:
+        """Register a client with all groups that it names; it is in their lists when this is answered.
+
+        A group that cannot be joined is refused after the others were: the client is a member of those.
+        """
+        data = self._read(request)
+        joined, unknown = [], None
+        for consumer in data.consumers:
+            try:
+                config = self._access.find_or_create(consumer.group_name)
+            except Refusal:
+                unknown = consumer.group_name
+                continue
+            joined.append(consumer)
+            self._make_retry_topic(config)
+        header = request.header
+        conflicts = self._membership.heard(
+            request.client,
+            data.client_id,
+            header.language,
+            header.version,
+            consumers=joined,
+            producer_groups=data.producer_groups,
+        )
+        request.client.note_role("consumer" if data.consumers else "producer")
+        if unknown is not None:
+            raise no_group(unknown)
+        if conflicts:
+            raise _conflict(conflicts[0])
+        return Response()
+
+    def _read(self, request: Request) -> HeartbeatData:
+        if len(request.body) > _BODY_BYTES_MAX:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"a heartbeat of {len(request.body)} bytes; at most {_BODY_BYTES_MAX} are kept of a client",
+            )
+        data = HeartbeatData.from_json(request.body)
+        if not 0 < len(data.client_id) <= _NAME_LENGTH_MAX:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"a client id of {len(data.client_id)} characters; it has 1 to {_NAME_LENGTH_MAX}",
+            )
+        if data.without_sub:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                "heartbeats without subscriptions are not offered; send whole ones",
+            )
+        return data
+
+    def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
+        """Make the topic to which messages that the group cannot handle come back: its members look for its route."""
+        topic = retry_topic(config.group_name)
+        if config.retry_queue_nums > 0 and self._topics.get(topic) is None:
+            self._topics.create_internal(topic, config.retry_queue_nums)
+            self._on_topic()
+
+    def unregister(self, request: Request) -> Response:
+        """Take a client out of groups; nothing happens if it is in none of them."""
+        header = UnregisterClientHeader.from_ext(request.ext)
+        self._membership.left(
+            request.client, consumer_group=header.consumer_group, producer_group=header.producer_group
+        )
+        return Response()
+
+    def consumer_list(self, request: Request) -> Response:
+        """Answer the ids of a group's members, from which each of them computes its share."""
+        group = ConsumerListHeader.from_ext(request.ext).consumer_group
+        online = self._membership.consumers.get(group)
+        if online is None:
+            if request.is_native:
+                raise Refusal(ErrorCode.NOT_FOUND, f"group {group!r} has no member", response_code=1)
+            # RocketMQ's own words: its clients and tools show them as they are.
+            return Response(1, remark=f"no consumer for this group, {group}")
+        return Response(0, body=ConsumerList(online.client_ids()).to_json())
+
+
+def _conflict(refused: MemberConflict) -> Refusal:
+    conflict = refused.conflict
+    return Refusal(
+        ErrorCode.SUBSCRIPTION_CONFLICT,
+        f"group {refused.group!r}: this client wants {conflict.wanted}, member {conflict.other.client_id!r} wants "
+        f"{conflict.other_wanted}; give all members the same subscription, or this one a group of its own",
+    )

@@ -1,0 +1,126 @@
+"""Finding the consumer group that a request names, and refusing what may not be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reput_broker.delivery.consumer_groups import ConsumerGroups
+from reput_broker.request import Refusal
+from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_protocol.bodies_group import SubscriptionGroupConfig
+from reput_protocol.bodies_heartbeat import SubscriptionData
+from reput_protocol.codes import ResponseCode
+from reput_protocol.errors import ErrorCode
+
+_NOT_SUBSCRIBED = int(ResponseCode.SUBSCRIPTION_NOT_EXIST)
+
+
+class GroupAccess:
+    """The door to the groups for requests that consume.
+
+    Args:
+        settings: what each group may do.
+        groups: who is in them.
+        on_created: called when a group was created, which is not in the file then.
+    """
+
+    def __init__(
+        self,
+        settings: SubscriptionGroupManager,
+        groups: ConsumerGroups,
+        on_created: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._groups = groups
+        self._on_created = on_created
+
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig:
+        """Return a group, made on first use where that is allowed.
+
+        Raises:
+            Refusal: NO_GROUP.
+            InvalidName: the name is not legal.
+        """
+        config = self._settings.get(group)
+        if config is None:
+            config = self._settings.find_or_create(group)
+            if config is None:
+                raise no_group(group)
+            self._on_created()
+        return config
+
+    def consuming(self, group: str) -> SubscriptionGroupConfig:
+        """Return a group that may consume; see `find_or_create`.
+
+        Raises:
+            Refusal: NO_GROUP, or NO_PERMISSION if consuming is switched off for it.
+        """
+        return _enabled(self.find_or_create(group))
+
+    def check_going_on(self, group: str) -> None:
+        """Refuse as `consuming` does, and create nothing: for what the group began some time ago."""
+        _enabled(self.existing(group))
+
+    def existing(self, group: str) -> SubscriptionGroupConfig:
+        """Return the group, or refuse with NO_GROUP."""
+        config = self._settings.get(group)
+        if config is None:
+            raise no_group(group)
+        return config
+
+    def check_readable(self, group: str, topic: str) -> None:
+        """Refuse with NO_PERMISSION if an administrator has forbidden the group to read the topic."""
+        if not self._settings.may_read(group, topic):
+            raise Refusal(
+                ErrorCode.NO_PERMISSION,
+                f"group {group!r} is forbidden to read topic {topic!r} by an administrator",
+            )
+
+    def subscription(self, config: SubscriptionGroupConfig, topic: str, sub_version: int) -> SubscriptionData:
+        """Return what a group that is online wants of a topic, for a pull that brings no filter of its own.
+
+        Raises:
+            Refusal: the group is not online, may not broadcast, or does not subscribe to the topic; or its subscription
+                is older than the pull. A heartbeat heals all but the second.
+        """
+        group = config.group_name
+        online = self._groups.get(group)
+        if online is None:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"group {group!r} has no member here; send a heartbeat first, or a filter with each pull",
+                response_code=_NOT_SUBSCRIBED,
+            )
+        if online.is_broadcasting and not config.consume_broadcast_enable:
+            raise Refusal(
+                ErrorCode.NO_PERMISSION,
+                f"group {group!r} may not broadcast (consumeBroadcastEnable); consume it as a cluster",
+            )
+        found = online.subscriptions.get(topic)
+        if found is None:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"group {group!r} does not subscribe to topic {topic!r}; subscribe to it in all of its members",
+                response_code=_NOT_SUBSCRIBED,
+            )
+        if found.sub_version < sub_version:
+            raise Refusal(
+                ErrorCode.SUBSCRIPTION_CONFLICT,
+                f"the subscription of group {group!r} to topic {topic!r} has version {found.sub_version}, the pull "
+                f"{sub_version}; send a heartbeat",
+            )
+        return found
+
+
+def _enabled(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    if not config.consume_enable:
+        raise Refusal(
+            ErrorCode.NO_PERMISSION,
+            f"group {config.group_name!r} may not consume: an administrator has disabled it (consumeEnable)",
+        )
+    return config
+
+
+def no_group(group: str) -> Refusal:
+    """Return the refusal for a group that does not exist."""
+    return Refusal(ErrorCode.NO_GROUP, f"group {group!r} does not exist; create it first")

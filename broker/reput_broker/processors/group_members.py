@@ -1,0 +1,213 @@
+"""Who is in the groups, and asking members: 203, 204, 328, 300, 345, 307, 309 (RocketMQ: AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from reput_broker.delivery.client_table import ClientChannel
+from reput_broker.delivery.membership import Membership
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.request import ClientBusy, ClientGone, ClientSilent, Handler, Refusal, Request, Response
+from reput_broker.store.message_store import MessageStore
+from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies_connections import (
+    ClientConnection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+)
+from reput_protocol.bodies_group import GroupList, QuerySubscriptionBody
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands_consume import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
+from reput_protocol.commands_group import (
+    ConsumerConnectionHeader,
+    ConsumerSubscriptionHeader,
+    ProducerConnectionHeader,
+    TopicConsumersHeader,
+)
+from reput_protocol.errors import ErrorCode, InvalidMessage
+from reput_protocol.header import Value
+from reput_protocol.message_id import decode_offset_message_id
+from reput_protocol.record_view import RecordView
+
+_ANSWER_TIMEOUT_S = 10.0
+"""How long a member is waited for. RocketMQ's value; its tools wait longer."""
+
+
+class GroupMembersProcessor:
+    """Says who is connected, and passes questions on to members.
+
+    Args:
+        membership: the register of clients.
+        settings, topics: flags that go with a message that a member is told to consume.
+        offsets: groups that have come somewhere in a topic.
+        store: holds such messages.
+        broker_name: as routes name this broker.
+        clock_ms: the time of day.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        settings: SubscriptionGroupManager,
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        store: MessageStore,
+        *,
+        broker_name: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._membership = membership
+        self._settings = settings
+        self._topics = topics
+        self._offsets = offsets
+        self._store = store
+        self._broker_name = broker_name
+        self._clock_ms = clock_ms
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+        }
+
+    def consumers(self, request: Request) -> Response:
+        """Answer a group's members and subscriptions."""
+        group = ConsumerConnectionHeader.from_ext(request.ext).consumer_group
+        online = self._membership.consumers.get(group)
+        if online is None:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"group {group!r} has no member online",
+                response_code=int(ResponseCode.CONSUMER_NOT_ONLINE),
+            )
+        body = ConsumerConnection(
+            [_connection(channel) for channel in online.members],
+            dict(online.subscriptions),
+            online.consume_type,
+            online.message_model,
+            online.consume_from_where,
+        )
+        return Response(0, body=body.to_json())
+
+    def producers(self, request: Request) -> Response:
+        """Answer the clients that send for a producer group."""
+        group = ProducerConnectionHeader.from_ext(request.ext).producer_group
+        channels = self._membership.producers.producers(group)
+        if not channels:
+            raise Refusal(
+                ErrorCode.NOT_FOUND, f"producer group {group!r} has no client online", response_code=1
+            )
+        return Response(0, body=ProducerConnection([_connection(channel) for channel in channels]).to_json())
+
+    def all_producers(self, request: Request) -> Response:
+        """Answer all clients that send, by producer group."""
+        del request
+        now_ms, now = self._clock_ms(), trio.current_time()
+        groups = {
+            group: [
+                ProducerInfo(
+                    channel.client_id,
+                    f"/{channel.client.peer}",
+                    channel.language_name,
+                    channel.version,
+                    now_ms - int(1000 * (now - channel.last_heartbeat)),
+                )
+                for channel in channels
+            ]
+            for group, channels in self._membership.producers.items()
+        }
+        return Response(0, body=ProducerTable(groups).to_json())
+
+    def groups_of_topic(self, request: Request) -> Response:
+        """Answer the groups that subscribe to a topic now, or have come somewhere in it."""
+        topic = TopicConsumersHeader.from_ext(request.ext).topic
+        groups = {*self._membership.consumers.of_topic(topic), *self._offsets.for_topic(topic)}
+        return Response(0, body=GroupList(sorted(groups)).to_json())
+
+    def subscription(self, request: Request) -> Response:
+        """Answer what an online group wants of a topic."""
+        header = ConsumerSubscriptionHeader.from_ext(request.ext)
+        topic = header.topic or ""
+        found = self._membership.consumers.subscription(header.group, topic)
+        return Response(0, body=QuerySubscriptionBody(header.group, topic, found).to_json())
+
+    def running_info(self, request: Request) -> None:
+        """Ask a member what it is doing, and pass its answer on as it is."""
+        header = ConsumerRunningInfoHeader.from_ext(request.ext)
+        channel = self._member(header.consumer_group, header.client_id)
+        # Beside the connection's requests, or a member that asks for itself would not be read meanwhile.
+        request.client.spawn(self._forward, request, channel, dict(request.ext), b"")
+
+    def consume_directly(self, request: Request) -> None:
+        """Have a member consume one message, and pass its answer on as it is."""
+        header = ConsumeDirectlyHeader.from_ext(request.ext)
+        request.client.note_role("admin")
+        channel = self._member(header.consumer_group, header.client_id)
+        record = self._record(header.msg_id)
+        topic = self._topics.get(header.topic or RecordView(record, 0).topic)
+        group = self._settings.get(header.consumer_group)
+        ext = {
+            **request.ext,
+            "brokerName": self._broker_name,
+            "topicSysFlag": 0 if topic is None else topic.topic_sys_flag,
+            "groupSysFlag": 0 if group is None else group.group_sys_flag,
+        }
+        request.client.spawn(self._forward, request, channel, ext, record)
+
+    def _member(self, group: str, client_id: str | None) -> ClientChannel:
+        channel = self._membership.consumers.find(group, client_id or "")
+        if channel is None:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"group {group!r} has no member {client_id!r} online; see the list of its members",
+                response_code=1,
+            )
+        return channel
+
+    def _record(self, message_id: str | None) -> bytes:
+        try:
+            _, physical_offset = decode_offset_message_id(message_id or "")
+        except InvalidMessage as error:
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, str(error)) from None
+        record = self._store.message_at(physical_offset)
+        if record is None:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"there is no message {message_id}; it may have been deleted",
+                response_code=1,
+            )
+        return record
+
+    async def _forward(
+        self, request: Request, channel: ClientChannel, ext: dict[str, Value], body: bytes
+    ) -> None:
+        try:
+            answer = await channel.client.call(request.header.code, ext, body, timeout_s=_ANSWER_TIMEOUT_S)
+        except ClientSilent as error:
+            text = (
+                f"member {channel.client_id!r}: {error}; it may be stuck, or of a kind that answers nothing"
+            )
+            code = int(ResponseCode.CONSUME_MSG_TIMEOUT)
+            response = Refusal(ErrorCode.TIMEOUT, text, response_code=code).response()
+        except ClientGone as error:
+            response = Refusal(ErrorCode.NOT_FOUND, str(error), response_code=1).response()
+        except ClientBusy as error:
+            response = Refusal(ErrorCode.BUSY, str(error)).response()
+        else:
+            response = Response(answer.code, dict(answer.ext), answer.body, answer.remark)
+        request.reply(response)
+
+
+def _connection(channel: ClientChannel) -> ClientConnection:
+    return ClientConnection(channel.client_id, channel.client.peer, channel.language_name, channel.version)

@@ -1,0 +1,255 @@
+"""How far groups have come, and setting that: 208, 222, 303, 314, 343 (RocketMQ: AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import trio
+
+from reput_broker.delivery.consumer_groups import ConsumerGroups
+from reput_broker.delivery.offset_setting import OffsetSetting
+from reput_broker.delivery.progress import GroupProgress
+from reput_broker.delivery.store_times import StoreTimes
+from reput_broker.offset_journal import JournalWriteFailed
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.store.message_store import MessageStore
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies_reset import ResetOffsetBody
+from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
+from reput_protocol.bodies_topic import TopicList
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_consume import (
+    CloneGroupOffsetHeader,
+    ConsumeStatsHeader,
+    ConsumeTimeSpanHeader,
+    ResetOffsetHeader,
+)
+from reput_protocol.commands_group import ConsumerTopicsHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.message import MessageQueue
+from reput_protocol.names import check_group
+
+_QUEUES_A_TURN = 64
+"""After so many queues others have their turn."""
+
+
+class GroupOffsetsProcessor:
+    """Shows and sets the progress of groups.
+
+    Args:
+        store, times: where queues begin and end, and when messages came.
+        topics, access, groups: what there is, and what may be done with it.
+        online: what groups subscribe to.
+        offsets, progress: how far they have come.
+        setting: sets offsets.
+        broker_name: as routes name this broker.
+        clock_ms: the time of day.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        times: StoreTimes,
+        topics: TopicConfigManager,
+        access: TopicAccess,
+        groups: GroupAccess,
+        online: ConsumerGroups,
+        offsets: ConsumerOffsetManager,
+        progress: GroupProgress,
+        setting: OffsetSetting,
+        *,
+        broker_name: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._times = times
+        self._topics = topics
+        self._access = access
+        self._groups = groups
+        self._online = online
+        self._offsets = offsets
+        self._progress = progress
+        self._setting = setting
+        self._broker_name = broker_name
+        self._clock_ms = clock_ms
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.GET_CONSUME_STATS: self.stats,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+        }
+
+    # Looking
+
+    async def stats(self, request: Request) -> Response:
+        """Answer a group's progress in the queues of the named topics, or of all that it has offsets of."""
+        header = ConsumeStatsHeader.from_ext(request.ext)
+        group = header.consumer_group
+        topics = header.topics()
+        if not topics:
+            online = self._online.get(group)
+            topics = [
+                topic
+                for topic in self._offsets.for_group(group)
+                if online is None or topic in online.subscriptions
+            ]
+        table = {}
+        for topic in topics:
+            for queue in self._queues_of(topic):
+                if len(table) % _QUEUES_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+                table[queue] = await self._progress_in(group, queue)
+        return Response(0, body=ConsumeStats(table).to_json())
+
+    async def _progress_in(self, group: str, queue: MessageQueue) -> OffsetWrapper:
+        topic, queue_id = queue.topic, queue.queue_id
+        committed = self._offsets.query(group, topic, queue_id) or 0
+        progress = self._progress.get(group, topic, queue_id)
+        last_ms = await self._times.at(topic, queue_id, committed - 1) if committed else 0
+        return OffsetWrapper(
+            self._store.max_offset_in_queue(topic, queue_id),
+            committed,
+            0 if progress is None else max(0, progress.pull_offset),
+            max(0, last_ms),
+        )
+
+    async def time_span(self, request: Request) -> Response:
+        """Answer from when to when the messages of a topic are, and how far back in time a group is."""
+        header = ConsumeTimeSpanHeader.from_ext(request.ext)
+        self._access.existing(header.topic)
+        store, times, topic, spans = self._store, self._times, header.topic, []
+        for queue in self._queues_of(topic):
+            if len(spans) % _QUEUES_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            queue_id = queue.queue_id
+            low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
+            first_ms = await times.at(topic, queue_id, low)
+            last_ms = await times.at(topic, queue_id, high - 1)
+            committed = self._offsets.query(header.group, topic, queue_id) or 0
+            consumed_ms = await times.at(topic, queue_id, committed - 1) if committed else first_ms
+            delay_ms = 0
+            if committed < high:
+                next_ms = await times.at(topic, queue_id, max(committed, low))
+                delay_ms = max(0, self._clock_ms() - next_ms) if next_ms >= 0 else 0
+            spans.append(QueueTimeSpan(queue, first_ms, last_ms, consumed_ms, delay_ms))
+        return Response(0, body=ConsumeTimeSpan(spans).to_json())
+
+    def topics_of_group(self, request: Request) -> Response:
+        """Answer the topics of which a group has offsets."""
+        group = ConsumerTopicsHeader.from_ext(request.ext).group
+        return Response(0, body=TopicList(sorted(self._offsets.for_group(group))).to_json())
+
+    # Setting
+
+    async def reset(self, request: Request) -> Response:
+        """Set a group's offsets in a topic to where the header says, and answer what they are now.
+
+        `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back. Ours: a
+        body that names an offset for each queue counts instead of the header's fields.
+        """
+        header = ResetOffsetHeader.from_ext(request.ext)
+        request.client.note_role("admin")
+        group = self._groups.existing(header.group).group_name
+        self._access.existing(header.topic)
+        if request.body:
+            targets = self._named(header.topic, ResetOffsetBody.from_json(request.body).offset_table)
+            return self._set(group, targets, header.timestamp, dry_run=header.dry_run is True)
+        queues = self._queues_of(header.topic)
+        if header.queue_id >= 0:
+            self._access.check_queue(header.topic, header.queue_id)
+            queues = [MessageQueue(header.topic, self._broker_name, header.queue_id)]
+        targets = {}
+        for number, queue in enumerate(queues):
+            if number % _QUEUES_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            offset = self._target(header, group, queue)
+            if offset is not None:
+                targets[queue] = offset
+        return self._set(group, targets, header.timestamp, dry_run=header.dry_run is True)
+
+    def _named(self, topic: str, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return offsets that were named queue by queue, each the nearest that there is."""
+        targets = {}
+        for queue, offset in offsets.items():
+            if queue.topic != topic:
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT, f"{queue.topic!r} is not the topic of the header, {topic!r}"
+                )
+            self._access.check_queue(topic, queue.queue_id)
+            low = self._store.min_offset_in_queue(topic, queue.queue_id)
+            high = self._store.max_offset_in_queue(topic, queue.queue_id)
+            targets[MessageQueue(topic, self._broker_name, queue.queue_id)] = _within(offset, low, high)
+        return targets
+
+    def _target(self, header: ResetOffsetHeader, group: str, queue: MessageQueue) -> int | None:
+        """Return where a group has to go on in one queue; None if it has no offset there to start from."""
+        topic, queue_id = queue.topic, queue.queue_id
+        low = self._store.min_offset_in_queue(topic, queue_id)
+        high = self._store.max_offset_in_queue(topic, queue_id)
+        if header.shift is not None:
+            committed = self._offsets.query(group, topic, queue_id)
+            return None if committed is None else _within(committed + header.shift, low, high)
+        if header.offset is not None and header.queue_id >= 0 and header.offset != -1:
+            if not low <= header.offset <= high + 1:
+                raise Refusal(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"offset {header.offset} is not in queue {queue_id} of topic {topic!r}, which has {low} to {high}",
+                    response_code=1,
+                )
+            return min(header.offset, high)
+        if header.offset is not None and header.queue_id < 0:
+            return _within(header.offset if header.offset >= 0 else high + header.offset, low, high)
+        if header.timestamp < 0:
+            return high
+        return self._store.offset_by_timestamp(topic, queue_id, header.timestamp)
+
+    def clone(self, request: Request) -> Response:
+        """Give one group the offsets of another."""
+        header = CloneGroupOffsetHeader.from_ext(request.ext)
+        request.client.note_role("admin")
+        check_group(header.dest_group)
+        source = self._offsets.for_group(header.src_group)
+        online = None if header.offline else self._online.get(header.src_group)
+        topics = [header.topic] if header.topic else sorted(source)
+        targets = {
+            MessageQueue(topic, self._broker_name, queue_id): offset
+            for topic in topics
+            if self._topics.get(topic) is not None and (online is None or topic in online.subscriptions)
+            for queue_id, offset in sorted(source.get(topic, {}).items())
+        }
+        if not targets and request.is_native:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"group {header.src_group!r} has no offsets to copy"
+                + (f" in {header.topic}" if header.topic else ""),
+            )
+        dry_run = header.dry_run is True
+        if not dry_run:
+            self._groups.find_or_create(header.dest_group)
+        return self._set(header.dest_group, targets, -1, dry_run=dry_run)
+
+    def _set(
+        self, group: str, targets: dict[MessageQueue, int], timestamp_ms: int, *, dry_run: bool
+    ) -> Response:
+        if not dry_run:
+            try:
+                self._setting.set(group, targets, timestamp_ms)
+            except JournalWriteFailed as error:
+                raise Refusal(ErrorCode.DISK_FULL, f"no offset was set: {error}") from error
+        return Response(0, body=ResetOffsetBody(targets).to_json())
+
+    def _queues_of(self, topic: str) -> list[MessageQueue]:
+        config = self._topics.get(topic)
+        ids: Iterable[int] = () if config is None else range(config.read_queue_nums)
+        return [MessageQueue(topic, self._broker_name, queue_id) for queue_id in ids]
+
+
+def _within(offset: int, low: int, high: int) -> int:
+    return min(max(offset, low), high)

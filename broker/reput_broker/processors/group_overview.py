@@ -1,0 +1,171 @@
+"""Groups as people look at them: all in short, one with its members, its queues and its lag. Both requests are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import trio
+
+from reput_broker.delivery.client_table import ClientChannel
+from reput_broker.delivery.consumer_groups import ConsumerGroup
+from reput_broker.delivery.lag import LagFigures
+from reput_broker.delivery.membership import Membership
+from reput_broker.delivery.progress import GroupProgress
+from reput_broker.delivery.queue_locks import QueueLocks
+from reput_broker.delivery.store_times import StoreTimes
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.processors.group_access import no_group
+from reput_broker.request import Handler, Request, Response
+from reput_broker.store.message_store import MessageStore
+from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies_progress import (
+    GroupDescription,
+    GroupMember,
+    GroupQueue,
+    GroupSummaries,
+    GroupSummary,
+)
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_progress import DescribeGroupHeader
+from reput_protocol.names import is_system_group
+
+_GROUPS_A_TURN = 32
+_QUEUES_A_TURN = 64
+
+
+class GroupOverviewProcessor:
+    """Puts together what the tables know of groups."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        times: StoreTimes,
+        topics: TopicConfigManager,
+        settings: SubscriptionGroupManager,
+        membership: Membership,
+        locks: QueueLocks,
+        offsets: ConsumerOffsetManager,
+        progress: GroupProgress,
+        lag: LagFigures,
+        *,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._times = times
+        self._topics = topics
+        self._settings = settings
+        self._membership = membership
+        self._locks = locks
+        self._offsets = offsets
+        self._progress = progress
+        self._lag = lag
+        self._clock_ms = clock_ms
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {RequestCode.LIST_GROUPS: self.list_groups, RequestCode.DESCRIBE_GROUP: self.describe}
+
+    async def list_groups(self, request: Request) -> Response:
+        """Answer every group that has settings, a member or an offset; the system's only with one of the latter."""
+        del request
+        of_group: dict[str, dict[str, dict[int, int]]] = {}
+        for group, topic, queues in self._offsets.items():
+            of_group.setdefault(group, {})[topic] = dict(queues)
+        names = {name for name in self._settings.all() if not is_system_group(name)}
+        names |= {*of_group, *(group.name for group in self._membership.consumers)}
+        summaries = []
+        for position, name in enumerate(sorted(names)):
+            if position % _GROUPS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            summaries.append(self._summary(name, of_group.get(name, {})))
+        return Response(0, body=GroupSummaries(summaries).to_json())
+
+    def _summary(self, group: str, offsets: dict[str, dict[int, int]]) -> GroupSummary:
+        settings, online = self._settings.get(group), self._membership.consumers.get(group)
+        lag = sum(
+            self._waiting(topic, queue_id, committed)
+            for topic, queues in offsets.items()
+            for queue_id, committed in queues.items()
+        )
+        age_s = max((self._lag.seconds.get((group, topic), 0.0) for topic in offsets), default=0.0)
+        return GroupSummary(
+            group,
+            settings is not None,
+            settings is None or settings.consume_enable,
+            0 if online is None else len(online.client_ids()),
+            sorted({*offsets, *(() if online is None else online.subscriptions)}),
+            lag,
+            int(1000 * age_s),
+            online is not None and online.has_conflict,
+        )
+
+    def _waiting(self, topic: str, queue_id: int, committed: int) -> int:
+        start = max(committed, self._store.min_offset_in_queue(topic, queue_id))
+        return max(0, self._store.max_offset_in_queue(topic, queue_id) - start)
+
+    async def describe(self, request: Request) -> Response:
+        """Answer one group's members, and its progress in all of its queues or in those of one topic."""
+        header = DescribeGroupHeader.from_ext(request.ext)
+        group = header.group
+        offsets, online = self._offsets.for_group(group), self._membership.consumers.get(group)
+        if self._settings.get(group) is None and online is None and not offsets:
+            raise no_group(group)
+        summary = self._summary(group, offsets)
+        peers = {
+            channel.client.peer: channel.client_id for channel in self._membership.consumers.members(group)
+        }
+        queues: list[GroupQueue] = []
+        for topic in [header.topic] if header.topic else summary.topics:
+            for queue_id in self._queue_ids(topic, offsets.get(topic, {})):
+                if len(queues) % _QUEUES_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+                queues.append(await self._queue(group, topic, queue_id, peers))
+        body = GroupDescription(summary, self._members(group, online, queues), queues)
+        if online is not None:
+            body.subscriptions = sorted(online.subscriptions.values(), key=lambda data: data.topic)
+            body.consume_type = online.consume_type
+            body.message_model = online.message_model
+            body.consume_from_where = online.consume_from_where
+        return Response(0, body=body.to_json())
+
+    def _queue_ids(self, topic: str, offsets: Iterable[int]) -> list[int]:
+        config = self._topics.get(topic)
+        return sorted({*offsets, *range(0 if config is None else config.read_queue_nums)})
+
+    async def _queue(self, group: str, topic: str, queue_id: int, peers: dict[str, str]) -> GroupQueue:
+        store = self._store
+        low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
+        committed = self._offsets.query(group, topic, queue_id)
+        progress = self._progress.get(group, topic, queue_id)
+        queue = GroupQueue(topic, queue_id, low, high, -1 if committed is None else committed)
+        if committed is not None and queue.lag:
+            stored_ms = await self._times.at(topic, queue_id, max(committed, low))
+            queue.lag_age_millis = max(0, self._clock_ms() - stored_ms) if stored_ms >= 0 else 0
+        if progress is not None:
+            queue.in_flight = max(0, progress.pull_offset - max(0, queue.committed_offset))
+            queue.last_commit_timestamp = progress.committed_at_ms or -1
+            queue.client_id = peers.get(progress.peer, "")
+        queue.client_id = self._locks.owner(group, (topic, queue_id)) or queue.client_id
+        return queue
+
+    def _members(
+        self, group: str, online: ConsumerGroup | None, queues: list[GroupQueue]
+    ) -> list[GroupMember]:
+        now = trio.current_time()
+
+        def member(channel: ClientChannel) -> GroupMember:
+            own = [queue for queue in queues if queue.client_id == channel.client_id]
+            owners = (self._locks.owner(group, (queue.topic, queue.queue_id)) for queue in own)
+            return GroupMember(
+                channel.client_id,
+                channel.client.peer,
+                channel.language_name,
+                channel.version,
+                int(1000 * (now - channel.last_heartbeat)),
+                len(own),
+                sum(owner == channel.client_id for owner in owners),
+            )
+
+        channels = () if online is None else online.members
+        return sorted((member(channel) for channel in channels), key=lambda found: found.client_id)

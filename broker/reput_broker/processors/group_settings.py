@@ -1,0 +1,144 @@
+"""The settings of groups: 200, 225, 201, 352, 207, 353 (RocketMQ: AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reput_broker.long_polling import PullRequestHoldService
+from reput_broker.offset_journal import JournalWriteFailed
+from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.processors.group_access import GroupAccess
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_broker.table_saver import TableSaver
+from reput_protocol.bodies_group import (
+    GroupForbidden,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+)
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_group import (
+    DeleteSubscriptionGroupHeader,
+    GroupForbiddenHeader,
+    SubscriptionGroupHeader,
+    SubscriptionGroupTableHeader,
+    SubscriptionGroupTableResult,
+)
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import check_group, check_topic, is_system_group
+
+_QUEUES_MAX = 65_535
+
+
+class GroupSettingsProcessor:
+    """Creates, changes, shows and deletes groups.
+
+    Args:
+        settings, saver: the table and the way into its file.
+        access: finds groups.
+        offsets: what a deleted group had committed, which may go with it.
+        hold: held pulls of a group that may not go on.
+        forget: drops everything else that is kept of a group.
+    """
+
+    def __init__(
+        self,
+        settings: SubscriptionGroupManager,
+        saver: TableSaver,
+        access: GroupAccess,
+        offsets: ConsumerOffsetManager,
+        hold: PullRequestHoldService,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._saver = saver
+        self._access = access
+        self._offsets = offsets
+        self._hold = hold
+        self._forget = forget
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_list,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.one,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid,
+        }
+
+    async def create(self, request: Request) -> Response:
+        """Create or change a group; it is in the file, durably, when this is answered."""
+        return await self._put(request, [SubscriptionGroupConfig.from_json(request.body)])
+
+    async def create_list(self, request: Request) -> Response:
+        """Create or change several groups, all or none."""
+        return await self._put(request, SubscriptionGroupList.from_json(request.body).groups)
+
+    async def _put(self, request: Request, configs: list[SubscriptionGroupConfig]) -> Response:
+        request.client.note_role("admin")
+        for config in configs:
+            check_group(config.group_name)
+            if not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT,
+                    f"{config.retry_queue_nums} retry queues; a group has 0 to {_QUEUES_MAX} of them",
+                )
+        for config in configs:
+            if config != self._settings.get(config.group_name):
+                self._settings.put(config)
+                if not config.consume_enable:
+                    self._hold.release_group(config.group_name)
+        await self._saver.save()
+        return Response()
+
+    def all(self, request: Request) -> Response:
+        """Answer the whole table, whatever page of it was asked for, with the true total."""
+        SubscriptionGroupTableHeader.from_ext(request.ext)
+        groups, version = self._settings.all(), self._settings.version
+        ext = SubscriptionGroupTableResult(len(groups)).to_ext(request.header_type)
+        table = SubscriptionGroupTable(groups, version.to_json(), self._settings.forbidden())
+        return Response(0, ext, table.to_json())
+
+    def one(self, request: Request) -> Response:
+        """Answer one group's settings. RocketMQ creates a group that is asked for, where that is allowed; its tools
+        count on that, ours want to be told.
+        """
+        group = SubscriptionGroupHeader.from_ext(request.ext).group
+        find = self._access.existing if request.is_native else self._access.find_or_create
+        return Response(0, body=find(group).to_json())
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a group, with its offsets if that is asked for; an unknown one is deleted already."""
+        header = DeleteSubscriptionGroupHeader.from_ext(request.ext)
+        group = header.group_name
+        request.client.note_role("admin")
+        if is_system_group(group):
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT, f"{group!r} cannot be deleted: it belongs to the system"
+            )
+        if header.clean_offset:
+            try:
+                self._offsets.remove_group(group)
+            except JournalWriteFailed as error:
+                raise Refusal(ErrorCode.DISK_FULL, f"the group was not deleted: {error}") from error
+        if self._settings.delete(group):
+            await self._saver.save()
+        self._forget(group)
+        self._hold.release_group(group)
+        return Response()
+
+    async def forbid(self, request: Request) -> Response:
+        """Forbid a group to read a topic, allow it again, or only say how it is."""
+        header = GroupForbiddenHeader.from_ext(request.ext)
+        group, topic = check_group(header.group), check_topic(header.topic)
+        request.client.note_role("admin")
+        if header.readable is not None:
+            self._access.existing(group)
+            self._settings.set_readable(group, topic, header.readable)
+            if not header.readable:
+                self._hold.release_group(group)
+            await self._saver.save()
+        return Response(0, body=GroupForbidden(group, topic, self._settings.may_read(group, topic)).to_json())

@@ -1,0 +1,206 @@
+"""The settings of consumer groups (RocketMQ: SubscriptionGroupManager), kept in `config/subscriptionGroup.json`.
+
+A group is created by an administrator or, where `groups.auto_create` is on, when a client first says that it is a
+member or pulls for it. The table says what a group may do; who is in it is told in `delivery/consumer_groups.py`.
+Members of the file that we do not know (a newer RocketMQ's) are kept and written back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from reput_broker.config_file import ConfigFile, ConfigFileSave
+from reput_broker.config_groups import GroupsConfig
+from reput_broker.data_version import DataVersion
+from reput_broker.table_saver import save_now
+from reput_protocol.bodies_group import SubscriptionGroupConfig
+from reput_protocol.codes import Perm
+from reput_protocol.errors import BodyMalformed
+from reput_protocol.names import SYSTEM_GROUPS, check_group
+
+log = structlog.get_logger(__name__)
+
+_KNOWN_MEMBERS = frozenset(SubscriptionGroupConfig("x", subscription_data_set=[]).to_members())
+
+
+class SubscriptionGroupManager:
+    """The table of groups. One owner; only a save job's `write` runs in another thread."""
+
+    def __init__(
+        self, path: Path, *, clock_ms: Callable[[], int], options: GroupsConfig | None = None
+    ) -> None:
+        """Name the file, `.../config/subscriptionGroup.json`; nothing is read yet. `options` may change meanwhile."""
+        self.file = ConfigFile(path)
+        self._options = GroupsConfig() if options is None else options
+        self._clock_ms = clock_ms
+        self._groups: dict[str, SubscriptionGroupConfig] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self._unknown_of: dict[str, dict[str, Any]] = {}
+        self._unreadable: dict[str, Any] = {}
+        self._unknown_members: dict[str, Any] = {}
+        self._version = DataVersion()
+        self._unsaved = False
+        self.has_file = False
+        """Whether `load` found one: a directory of an older Reput, or one handed over without its tables, has none."""
+
+    def load(self) -> None:
+        """Read the file and add the system's groups. Blocks.
+
+        Raises:
+            ConfigFileDamaged: neither the file nor its backup can be used; nothing was changed.
+            OSError: a file cannot be read.
+        """
+        loaded = self.file.load()
+        self.has_file = loaded.path is not None
+        members = loaded.members
+        self._version = DataVersion.from_json(members.get("dataVersion"))
+        table = members.get("subscriptionGroupTable") or {}
+        for name, entry in table.items():
+            self._read_group(name, entry)
+        forbidden = members.get("forbiddenTable") or {}
+        for name, topics in forbidden.items():
+            if isinstance(topics, dict):
+                self._forbidden[name] = {topic: bits for topic, bits in topics.items() if type(bits) is int}
+        known = ("dataVersion", "subscriptionGroupTable", "forbiddenTable")
+        self._unknown_members = {name: value for name, value in members.items() if name not in known}
+        for name in SYSTEM_GROUPS:
+            self._groups.setdefault(name, SubscriptionGroupConfig(name))
+
+    def _read_group(self, name: str, entry: Any) -> None:
+        try:
+            if not isinstance(entry, dict):
+                raise BodyMalformed("it is not an object")
+            config = SubscriptionGroupConfig.from_members({**entry, "groupName": name})
+        except BodyMalformed as error:
+            log.warning(
+                "group_entry_unreadable",
+                path=str(self.file.path),
+                group=name,
+                detail=str(error),
+                hint="the group is unknown until the entry is mended or the group created anew; the entry is kept",
+            )
+            self._unreadable[name] = entry
+            return
+        self._groups[name] = config
+        unknown = {member: value for member, value in entry.items() if member not in _KNOWN_MEMBERS}
+        if unknown:
+            self._unknown_of[name] = unknown
+
+    # Reading
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return a group's settings, or None if there is no such group."""
+        return self._groups.get(group)
+
+    def all(self) -> dict[str, SubscriptionGroupConfig]:
+        """Return every group by its name, the system's included."""
+        return dict(self._groups)
+
+    def user_group_count(self) -> int:
+        """Return how many groups there are that are not the system's."""
+        return len(self._groups) - sum(name in self._groups for name in SYSTEM_GROUPS)
+
+    def may_read(self, group: str, topic: str) -> bool:
+        """Tell whether a group may read a topic: everybody may unless an administrator has forbidden it."""
+        topics = self._forbidden.get(group)
+        return topics is None or not topics.get(topic, 0) & Perm.READ
+
+    def forbidden(self) -> dict[str, dict[str, int]]:
+        """Return what is forbidden: bits of `Perm` by group and topic."""
+        return {group: dict(topics) for group, topics in self._forbidden.items()}
+
+    @property
+    def version(self) -> DataVersion:
+        """How often the table changed, and when it last did."""
+        return self._version
+
+    # Changing
+
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return a group, made with RocketMQ's defaults if need be.
+
+        Returns:
+            None if it does not exist and may not be created: automatic creation is off, or there are
+            `groups.auto_create_max` groups already.
+
+        Raises:
+            InvalidName: there is no such group and cannot be.
+
+        A new group is not in the file before the next save.
+        """
+        existing = self._groups.get(group)
+        if existing is not None:
+            return existing
+        check_group(group)
+        options = self._options
+        if not options.auto_create or self.user_group_count() >= options.auto_create_max:
+            return None
+        config = SubscriptionGroupConfig(group)
+        self.put(config)
+        return config
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Create a group, or change it to `config`. Not in the file before the next save."""
+        self._unreadable.pop(config.group_name, None)
+        self._groups[config.group_name] = config
+        self._changed()
+
+    def delete(self, group: str) -> bool:
+        """Forget a group; return whether there was one. Not in the file before the next save."""
+        self._unknown_of.pop(group, None)
+        self._forbidden.pop(group, None)
+        unreadable = self._unreadable.pop(group, None)
+        if self._groups.pop(group, None) is None and unreadable is None:
+            return False
+        self._changed()
+        return True
+
+    def set_readable(self, group: str, topic: str, readable: bool) -> None:
+        """Forbid a group to read a topic, or allow it again. Not in the file before the next save."""
+        bits = self._forbidden.get(group, {}).get(topic, 0)
+        wanted = bits & ~Perm.READ if readable else bits | Perm.READ
+        if wanted == bits:
+            return
+        topics = self._forbidden.setdefault(group, {})
+        topics[topic] = wanted
+        if not wanted:
+            del topics[topic]
+        if not topics:
+            del self._forbidden[group]
+        self._changed()
+
+    # Saving
+
+    def persist(self) -> None:
+        """Write the file if anything changed. Blocks. Raises OSError; the old file counts then."""
+        save_now(self)
+
+    def begin_save(self) -> ConfigFileSave | None:
+        """Return a job that saves what the table holds now, or None if the file has it already."""
+        if not self._unsaved:
+            return None
+        self._unsaved = False
+        return ConfigFileSave(self.file, self.members(), self._changed_again)
+
+    def members(self) -> dict[str, Any]:
+        """Return the table as the file holds it, members in RocketMQ's order."""
+        entries: dict[str, Any] = dict(self._unreadable)
+        for name, config in self._groups.items():
+            entries[name] = dict(sorted({**self._unknown_of.get(name, {}), **config.to_members()}.items()))
+        return {
+            **self._unknown_members,
+            "dataVersion": self._version.to_json(),
+            "forbiddenTable": self.forbidden(),
+            "subscriptionGroupTable": dict(sorted(entries.items())),
+        }
+
+    def _changed(self) -> None:
+        self._version = self._version.next(self._clock_ms())
+        self._unsaved = True
+
+    def _changed_again(self) -> None:
+        self._unsaved = True

@@ -1,0 +1,254 @@
+"""`reput group ...`: consumer groups, who is in them, and how far they have come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.group_offsets import clone, reset, skip
+from reput_cli.options import Settings, shared_options
+from reput_cli.output import Printer, duration_text
+from reput_client.blocking import Admin
+from reput_protocol.bodies_group import SubscriptionGroupConfig
+from reput_protocol.bodies_progress import GroupDescription, GroupSummary
+from reput_protocol.errors import GroupNotFound, TopicNotFound
+from reput_protocol.names import dlq_topic, retry_topic
+
+
+@click.group()
+def command() -> None:
+    """List, describe, create, alter and delete consumer groups; see their members; set their offsets."""
+
+
+command.add_command(reset)
+command.add_command(skip)
+command.add_command(clone)
+
+
+@command.command(name="list")
+@shared_options
+def list_groups(settings: Settings) -> int:
+    """List the groups with their members and their lag."""
+    with _admin(settings) as admin:
+        groups = admin.list_groups()
+    printer = Printer(settings)
+    age = "lag_age" if printer.is_table else "lag_age_s"
+    printer.rows(
+        ["group", "state", "members", "topics", "lag", age],
+        [
+            (
+                group.group,
+                _state(group),
+                group.members,
+                group.topics if printer.is_json else len(group.topics),
+                group.lag,
+                _age(printer, group.lag_age_millis),
+            )
+            for group in groups
+        ],
+    )
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("group")
+@click.option("--topic", help="Only this topic.")
+@shared_options
+def describe(settings: Settings, group: str, topic: str | None) -> int:
+    """Show how far GROUP has come in each queue, and which member has it.
+
+    What is in flight, which member pulls and when the group last committed is known since the broker's start.
+    """
+    with _admin(settings) as admin:
+        found = admin.describe_group(group, topic)
+    printer = Printer(settings)
+    printer.note(_headline(found))
+    human = printer.is_table
+    age, last = ("lag_age", "last_commit") if human else ("lag_age_s", "last_commit_ms")
+    printer.rows(
+        ["topic", "queue", "start", "end", "committed", "lag", age, "inflight", "member", last],
+        [
+            (
+                queue.topic,
+                queue.queue_id,
+                queue.start_offset,
+                queue.end_offset,
+                _known(queue.committed_offset),
+                queue.lag,
+                _age(printer, queue.lag_age_millis),
+                queue.in_flight,
+                queue.client_id or None,
+                _moment(queue.last_commit_timestamp) if human else _known(queue.last_commit_timestamp),
+            )
+            for queue in found.queues
+        ],
+    )
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("group")
+@shared_options
+def members(settings: Settings, group: str) -> int:
+    """List the members of GROUP that are online, with how many queues each has."""
+    with _admin(settings) as admin:
+        found = admin.describe_group(group)
+    printer = Printer(settings)
+    printer.note(_headline(found))
+    for subscription in found.subscriptions:
+        printer.note(
+            f"subscribes to {subscription.topic} with {subscription.sub_string!r} ({subscription.expression_type})"
+        )
+    idle = "idle" if printer.is_table else "idle_s"
+    printer.rows(
+        ["client_id", "address", "language", "version", "queues", "locks", idle],
+        [
+            (
+                member.client_id,
+                member.client_addr,
+                member.language,
+                member.version,
+                member.queues,
+                member.locks,
+                _age(printer, member.silent_millis),
+            )
+            for member in found.members
+        ],
+    )
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("group")
+@click.option("--retry-max", type=click.IntRange(min=0), help="Retries before a message is dead.")
+@shared_options
+def create(settings: Settings, group: str, retry_max: int | None) -> int:
+    """Create GROUP; nothing changes if it exists. Needed only where the broker creates none by itself."""
+    with _admin(settings) as admin:
+        try:
+            admin.group_config(group)
+        except GroupNotFound:
+            config = SubscriptionGroupConfig(group)
+            admin.put_group(config if retry_max is None else replace(config, retry_max_times=retry_max))
+            Printer(settings).note(f"group {group} created")
+            return ExitCode.DONE
+    Printer(settings).note(f"group {group} exists already")
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("group")
+@click.option("--retry-max", type=click.IntRange(min=0), help="Retries before a message is dead.")
+@click.option("--enable/--disable", "consume", default=None, help="Whether the group may consume at all.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Whether every member may get every message.")
+@shared_options
+def alter(
+    settings: Settings, group: str, retry_max: int | None, consume: bool | None, broadcast: bool | None
+) -> int:
+    """Change what GROUP may do, at once and for members that are online too."""
+    if retry_max is None and consume is None and broadcast is None:
+        raise CommandFailed("nothing to change", remedy="--disable, or --retry-max N", code=ExitCode.USAGE)
+    with _admin(settings) as admin:
+        config = admin.group_config(group)
+        changed = replace(
+            config,
+            retry_max_times=config.retry_max_times if retry_max is None else retry_max,
+            consume_enable=config.consume_enable if consume is None else consume,
+            consume_broadcast_enable=config.consume_broadcast_enable if broadcast is None else broadcast,
+        )
+        if changed != config:
+            admin.put_group(changed)
+    Printer(settings).note(
+        f"group {group}: {'enabled' if changed.consume_enable else 'disabled'}, "
+        f"at most {changed.retry_max_times} retries, "
+        f"broadcasting {'allowed' if changed.consume_broadcast_enable else 'not allowed'}"
+    )
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("group")
+@click.option("--keep-offsets", is_flag=True, help="Keep the group's progress, for when it comes back.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option(
+    "--force", is_flag=True, help="Although members are online: with automatic creation they make it again."
+)
+@shared_options
+def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, force: bool) -> int:
+    """Delete GROUP with its progress and its retry topic; asks for the name unless --yes is given.
+
+    Dead letters stay; they are in a topic of their own.
+    """
+    printer = Printer(settings)
+    with _admin(settings) as admin:
+        found = admin.describe_group(group)
+        waiting = _messages_in(admin, retry_topic(group))
+        printer.note(
+            f"{_headline(found)}; progress in {len(found.summary.topics)} topics "
+            f"{'stays' if keep_offsets else 'is deleted'}"
+            + (f"; retry topic with {waiting} messages is deleted" if waiting is not None else "")
+        )
+        if _messages_in(admin, dlq_topic(group)) is not None:
+            printer.note(f"dead letters stay: reput topic delete {dlq_topic(group)}")
+        if dry_run:
+            return ExitCode.DONE
+        if found.members and not force:
+            raise CommandFailed(
+                f"group {group} was not deleted",
+                reason=f"{found.summary.members} members are online",
+                remedy="stop them, or --force",
+            )
+        if not settings.yes and click.prompt("type its name to delete it", err=True) != group:
+            raise CommandFailed(f"group {group} was not deleted", reason="the name was not typed")
+        admin.delete_group(group, clean_offsets=not keep_offsets)
+        if waiting is not None:
+            admin.delete_topic(retry_topic(group))
+    printer.note(f"group {group} deleted")
+    return ExitCode.DONE
+
+
+def _messages_in(admin: Admin, topic: str) -> int | None:
+    """Return how many messages a topic has, None if there is no such topic."""
+    try:
+        stats = admin.topic_stats(topic)
+    except TopicNotFound:
+        return None
+    return sum(queue.max_offset - queue.min_offset for queue in stats.offset_table.values())
+
+
+def _headline(found: GroupDescription) -> str:
+    summary = found.summary
+    how = f", {found.message_model.value.lower()}" if found.members else ""
+    return (
+        f"group {summary.group}: {_state(summary)}, {summary.members} members online{how}, lag {summary.lag}"
+    )
+
+
+def _state(group: GroupSummary) -> str:
+    if group.has_conflict:
+        return "conflict"  # its members subscribe to different things
+    if not group.exists:
+        return "undefined"  # it has offsets or members, but no settings
+    return "ok" if group.consume_enable else "disabled"
+
+
+def _age(printer: Printer, millis: int) -> str | float:
+    return duration_text(millis / 1000) if printer.is_table else millis / 1000
+
+
+def _moment(timestamp_ms: int) -> str | None:
+    if timestamp_ms < 0:
+        return None
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _known(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+def _admin(settings: Settings) -> Admin:
+    return Admin(settings.server, timeout_s=settings.timeout_s)

@@ -1,0 +1,216 @@
+"""`reput group reset | skip | clone`: set where a group goes on, after showing what that means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings, shared_options
+from reput_cli.output import Printer
+from reput_cli.positions import Position, RangeType
+from reput_client.blocking import Admin
+from reput_protocol.bodies_progress import GroupDescription
+from reput_protocol.errors import GroupNotFound
+from reput_protocol.message import MessageQueue
+
+_EARLIEST_MS = 0
+_LATEST_MS = -1
+
+
+class PositionType(click.ParamType[Position]):
+    """A place in a queue, in the words of `reput consume -o`."""
+
+    name = "position"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Position:
+        """Parse the text, or say which forms there are."""
+        if isinstance(value, Position):
+            return value
+        position = RangeType.parse(str(value))
+        if position is None:
+            raise click.BadParameter(
+                f"{str(value)!r} is no position: write earliest, latest, an offset, -N for the last N of each queue, "
+                "@2026-01-02T03:04:05Z or @-15m",
+                ctx,
+                param,
+            )
+        return position
+
+
+def _shown_first(command: Any) -> Any:
+    """Give a command the options of those that set offsets."""
+    command = click.option("--dry-run", is_flag=True, help="Only show what would be set.")(command)
+    return click.option(
+        "--force", is_flag=True, help="Although members are online: they are told to go on there."
+    )(command)
+
+
+@click.command()
+@click.argument("group")
+@click.argument("topic")
+@click.option(
+    "--to",
+    "position",
+    type=PositionType(),
+    metavar="POSITION",
+    help="earliest, latest, an offset, -N (the last N of each queue), @TIME or @-15m.",
+)
+@click.option("--shift", type=int, metavar="N", help="So many messages forward, or back if negative.")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
+@_shown_first
+@shared_options
+def reset(
+    settings: Settings,
+    group: str,
+    topic: str,
+    position: Position | None,
+    shift: int | None,
+    queue_id: int | None,
+    dry_run: bool,
+    force: bool,
+) -> int:
+    """Set where GROUP goes on in TOPIC, forward or back; asks for the group's name unless --yes is given.
+
+    Write --to=-10 and --shift=-10 where the number is negative.
+    """
+    if (position is None) == (shift is None):
+        raise CommandFailed(
+            "where to is not clear", remedy="one of --to POSITION and --shift N", code=ExitCode.USAGE
+        )
+    where = {"shift": shift} if position is None else _where(position)
+    with _admin(settings) as admin:
+        plan = admin.plan_reset(group, topic, queue_id=queue_id, **where)
+        return _apply(settings, admin, group, plan, "reset", dry_run=dry_run, force=force)
+
+
+@click.command()
+@click.argument("group")
+@click.argument("topic")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
+@click.option("--count", type=click.IntRange(min=1), help="Only so many messages.  [default: all that wait]")
+@_shown_first
+@shared_options
+def skip(
+    settings: Settings,
+    group: str,
+    topic: str,
+    queue_id: int | None,
+    count: int | None,
+    dry_run: bool,
+    force: bool,
+) -> int:
+    """Have GROUP pass over messages of TOPIC that it has not consumed: all that wait, or the next --count of a queue.
+
+    They stay in the topic; other groups see them. Asks for the group's name unless --yes is given.
+    """
+    with _admin(settings) as admin:
+        if count is None:
+            plan = admin.plan_reset(group, topic, when=_LATEST_MS, queue_id=queue_id)
+        else:
+            plan = admin.plan_reset(group, topic, shift=count, queue_id=queue_id)
+        return _apply(settings, admin, group, plan, "skip", dry_run=dry_run, force=force)
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--topic", help="Only this topic.")
+@_shown_first
+@shared_options
+def clone(settings: Settings, source: str, target: str, topic: str | None, dry_run: bool, force: bool) -> int:
+    """Have group TARGET go on where group SOURCE is; asks for the target's name unless --yes is given."""
+    with _admin(settings) as admin:
+        plan = admin.clone_offsets(source, target, topic, dry_run=True)
+        if not _confirmed(settings, admin, target, plan, "clone", dry_run=dry_run, force=force):
+            return ExitCode.DONE
+        done = admin.clone_offsets(source, target, topic)
+    Printer(settings).note(f"group {target} goes on where {source} was, in {len(done)} queues")
+    return ExitCode.DONE
+
+
+def _where(position: Position) -> dict[str, Any]:
+    if position.timestamp_ms is not None:
+        return {"when": position.timestamp_ms}
+    if position.offset is not None:
+        return {"offset": position.offset}
+    return {"when": _EARLIEST_MS if position.word == "earliest" else _LATEST_MS}
+
+
+def _apply(
+    settings: Settings,
+    admin: Admin,
+    group: str,
+    plan: dict[MessageQueue, int],
+    verb: str,
+    *,
+    dry_run: bool,
+    force: bool,
+) -> int:
+    """Show a plan, ask, and set exactly what was shown."""
+    if _confirmed(settings, admin, group, plan, verb, dry_run=dry_run, force=force):
+        admin.set_offsets(group, plan)
+        Printer(settings).note(f"group {group} goes on there, in {len(plan)} queues")
+    return ExitCode.DONE
+
+
+def _confirmed(
+    settings: Settings,
+    admin: Admin,
+    group: str,
+    plan: dict[MessageQueue, int],
+    verb: str,
+    *,
+    dry_run: bool,
+    force: bool,
+) -> bool:
+    """Show what would be set; tell whether it should be. Refuses while members are online, unless forced."""
+    printer = Printer(settings)
+    found = _description(admin, group)
+    before = (
+        {(queue.topic, queue.queue_id): queue.committed_offset for queue in found.queues} if found else {}
+    )
+    rows = []
+    for queue, offset in sorted(plan.items(), key=lambda entry: (entry[0].topic, entry[0].queue_id)):
+        committed = before.get((queue.topic, queue.queue_id), -1)
+        known = committed >= 0
+        rows.append(
+            (
+                queue.topic,
+                queue.queue_id,
+                committed if known else None,
+                offset,
+                offset - committed if known else None,
+            )
+        )
+    printer.rows(["topic", "queue", "committed", "new", "move"], rows)
+    if dry_run:
+        printer.note("nothing was set")
+        return False
+    if not any(move != 0 for *_, move in rows):
+        printer.note(
+            f"group {group} is there already" if rows else f"group {group} has no offset to start from"
+        )
+        return False
+    if found and found.members and not force:
+        raise CommandFailed(
+            f"group {group} was not changed",
+            reason=f"{found.summary.members} members are online, and go on working meanwhile",
+            remedy="stop them, or --force, which tells them to go on there",
+        )
+    if not settings.yes and click.prompt(f"type the group's name to {verb} it", err=True) != group:
+        raise CommandFailed(f"group {group} was not changed", reason="the name was not typed")
+    return True
+
+
+def _description(admin: Admin, group: str) -> GroupDescription | None:
+    try:
+        return admin.describe_group(group)
+    except GroupNotFound:
+        return None  # the target of a clone, which is made by it
+
+
+def _admin(settings: Settings) -> Admin:
+    return Admin(settings.server, timeout_s=settings.timeout_s)

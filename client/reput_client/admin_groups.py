@@ -1,0 +1,256 @@
+"""Managing consumer groups: settings, members, progress, and setting that; the part of `Admin` about groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from reput_client.core import Call
+from reput_client.offsets import timestamp_ms
+from reput_client.session import Session, raise_refusal
+from reput_protocol.bodies_group import GroupList, SubscriptionGroupConfig, SubscriptionGroupTable
+from reput_protocol.bodies_progress import GroupDescription, GroupSummaries, GroupSummary
+from reput_protocol.bodies_reset import ResetOffsetBody
+from reput_protocol.bodies_running import ConsumeDirectlyResult, ConsumerRunningInfo
+from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_consume import (
+    CloneGroupOffsetHeader,
+    ConsumeDirectlyHeader,
+    ConsumerRunningInfoHeader,
+    ConsumeStatsHeader,
+    ConsumeTimeSpanHeader,
+    ResetOffsetHeader,
+)
+from reput_protocol.commands_group import (
+    DeleteSubscriptionGroupHeader,
+    SubscriptionGroupHeader,
+    TopicConsumersHeader,
+)
+from reput_protocol.commands_progress import DescribeGroupHeader
+from reput_protocol.header import HeaderType, Value
+from reput_protocol.message import MessageQueue
+from reput_protocol.names import check_group, check_topic
+
+_MSGPACK = HeaderType.MSGPACK
+_FORWARDED_GRACE_S = 11.0
+"""The broker waits 10 s for a member that it passes a question on to."""
+
+
+class GroupAdmin:
+    """What `Admin` can do with consumer groups; see there for the errors."""
+
+    _session: Session
+
+    # Settings
+
+    async def list_groups(self) -> list[GroupSummary]:
+        """Return every group in short, sorted by name: members, topics, lag. The system's only if they are used."""
+        call = await self._ask_group(RequestCode.LIST_GROUPS, {}, "list of groups")
+        return GroupSummaries.from_json(call.body).groups
+
+    async def group_configs(self) -> dict[str, SubscriptionGroupConfig]:
+        """Return the settings of all groups by name, the system's included."""
+        call = await self._ask_group(
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, "settings of all groups"
+        )
+        return SubscriptionGroupTable.from_json(call.body).groups
+
+    async def group_config(self, group: str) -> SubscriptionGroupConfig:
+        """Return a group's settings.
+
+        Raises:
+            GroupNotFound: there is no such group.
+        """
+        header = SubscriptionGroupHeader(check_group(group))
+        call = await self._ask_group(
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header.to_ext(_MSGPACK), f"settings of {group}"
+        )
+        return SubscriptionGroupConfig.from_json(call.body)
+
+    async def put_group(self, config: SubscriptionGroupConfig) -> None:
+        """Create a group, or give one other settings."""
+        check_group(config.group_name)
+        await self._ask_group(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            {},
+            f"settings of {config.group_name}",
+            config.to_json(),
+        )
+
+    async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Delete a group; with `clean_offsets` its progress too. Its retry and dead-letter topics stay."""
+        header = DeleteSubscriptionGroupHeader(check_group(group), clean_offsets)
+        await self._ask_group(
+            RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext(_MSGPACK), f"delete {group}"
+        )
+
+    # Members and progress
+
+    async def describe_group(self, group: str, topic: str | None = None) -> GroupDescription:
+        """Return a group's members, and its progress in all of its queues or in those of one topic.
+
+        Raises:
+            GroupNotFound: there is no such group.
+        """
+        header = DescribeGroupHeader(check_group(group), None if topic is None else check_topic(topic))
+        call = await self._ask_group(
+            RequestCode.DESCRIBE_GROUP, header.to_ext(_MSGPACK), f"description of {group}"
+        )
+        return GroupDescription.from_json(call.body)
+
+    async def topic_groups(self, topic: str) -> list[str]:
+        """Return the groups that subscribe to a topic now or have an offset in it, sorted."""
+        header = TopicConsumersHeader(check_topic(topic))
+        call = await self._ask_group(
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header.to_ext(_MSGPACK), f"groups of {topic}"
+        )
+        return sorted(GroupList.from_json(call.body).groups)
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """Return a group's progress by queue as RocketMQ tells it; `describe_group` tells more."""
+        header = ConsumeStatsHeader(check_group(group), topic)
+        call = await self._ask_group(
+            RequestCode.GET_CONSUME_STATS, header.to_ext(_MSGPACK), f"progress of {group}"
+        )
+        return ConsumeStats.from_json(call.body)
+
+    async def consume_time_span(self, group: str, topic: str) -> ConsumeTimeSpan:
+        """Return from when to when the messages of a topic's queues are, and how far back in time a group is."""
+        header = ConsumeTimeSpanHeader(check_topic(topic), check_group(group))
+        call = await self._ask_group(
+            RequestCode.QUERY_CONSUME_TIME_SPAN, header.to_ext(_MSGPACK), f"time span of {group} in {topic}"
+        )
+        return ConsumeTimeSpan.from_json(call.body)
+
+    async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        """Ask a member what it is doing.
+
+        Raises:
+            NotFound: no such member is online.
+            BrokerBusy: it does not answer.
+        """
+        header = ConsumerRunningInfoHeader(check_group(group), client_id)
+        call = await self._ask_member(
+            RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext(_MSGPACK), client_id
+        )
+        return ConsumerRunningInfo.from_json(call.body)
+
+    async def consume_directly(
+        self, group: str, client_id: str, offset_message_id: str
+    ) -> ConsumeDirectlyResult:
+        """Have a member consume one message, beside its ordinary work; see `running_info` for the errors."""
+        header = ConsumeDirectlyHeader(check_group(group), client_id, offset_message_id)
+        call = await self._ask_member(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(_MSGPACK), client_id
+        )
+        return ConsumeDirectlyResult.from_json(call.body)
+
+    # Setting offsets
+
+    async def plan_reset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        when: datetime | int | None = None,
+        offset: int | None = None,
+        shift: int | None = None,
+        queue_id: int | None = None,
+    ) -> dict[MessageQueue, int]:
+        """Return where a group would go on in each queue of a topic; nothing is set. Exactly one of these is needed:
+
+        Args:
+            when: at the first message stored at or after this datetime, or milliseconds since 1970; 0 is the oldest
+                message there is and -1 the end.
+            offset: at this offset, or the nearest that there is; a negative one counts from the end.
+            shift: so many messages after what is committed, or before it if negative. Queues without a committed
+                offset are left out.
+            queue_id: in this queue only.
+
+        Raises:
+            GroupNotFound, TopicNotFound: there is none.
+        """
+        if [when, offset, shift].count(None) != 2:
+            raise ValueError("name one of when, offset and shift")
+        header = ResetOffsetHeader(
+            check_topic(topic),
+            check_group(group),
+            -1 if when is None else timestamp_ms(when),
+            offset=offset,
+            shift=shift,
+            dry_run=True,
+        )
+        found = await self._reset(header)
+        if queue_id is None:
+            return found
+        return {queue: at for queue, at in found.items() if queue.queue_id == queue_id}
+
+    async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Set where a group goes on, each topic's queues at once, and tell the members that are online.
+
+        An offset that is not in its queue any more becomes the nearest that is.
+
+        Raises:
+            GroupNotFound, TopicNotFound: there is none; topics before it, in the order of the queues, are set.
+        """
+        by_topic: dict[str, dict[MessageQueue, int]] = {}
+        for queue, at in offsets.items():
+            by_topic.setdefault(queue.topic, {})[queue] = at
+        for topic, table in by_topic.items():
+            header = ResetOffsetHeader(check_topic(topic), check_group(group), -1, is_force=True)
+            await self._reset(header, ResetOffsetBody(table).to_json())
+
+    async def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        *,
+        when: datetime | int | None = None,
+        offset: int | None = None,
+        shift: int | None = None,
+        queue_id: int | None = None,
+    ) -> dict[MessageQueue, int]:
+        """Do what `plan_reset` would, and return where the group goes on now."""
+        plan = await self.plan_reset(group, topic, when=when, offset=offset, shift=shift, queue_id=queue_id)
+        if plan:
+            await self.set_offsets(group, plan)
+        return plan
+
+    async def clone_offsets(
+        self, source: str, target: str, topic: str | None = None, *, dry_run: bool = False
+    ) -> dict[MessageQueue, int]:
+        """Give group `target` the offsets of `source`, of one topic or of all, and return them.
+
+        With `dry_run` nothing is set. Raises `NotFound` if the source has none.
+        """
+        header = CloneGroupOffsetHeader(
+            check_group(source), check_group(target), topic, offline=True, dry_run=dry_run
+        )
+        call = await self._ask_group(
+            RequestCode.CLONE_GROUP_OFFSET, header.to_ext(_MSGPACK), f"copy of the offsets of {source}"
+        )
+        return ResetOffsetBody.from_json(call.body).offset_table
+
+    # Inside
+
+    async def _reset(self, header: ResetOffsetHeader, body: bytes = b"") -> dict[MessageQueue, int]:
+        call = await self._ask_group(
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            header.to_ext(_MSGPACK),
+            f"offsets of {header.group}",
+            body,
+        )
+        return ResetOffsetBody.from_json(call.body).offset_table
+
+    async def _ask_group(
+        self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b""
+    ) -> Call:
+        return await self._session.ask_ok(code, ext, what=what, body=body)
+
+    async def _ask_member(self, code: RequestCode, ext: Mapping[str, Value], client_id: str) -> Call:
+        session = self._session
+        deadline = session.runtime.now() + max(session.timeout_s, _FORWARDED_GRACE_S)
+        call = await session.ask(code, ext, what=f"answer of {client_id}", deadline=deadline)
+        raise_refusal(call)
+        return call

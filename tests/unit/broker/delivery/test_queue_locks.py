@@ -1,0 +1,123 @@
+"""Locks on queues: owned, renewed, expired, given back; and against a model of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from reput_broker.config_groups import GroupsConfig
+from reput_broker.delivery.queue_locks import QueueLocks
+
+Q0, Q1, Q2 = ("T", 0), ("T", 1), ("U", 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def locks(clock: Clock) -> QueueLocks:
+    return QueueLocks(GroupsConfig(), clock)
+
+
+def test_a_queue_has_one_owner_in_a_group(locks: QueueLocks) -> None:
+    assert locks.lock("g", "a", [Q0, Q1]) == [Q0, Q1]
+    assert locks.lock("g", "b", [Q0, Q1, Q2]) == [Q2]
+    assert locks.lock("g", "a", [Q0]) == [Q0], "to its owner it is given again"
+    assert locks.lock("h", "b", [Q0]) == [Q0], "groups do not know each other"
+    assert (locks.owner("g", Q0), locks.owner("g", Q2), locks.owner("h", Q1)) == ("a", "b", None)
+
+
+def test_a_lock_that_is_not_renewed_expires(locks: QueueLocks, clock: Clock) -> None:
+    locks.lock("g", "a", [Q0, Q1])
+    clock.now += 59.9
+    assert locks.lock("g", "a", [Q1]) == [Q1]
+    assert locks.lock("g", "b", [Q0]) == []
+    clock.now += 0.1
+    assert locks.owner("g", Q0) is None
+    assert locks.has_locks("g")
+    assert locks.lock("g", "b", [Q0, Q1]) == [Q0]
+    clock.now += 60.0
+    assert not locks.has_locks("g")
+    assert len(locks) == 2
+    locks.expire()
+    assert len(locks) == 0
+
+
+def test_only_the_owner_gives_a_lock_back(locks: QueueLocks) -> None:
+    locks.lock("g", "a", [Q0, Q1, Q2])
+    locks.unlock("g", "b", [Q0])
+    assert locks.owner("g", Q0) == "a"
+    locks.unlock("g", "a", [Q0, ("no", 7)])
+    assert locks.lock("g", "b", [Q0, Q1]) == [Q0]
+    assert locks.unlock_all("g", "a") == 2
+    assert locks.unlock_all("g", "a") == 0
+    assert locks.lock("g", "b", [Q1, Q2]) == [Q1, Q2]
+    locks.unlock("h", "a", [Q0])
+
+
+def test_what_is_deleted_takes_its_locks_along(locks: QueueLocks) -> None:
+    locks.lock("g", "a", [Q0, Q2])
+    locks.lock("h", "a", [Q0])
+    locks.forget_topic("T")
+    assert len(locks) == 1
+    locks.forget_group("g")
+    locks.forget_group("g")
+    assert len(locks) == 0
+
+
+class Model(RuleBasedStateMachine):
+    """At any time a queue is nobody's or one member's, and whoever is told "yours" stays it until it expires."""
+
+    members = st.sampled_from(["a", "b", "c"])
+    queues = st.lists(st.sampled_from([Q0, Q1, Q2]), unique=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.locks = QueueLocks(GroupsConfig(), self.clock)
+        self.model: dict[tuple[str, int], tuple[str, float]] = {}
+
+    def owner(self, queue: tuple[str, int]) -> str | None:
+        member, until = self.model.get(queue, ("", 0.0))
+        return member if until > self.clock.now else None
+
+    @rule(member=members, queues=queues)
+    def lock(self, member: str, queues: list[tuple[str, int]]) -> None:
+        expected = [queue for queue in queues if self.owner(queue) in (None, member)]
+        assert self.locks.lock("g", member, queues) == expected
+        self.model |= dict.fromkeys(expected, (member, self.clock.now + 60.0))
+
+    @rule(member=members, queues=queues)
+    def unlock(self, member: str, queues: list[tuple[str, int]]) -> None:
+        self.locks.unlock("g", member, queues)
+        for queue in queues:
+            if self.model.get(queue, ("", 0.0))[0] == member:
+                del self.model[queue]
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, 59.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule()
+    def housekeeping(self) -> None:
+        self.locks.expire()
+
+    @invariant()
+    def agree(self) -> None:
+        for queue in (Q0, Q1, Q2):
+            assert self.locks.owner("g", queue) == self.owner(queue)
+        assert self.locks.has_locks("g") == any(self.owner(queue) for queue in (Q0, Q1, Q2))
+
+
+TestModel = Model.TestCase
