@@ -22,12 +22,14 @@ from reput_client.group.membership import Membership
 from reput_client.group.orderly import OrderedServing
 from reput_client.group.queue_locks import QueueLocks
 from reput_client.group.rebalance import Rebalancer
+from reput_client.group.resets import ResetNotices
 from reput_client.group.serving import FairServing, Serving
 from reput_client.group.starting import Start, StartingPoints, consume_from_where
 from reput_client.group.subscriptions import Subscriptions
 from reput_client.offset_store import OffsetStore
 from reput_client.offsets import OffsetRequests
 from reput_client.session import Session
+from reput_protocol.codes import RequestCode
 from reput_protocol.group_terms import MessageModel
 from reput_protocol.message import MessageQueue
 
@@ -77,6 +79,8 @@ class GroupMember:
             in_order=options.orderly,
             commit_with_pulls=options.offset_store is None,
         )
+        resets = ResetNotices(options.group, self.fetcher)
+        session.requests.handle(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, resets.take)
         self.commits = Commits(session, self.fetcher, kept, options.commit_interval_s)
         self._membership = Membership(
             session,
@@ -201,7 +205,8 @@ class GroupMember:
 
     def forget(self) -> None:
         """In a forked child: be no member, with nothing in hand, until it joins by itself."""
-        for assigned in list(self.fetcher.queues.values()):
+        for assigned in self.fetcher.queues.values():
+            assigned.leaving_until = 0.0
             self.serving.forget(assigned)
         self.fetcher.queues.clear()
         self._background.forget()

@@ -6,12 +6,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 
 from reput_client.group.assigned import AssignedQueue, Taken
 from reput_client.group.retry_topic import RetriedMessage
 from reput_client.pull_result import PullResult
 from reput_client.received import ReceivedMessage
+
+
+_LOOK_AGAIN_S: Final = 0.1
+"""How soon a message to come again is looked at again while its queue is not known to be ours."""
 
 
 class Serving(Protocol):
@@ -30,7 +34,7 @@ class Serving(Protocol):
         """The message in the application's hands comes once more, not before `at`."""
 
     def forget(self, assigned: AssignedQueue) -> None:
-        """Drop what is not handed out of a queue. Its progress stays."""
+        """Drop what is not handed out of a queue. Its progress stays, and what is to come again, if the queue does."""
 
     def next_wake(self) -> float:
         """Return when `take` may have something although nothing arrives and nothing is handled."""
@@ -87,13 +91,15 @@ class FairServing:
         assigned.unserved_bytes -= result.messages.record_bytes
 
     def _take_returned(self) -> Taken | None:
-        if self._given_back:
-            return self._given_back.pop()
-        at, _, taken = self._later[0]
-        if at > self._now():
-            return None
-        heappop(self._later)
-        return taken
+        now = self._now()
+        while self._given_back or (self._later and self._later[0][0] <= now):
+            taken = self._given_back.pop() if self._given_back else heappop(self._later)[2]
+            assigned, message = taken
+            if assigned.is_served and assigned.progress.holds(message.queue_offset, message):
+                return taken
+            if not assigned.confirmed and assigned.leaving_until is None:
+                self.again(taken, now + _LOOK_AGAIN_S)
+        return None
 
     def give_back(self, taken: Taken) -> None:
         """See `Serving`."""
@@ -109,8 +115,6 @@ class FairServing:
         if self._serving is not None and self._serving[0] is assigned:
             self._serving = None
             self._messages = iter(())
-        self._given_back = [taken for taken in self._given_back if taken[0] is not assigned]
-        self._later = [entry for entry in self._later if entry[2][0] is not assigned]  # sorted, so still a heap
         assigned.waiting_results = assigned.unserved = assigned.unserved_bytes = 0
 
     def next_wake(self) -> float:
