@@ -21,7 +21,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo bench bench-store crash faults conformance image-check lock clean
+.PHONY: help setup run test check format demo bench bench-store crash faults planted conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -72,6 +72,9 @@ crash: $(READY) ## kill the broker ROUNDS times (200) and look for what it lost;
 faults: $(READY) ## break the disk under the store: IMAGES power cuts and the other kinds, ROUNDS full disks; SEED, KIND
 	$(BIN)/python tests/faults/run.py $(if $(IMAGES),--images $(IMAGES)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(KIND),--kind '$(KIND)') $(ARGS)
+
+planted: $(READY) ## plant bugs in the store one by one: does the checker of each kind of fault catch its own? SEED
+	$(BIN)/python tests/faults/run.py --bug only $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 conformance: $(READY) ## hand directories to and fro between this broker and Apache RocketMQ (java, mvn) and count
 	$(BIN)/python -m pytest tests/conformance $(ARGS)

@@ -54,15 +54,19 @@ class RunningBroker:
 
 
 @contextmanager
-def broker(flush: str) -> Iterator[RunningBroker]:
-    """Run `reput serve` on an empty directory until the block ends."""
+def broker(flush: str, **options: str) -> Iterator[RunningBroker]:
+    """Run `reput serve` on an empty directory until the block ends; `options` as in `LIMITS__CONNECTIONS="9"`."""
     with tempfile.TemporaryDirectory(prefix="reput-bench-") as directory:
         port, http_port = _free_port(), _free_port()
         arguments = ["serve", "--data-dir", directory, "--port", str(port), "--http-port", str(http_port)]
         started_at = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-m", "reput_cli", *arguments],
-            env={"PATH": "/usr/bin:/bin", "REPUT_STORE__FLUSH": flush},
+            env={
+                "PATH": "/usr/bin:/bin",
+                "REPUT_STORE__FLUSH": flush,
+                **{f"REPUT_{name}": value for name, value in options.items()},
+            },
             stderr=subprocess.DEVNULL,
         )
         try:

@@ -16,7 +16,8 @@ from fake_groups import FakeGroups, Peer
 from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import RESPONSE_FLAG, Header, decode_header
+from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, decode_header
+from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.record_batch import check_put_block, patch_block
 
 
@@ -43,6 +44,8 @@ class FakeBroker:
 
     Attributes:
         requests: every header received, in order.
+        responses: what clients answered to `ask`, in order.
+        parked: header fields and body of every message that came alone (310).
         accepted: how many connections were made.
         committed, commits: the offsets of groups by topic and queue; every commit that came, also ignored ones.
         groups: who is a member of which group, and who has which lock.
@@ -52,6 +55,8 @@ class FakeBroker:
         self.queues = queues
         self.unknown_topics = set(unknown_topics)
         self.requests: list[Header] = []
+        self.responses: list[tuple[Header, bytes]] = []
+        self.parked: list[tuple[dict[str, Any], bytes]] = []
         self.accepted = 0
         self.log: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.committed: dict[tuple[str, str, int], int] = {}
@@ -92,6 +97,30 @@ class FakeBroker:
     def count(self, code: int) -> int:
         """How many requests of `code` have come."""
         return sum(header.code == code for header in self.requests)
+
+    def ask(
+        self,
+        code: int,
+        ext: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        opaque: int = 1 << 30,
+        flag: int = 0,
+        header_type: int = HeaderType.MSGPACK,
+    ) -> None:
+        """Send a request to every client that is connected."""
+        frame = encode_frame(Header(code, opaque, flag, ext=dict(ext or {}), version=1), header_type, body)
+        with self._lock:
+            for connection in self._connections:
+                connection.sendall(frame)
+
+    def response(self, timeout_s: float = 10.0) -> tuple[Header, bytes]:
+        """Wait for the next answer of a client and return it."""
+        deadline = time.monotonic() + timeout_s
+        with self._arrived:
+            while not self.responses:
+                assert self._arrived.wait(deadline - time.monotonic()), "no client answered"
+            return self.responses.pop(0)
 
     def drop_connections(self) -> None:
         """Hang up on everybody."""
@@ -146,8 +175,15 @@ class FakeBroker:
             while data := connection.recv(1 << 16):
                 for header_type, head, body in reader.receive_data(data):
                     header = decode_header(header_type, head)
+                    if header.is_response:
+                        with self._arrived:
+                            self.responses.append((header, bytes(body)))
+                            self._arrived.notify_all()
+                        continue
                     with self._lock:
                         self.requests.append(header)
+                    if header.is_oneway:
+                        continue
                     if header.code == RequestCode.PULL_MESSAGE:
                         # A pull may wait; it must not hold up the requests behind it.
                         threading.Thread(
@@ -200,6 +236,8 @@ class FakeBroker:
                 return self._route(str(ext["topic"]))
             case RequestCode.PUT_MESSAGE:
                 return self.put(header, body)
+            case RequestCode.SEND_MESSAGE_V2:
+                return self.park(header, body)
             case RequestCode.PULL_MESSAGE:
                 return self.pull(header, body)
             case RequestCode.QUERY_CONSUMER_OFFSET:
@@ -266,6 +304,22 @@ class FakeBroker:
                 "physicalOffset": place,
                 "storeTimestamp": now,
                 "storeHost": self.address,
+                "ack": header.ext["ack"],
+            }
+        )
+
+    def park(self, header: Header, body: memoryview) -> Answer:
+        """Keep a message that came alone, as a broker keeps a delayed one."""
+        with self._lock:
+            self.parked.append((dict(header.ext), bytes(body)))
+            number = len(self.parked) - 1
+        host = socket.inet_aton("127.0.0.1") + self.port.to_bytes(4, "big")
+        return Answer(
+            ext={
+                "msgId": offset_message_id_of(host, 1000 * number),
+                "queueId": header.ext["e"],
+                "queueOffset": number,
+                "storeTimestamp": 1_700_000_000_000,
                 "ack": header.ext["ack"],
             }
         )

@@ -158,11 +158,13 @@ class GroupClient(RawClient):
         return self.ask(self.pull_header(topic, offset, **more))
 
     def hold(self, topic: str, offset: int, wait_s: float = 20.0) -> int:
-        """Send a pull that waits; return its number for `answer_to`."""
+        """Send a pull that waits, and see to it that it does; return its number for `answer_to`."""
         header = self.pull_header(
             topic, offset, sys_flag=PullSysFlag.SUSPEND, suspend_timeout_millis=int(wait_s * 1000)
         )
-        return self.send(RequestCode.PULL_MESSAGE, header.to_ext(self.header_type))
+        opaque = self.send(RequestCode.PULL_MESSAGE, header.to_ext(self.header_type))
+        self.members()  # one connection's requests are begun in order
+        return opaque
 
     def commit(self, topic: str, offset: int, queue_id: int = 0) -> Header:
         """Commit an offset; return the answer."""

@@ -37,6 +37,9 @@ async def produce() -> None:
         assert_type(receipt.message_id, str)
         assert_type(receipt.offset_message_id, str)
         assert_type(receipt.queue_offset, int)
+        await producer.send(Message("orders", b"x", delay_level=3))
+        await producer.send(Message("orders", b"x", delay_s=60.0))
+        assert_type(Message("orders", b"x", deliver_at=datetime.now(UTC)).is_delayed, bool)
         receipts = await producer.send_batch(
             [Message("orders", bytearray(b"1")), Message("orders", memoryview(b"2"))]
         )

@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from reput_broker.clean_service import CleanFilesService
+from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
@@ -85,7 +86,9 @@ class Broker:
         self._surroundings = surroundings or Surroundings()
         self.counters = Counters()
         self.health = Health()
-        self.sources = MetricsSources(config, self.counters, self.health)
+        self.sources = MetricsSources(
+            config, self.counters, self.health, clock_ms=self._surroundings.clock_ms
+        )
         self._embedded = embedded
         self._has_configured_log = False
         self._running: AbstractAsyncContextManager[None] | None = None
@@ -233,6 +236,12 @@ class Broker:
         return StoreOptions(
             self.config.data_dir,
             commit_log_file_size=store.commit_log_file_size,
+            commit_log_dirs=store.commit_log_dirs,
+            read_only_commit_log_dirs=store.read_only_commit_log_dirs,
+            warm_mapped_file=store.warm_mapped_file,
+            transient_store_pool=store.transient_store_pool,
+            transient_store_pool_size=store.transient_store_pool_size,
+            fast_fail_if_no_buffer=store.fast_fail_if_no_buffer,
             consume_queue_entries=store.consume_queue_entries,
             consume_queue_ext=store.consume_queue_ext,
             consume_queue_ext_file_size=store.consume_queue_ext_file_size,
@@ -280,9 +289,23 @@ class Broker:
         sync = config.store.flush == "sync"
         self._allocate = AllocateService(store)
         self._reput = ReputMessageService(store, self._after_dispatch)
+        pooled = config.store.transient_store_pool
         self._flush = FlushCommitLogService(
-            store, config.store, counters, on_flushed=self._reput.catch_up, on_failure=self._turn_read_only
+            store,
+            config.store,
+            counters,
+            on_committed=self._release_committed if pooled else None,
+            on_flushed=self._reput.catch_up,
+            on_failure=self._turn_read_only,
         )
+        self._commit = CommitRealTimeService(
+            store,
+            config.store,
+            counters,
+            on_committed=self._after_commit,
+            on_failure=self._turn_read_only,
+        )
+        waits_for_commit = self._commit if pooled else None
         self._upkeep = StoreUpkeep(store, config.store, counters)
         self._clean = CleanFilesService(
             store,
@@ -322,6 +345,7 @@ class Broker:
             self._flush,
             self._reput,
             counters,
+            waits_for_commit,
             readers_see_unflushed=not sync,
         )
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
@@ -376,9 +400,10 @@ class Broker:
             handlers |= processor.handlers()
         dispatcher = Dispatcher(
             handlers,
-            PutRunProcessor(store, access, lock, self._flush, counters).put_run,
-            # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched.
-            _nothing if sync else self._reput.put_by,
+            PutRunProcessor(store, access, lock, self._flush, counters, waits_for_commit).put_run,
+            # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit
+            # has.
+            _nothing if sync or pooled else self._reput.put_by,
         )
         self._server = Server(
             config,
@@ -388,20 +413,32 @@ class Broker:
             on_gone=groups.client_gone,
         )
 
+    def _release_committed(self) -> None:
+        self._commit.committed()
+
+    def _after_commit(self) -> None:
+        """Something has been committed: it may be read, unless that waits for its sync, which is asked for."""
+        if self.config.store.flush == "async":
+            self._reput.catch_up()
+        self._flush.committed()
+
     def _after_dispatch(self) -> None:
         self._hold.answer_ready()
-        self._allocate.wrote()
+        self._allocate.dispatched()
 
     def _advertised_to(self, request: Request) -> str:
         """Return the address that routes name: the configured one, or the one that the asking client dialled."""
         return self.config.advertise or request.client.dialled_address
 
     def _services(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        pooled = (self._commit.run,) if self.config.store.transient_store_pool else ()
         return (
+            *pooled,
             self._reput.run,
             self._flush.run,
             self._flush.expire,
             self._allocate.run,
+            self._allocate.unlock_full_files,
             self._upkeep.flush_queues,
             self._upkeep.complete_index,
             self._upkeep.write_checkpoints,
@@ -417,7 +454,7 @@ class Broker:
         await measure_loop_delay(self.counters.loop_delay_seconds)
 
     async def _refresh_disk(self) -> None:
-        await refresh_disk_figures(self.sources.disk, self.config)
+        await refresh_disk_figures(self.sources.disk, self.config, self._store.oldest_store_timestamp)
 
     def _say_ready(self, report: RecoveryReport) -> None:
         self.health.state = BrokerState.RUNNING if self._store.is_writable else BrokerState.READONLY

@@ -182,6 +182,8 @@ class CleanFilesService:
         hanged = self._log.hanged
         if hanged is not None:
             return f"{hanged.path.name} is still being read; it goes when its readers have let go of it"
+        if self._log.is_unwritable:
+            return "the oldest file of the log lies in a directory that cannot be written; delete it by hand"
         if self._log.is_held_back:
             return (
                 "the oldest file of the log is the last one or has not been dispatched yet; free disk space"

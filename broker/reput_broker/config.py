@@ -33,7 +33,8 @@ from reput_broker.config_fields import flatten, option_fields
 from reput_broker.config_groups import GroupsConfig
 from reput_broker.config_section import Section as _Section
 from reput_broker.config_section import option as _option
-from reput_broker.config_units import Duration, HoursOfDay, Size
+from reput_broker.config_units import Directories, Duration, HoursOfDay, Size
+from reput_broker.store.options import physical_memory_bytes
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_topic
 
@@ -109,6 +110,47 @@ class StoreConfig(_Section):
         "size of one file of the log, preallocated; fixed once a store exists",
         ge=4096,
         le=1 << 31,
+    )
+    commit_log_dirs: Directories = _option(
+        (), 'where files of the log lie, if not in data_dir/commitlog; a list, or "/disk1/log,/disk2/log"'
+    )
+    read_only_commit_log_dirs: Directories = _option(
+        (), "where files of the log lie and no new ones are made", validate_default=True
+    )
+    warm_mapped_file: bool = _option(
+        False, "fetch the pages of a file of the log, and lock them into memory, before the file is used"
+    )
+    transient_store_pool_size: int = _option(
+        5, "with transient_store_pool, how many buffers of commit_log_file_size there are", ge=1, le=1024
+    )
+    transient_store_pool: bool = _option(
+        False,
+        "append to buffers in memory, which are committed to the files of the log beside everything else",
+    )
+    fast_fail_if_no_buffer: bool = _option(
+        False,
+        "with transient_store_pool, refuse puts while no buffer is free; otherwise they go into the file itself",
+    )
+    commit_interval: Duration = _option(
+        0.2,
+        "with transient_store_pool, time between two looks whether the log should be committed",
+        live=True,
+        ge=0.001,
+        le=600.0,
+    )
+    commit_least_pages: int = _option(
+        4,
+        "with transient_store_pool, uncommitted pages of 4 KiB that make such a look commit; 0: any byte does",
+        live=True,
+        ge=0,
+        le=1 << 18,
+    )
+    commit_thorough_interval: Duration = _option(
+        0.2,
+        "with transient_store_pool, time after which the log is committed however little there is",
+        live=True,
+        ge=0.001,
+        le=600.0,
     )
     consume_queue_entries: int = _option(
         300_000, "entries of 20 bytes in one file of a queue; fixed once a store exists", ge=1, le=100_000_000
@@ -206,6 +248,26 @@ class StoreConfig(_Section):
     redelete_hanged_interval: Duration = _option(
         120.0, "time between two attempts to delete a file that somebody was reading", live=True, ge=0.1, le=86400.0
     )  # fmt: skip
+
+    @field_validator("read_only_commit_log_dirs")
+    @classmethod
+    def _leaves_a_directory(cls, value: tuple[Path, ...], info: ValidationInfo) -> tuple[Path, ...]:
+        named = info.data.get("commit_log_dirs")
+        if named and not set(named) - set(value):
+            raise ValueError("it names all of store.commit_log_dirs, and new files must go somewhere")
+        return value
+
+    @field_validator("transient_store_pool")
+    @classmethod
+    def _fits_into_memory(cls, value: bool, info: ValidationInfo) -> bool:
+        size = info.data.get("transient_store_pool_size", 0) * info.data.get("commit_log_file_size", 0)
+        memory = physical_memory_bytes()
+        if value and size > memory:
+            raise ValueError(
+                f"the buffers take {size} bytes and there are {memory} bytes of memory; lower "
+                "store.transient_store_pool_size or store.commit_log_file_size"
+            )
+        return value
 
     @field_validator("disk_clean_forcibly_ratio", "disk_warning_ratio")
     @classmethod

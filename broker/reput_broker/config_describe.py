@@ -60,6 +60,8 @@ def written(field: FieldInfo, value: Any) -> str:
     if isinstance(value, (str, Path)):
         escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(written(field, item) for item in value)}]"
     return str(value)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator
@@ -125,6 +126,17 @@ def _to_hours(value: object) -> str:
     return value
 
 
+def _to_directories(value: object) -> tuple[Path, ...]:
+    if isinstance(value, str):
+        value = value.split(",") if value.strip() else []
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, (str, Path)) for item in value):
+        raise ValueError(f'directories are needed, such as ["/disk1/log", "/disk2/log"], not {value!r}')
+    items = [item.strip() if isinstance(item, str) else item for item in value]
+    if "" in items:
+        raise ValueError(f"a directory without a name is among {value!r}")
+    return tuple(dict.fromkeys(Path(item) for item in items))
+
+
 class _Unit(Enum):
     SECONDS = "duration"
     BYTES = "size"
@@ -136,6 +148,9 @@ Duration = Annotated[float, BeforeValidator(_to_duration), _Unit.SECONDS]
 Size = Annotated[int, BeforeValidator(_to_size), _Unit.BYTES]
 """A field in bytes, written as `"4MiB"`; code may also give an int of bytes, a file may not."""
 
+
+Directories = Annotated[tuple[Path, ...], BeforeValidator(_to_directories)]
+"""Directories, written as a list or, as RocketMQ does, with commas between them; each once."""
 
 HoursOfDay = Annotated[str, BeforeValidator(_to_hours)]
 """Hours of the day, written as `"04;16"`; `hours_of_day` reads them."""

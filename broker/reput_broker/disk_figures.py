@@ -1,4 +1,4 @@
-"""How much of the disk the store takes and how much is left, looked up in the background.
+"""How much of the disk the store takes and how much is left, and how old it is, looked up in the background.
 
 A scrape must not touch files, so these numbers are refreshed by a task of their own and carry the time at
 which they were looked up.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,12 @@ class DiskFigures:
     size_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STORAGE_PARTS, 0))
     free_bytes: int = 0
     used_ratio: float = 0.0
+    log_free_bytes: int | None = None
+    """The same two of the least used disk on which log files are made; None where that is the data directory's."""
+    log_used_ratio: float = 0.0
     looked_up_at_s: float = 0.0
+    oldest_store_timestamp_ms: int = -1
+    """Store time of the oldest message; -1 if there is none."""
     level: DiskLevel = DiskLevel.OK
     """What retention does about the disk's use; it looks by itself."""
 
@@ -47,32 +52,69 @@ class DiskFigures:
         self.size_bytes = other.size_bytes
         self.free_bytes = other.free_bytes
         self.used_ratio = other.used_ratio
+        self.log_free_bytes = other.log_free_bytes
+        self.log_used_ratio = other.log_used_ratio
         self.looked_up_at_s = other.looked_up_at_s
+        self.oldest_store_timestamp_ms = other.oldest_store_timestamp_ms
 
 
-def look_up_disk(data_dir: Path, clock: Callable[[], float] = time.time) -> DiskFigures:
-    """Return what the store takes and what is left. Blocks. Raises OSError if the directory is gone."""
-    figures = DiskFigures(looked_up_at_s=clock())
-    file_system = os.statvfs(data_dir)
-    figures.free_bytes = file_system.f_bavail * file_system.f_frsize
-    used_blocks = file_system.f_blocks - file_system.f_bfree
-    usable_blocks = used_blocks + file_system.f_bavail
-    figures.used_ratio = used_blocks / usable_blocks if usable_blocks else 0.0
+def look_up_disk(
+    data_dir: Path,
+    oldest_store_timestamp: Callable[[], int],
+    log_dirs: Sequence[Path] = (),
+    read_only_log_dirs: Sequence[Path] = (),
+    clock: Callable[[], float] = time.time,
+) -> DiskFigures:
+    """Return what the store takes and what is left. Blocks. Raises OSError if the directory is gone.
+
+    Args:
+        data_dir: the store directory.
+        oldest_store_timestamp: the store time of the oldest message, in milliseconds; -1 without one.
+        log_dirs: where files of the log are made, unless that is `commitlog` below it.
+        read_only_log_dirs: where more of them lie.
+        clock: gives the time of the look, in seconds.
+    """
+    figures = DiskFigures(looked_up_at_s=clock(), oldest_store_timestamp_ms=oldest_store_timestamp())
+    figures.free_bytes, figures.used_ratio = _free_and_used(data_dir)
+    disks = [_free_and_used(path) for path in log_dirs if path not in read_only_log_dirs and path.is_dir()]
+    if disks:
+        figures.log_free_bytes, figures.log_used_ratio = min(disks, key=lambda disk: disk[1])
+    elsewhere = {path.resolve() for path in (*log_dirs, *read_only_log_dirs) if path.is_dir()}
+    for path in elsewhere:
+        figures.size_bytes["commitlog"] += sum(_taken_bytes(entry.path) for entry in os.scandir(path))
     for directory, _, names in os.walk(data_dir):
+        if elsewhere and Path(directory).resolve() in elsewhere:
+            continue
         top = Path(directory).relative_to(data_dir).parts[:1]
         part = _PART_OF_DIRECTORY.get(top[0], "other") if top else "other"
         figures.size_bytes[part] += sum(_taken_bytes(os.path.join(directory, name)) for name in names)
     return figures
 
 
-async def refresh_disk_figures(figures: DiskFigures, config: BrokerConfig) -> None:
-    """Keep `figures` up to date until cancelled."""
+async def refresh_disk_figures(
+    figures: DiskFigures, config: BrokerConfig, oldest_store_timestamp: Callable[[], int]
+) -> None:
+    """Keep `figures` up to date until cancelled. `oldest_store_timestamp` is asked in a worker thread."""
+    store = config.store
+    directories = (store.commit_log_dirs, store.read_only_commit_log_dirs)
     while True:
         try:
-            figures.take(await trio.to_thread.run_sync(look_up_disk, config.data_dir))
+            figures.take(
+                await trio.to_thread.run_sync(
+                    look_up_disk, config.data_dir, oldest_store_timestamp, *directories
+                )
+            )
         except OSError as error:
             log.warning("disk_figures_unavailable", path=str(config.data_dir), reason=error.strerror)
         await trio.sleep(config.metrics.refresh_interval)
+
+
+def _free_and_used(path: Path) -> tuple[int, float]:
+    file_system = os.statvfs(path)
+    used_blocks = file_system.f_blocks - file_system.f_bfree
+    usable_blocks = used_blocks + file_system.f_bavail
+    used_ratio = used_blocks / usable_blocks if usable_blocks else 0.0
+    return file_system.f_bavail * file_system.f_frsize, used_ratio
 
 
 def _taken_bytes(path: str) -> int:

@@ -5,39 +5,34 @@ file is full, and every `flush_thorough_interval` whatever there is. A put that 
 either mode.
 
 One sync runs at a time, in a worker thread. Puts that arrive meanwhile wait for the next one together: that is group
-commit, and nothing has to be timed for it. A failed sync is final: the store is read-only from then on.
+commit, and nothing has to be timed for it. A failed sync is final: the store is read-only from then on. Where appends
+go through a pool of buffers, a sync commits first what is written; `commit_service.py` commits without syncing.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from math import inf
-from typing import NamedTuple
 
 import structlog
 import trio
 
 from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
-from reput_broker.pending_puts import PendingPut, flush_clients
+from reput_broker.pending_puts import PendingPut
 from reput_broker.store.message_store import MessageStore
+from reput_broker.waiting_puts import WaitingPuts
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
-
-
-class _Waiter(NamedTuple):
-    end_offset: int
-    deadline: float
-    put: PendingPut
 
 
 class FlushCommitLogService:
     """Decides when the log is synced and releases those who wait.
 
     Args:
+        on_committed: called after each sync, which commits first, whether or not it succeeded; None without a pool.
         on_flushed: called after each sync that moved the flushed offset, before anybody is answered: what is
             acknowledged as flushed can then be read already.
         on_failure: called once, with the reason, when a sync has failed.
@@ -49,15 +44,17 @@ class FlushCommitLogService:
         config: StoreConfig,
         counters: Counters,
         *,
+        on_committed: Callable[[], None] | None = None,
         on_flushed: Callable[[], None],
         on_failure: Callable[[str], None],
     ) -> None:
         self._store = store
         self._config = config
         self._counters = counters
+        self._on_committed = on_committed
         self._on_flushed = on_flushed
         self._on_failure = on_failure
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters = WaitingPuts(counters.produce_seconds["flushed"])
         self._wanted = trio.Event()
         self._waiting = trio.Event()
         self._limiter = trio.CapacityLimiter(1)
@@ -70,13 +67,17 @@ class FlushCommitLogService:
         if self._sync_always:
             self._wanted.set()
 
+    def committed(self) -> None:
+        """Note that something was committed: it may be synced now."""
+        if self._sync_always or self._waiters:
+            self._wanted.set()
+
     def answer_when_flushed(self, end_offset: int, put: PendingPut) -> None:
         """Answer `put` once the log is durable up to `end_offset`, or say that this was not reached in time."""
+        self._waiters.add(end_offset, put, self._config.sync_timeout)
         if self._failure is not None:
-            put.admit(self._failure)
-            put.client.flush()
+            self._waiters.fail(self._store.committed_offset, self._failure)
             return
-        self._waiters.append(_Waiter(end_offset, put.received_at + self._config.sync_timeout, put))
         self._wanted.set()
         self._waiting.set()
 
@@ -101,23 +102,23 @@ class FlushCommitLogService:
             self._counters.flush_errors["commitlog"] += 1
             self._fail(str(error))
             return
+        finally:
+            if self._on_committed is not None:
+                self._on_committed()
         if flushed > before:
             self._counters.flush_seconds["commitlog"].observe(time.monotonic() - started_at)
             self._on_flushed()
-            self._release(flushed)
-        elif self._waiters:
-            self._release(flushed)
+        released = self._waiters.release(flushed)
+        if released:
+            self._counters.flush_batch_messages.observe(released)
 
     async def expire(self) -> None:
         """Answer waiters whose time is up: stored, but not known to be on disk."""
         while True:
             await self._waiting.wait()
             await trio.sleep(min(0.25, self._config.sync_timeout / 4))
-            now = time.monotonic()
-            late = []
-            while self._waiters and self._waiters[0].deadline <= now:
-                late.append(self._waiters.popleft().put)
-            _admit(late, f"the sync took longer than store.sync_timeout ({self._config.sync_timeout} s)")
+            reason = f"the sync took longer than store.sync_timeout ({self._config.sync_timeout} s)"
+            self._waiters.admit_late(self._store.committed_offset, reason)
             if not self._waiters:
                 self._waiting = trio.Event()
 
@@ -137,22 +138,6 @@ class FlushCommitLogService:
             if store.is_able_to_flush(least_pages):
                 return
 
-    def _release(self, flushed_offset: int) -> None:
-        released: list[PendingPut] = []
-        waiters = self._waiters
-        messages = 0
-        now = time.monotonic()
-        produce_seconds = self._counters.produce_seconds["flushed"]
-        while waiters and waiters[0].end_offset <= flushed_offset:
-            put = waiters.popleft().put
-            put.acknowledge()
-            released.append(put)
-            messages += put.messages
-            produce_seconds.observe(now - put.received_at, put.requests)
-        if released:
-            self._counters.flush_batch_messages.observe(messages)
-            flush_clients(released)
-
     def _fail(self, reason: str) -> None:
         self._failure = reason
         log.error(
@@ -160,12 +145,5 @@ class FlushCommitLogService:
             detail=reason,
             hint="check the disk, then restart the broker; puts are refused until then",
         )
-        waiters, self._waiters = self._waiters, deque()
-        _admit([waiter.put for waiter in waiters], reason)
+        self._waiters.fail(self._store.committed_offset, reason)
         self._on_failure(reason)
-
-
-def _admit(puts: list[PendingPut], reason: str) -> None:
-    for put in puts:
-        put.admit(reason)
-    flush_clients(puts)

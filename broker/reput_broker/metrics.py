@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 
@@ -48,6 +48,10 @@ from reput_protocol.codes import RequestCode, ResponseCode
 _FIXED_OPS = (RequestCode.PUT_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
 
 
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(slots=True)
 class MetricsSources:
     """Where the numbers come from. The store and the tables join once they are loaded."""
@@ -55,6 +59,8 @@ class MetricsSources:
     config: BrokerConfig
     counters: Counters
     health: Health
+    clock_ms: Callable[[], int] = _clock_ms
+    """The clock that store times are of."""
     disk: DiskFigures = field(default_factory=DiskFigures)
     topics: TopicConfigManager | None = None
     offsets: ConsumerOffsetManager | None = None
@@ -236,8 +242,11 @@ class MetricsCollector(Collector):
         sources, counters, disk = self.sources, self.sources.counters, self.sources.disk
         store = sources.store
         yield from _pieces("reput_storage_size_bytes", _by_one(disk.size_bytes))
-        yield _one("reput_disk_free_bytes", disk.free_bytes, ("data",))
-        yield _one("reput_disk_used_ratio", disk.used_ratio, ("data",))
+        free, used = {"data": disk.free_bytes}, {"data": disk.used_ratio}
+        if disk.log_free_bytes is not None:
+            free["commitlog"], used["commitlog"] = disk.log_free_bytes, disk.log_used_ratio
+        yield from _pieces("reput_disk_free_bytes", _by_one(free))
+        yield from _pieces("reput_disk_used_ratio", _by_one(used))
         yield from _pieces(
             "reput_disk_watermark_state", (((level,), int(level is disk.level)) for level in DiskLevel)
         )
@@ -246,7 +255,12 @@ class MetricsCollector(Collector):
             yield _one("reput_storage_start_offset_bytes", store.min_physical_offset)
             yield _one("reput_storage_end_offset_bytes", store.max_physical_offset)
             yield _one("reput_flush_behind_bytes", store.flush_behind_bytes)
+            yield _one("reput_commit_behind_bytes", store.commit_behind_bytes)
+            yield _one("reput_log_file_waits_total", store.file_waits)
             yield _one("reput_dispatch_behind_bytes", store.dispatch_behind_bytes)
+        oldest_ms = disk.oldest_store_timestamp_ms
+        age_ms = max(0, sources.clock_ms() - oldest_ms) if oldest_ms >= 0 else 0
+        yield _one("reput_oldest_message_seconds", age_ms / 1000)
         yield from _pieces("reput_flush_duration_seconds", _by_one(counters.flush_seconds))
         yield _one("reput_flush_batch_messages", counters.flush_batch_messages)
         yield from _pieces("reput_flush_errors_total", _by_one(counters.flush_errors))

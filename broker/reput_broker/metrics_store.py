@@ -11,6 +11,10 @@ class StoreFigures(Protocol):
     @property
     def flush_behind_bytes(self) -> int: ...  # noqa: D102
     @property
+    def commit_behind_bytes(self) -> int: ...  # noqa: D102
+    @property
+    def file_waits(self) -> int: ...  # noqa: D102
+    @property
     def dispatch_behind_bytes(self) -> int: ...  # noqa: D102
     @property
     def min_physical_offset(self) -> int: ...  # noqa: D102

@@ -111,7 +111,13 @@ _TABLE = (
     _gauge("reput_storage_refresh_time_seconds", "Unix time at which sizes and free space were looked up."),
     _gauge("reput_storage_start_offset_bytes", "Log offset of the oldest record."),
     _gauge("reput_storage_end_offset_bytes", "Log offset that the next record gets."),
+    _gauge("reput_oldest_message_seconds", "Age of the oldest message in the log, 0 without one."),
     _gauge("reput_flush_behind_bytes", "Bytes written to the log and not synced yet."),
+    _gauge("reput_commit_behind_bytes", "Bytes of the log in the buffers of the pool and nowhere else."),
+    _counter(
+        "reput_log_file_waits_total",
+        "Puts that waited for the next file of the log; 0 unless the disk is slow or full.",
+    ),
     _gauge("reput_dispatch_behind_bytes", "Bytes in the log and not in the queues yet."),
     _histogram("reput_flush_duration_seconds", "One sync.", "part"),
     _histogram("reput_flush_batch_messages", "Messages whose acknowledgement one sync released."),

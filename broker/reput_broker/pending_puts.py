@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from reput_broker.request import Client, PutRun, Request, Response
+from reput_broker.request import Client, PutRun, Refusal, Request, Response
 from reput_broker.store.results import RunResult
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands import PutMessageResult
@@ -40,6 +40,9 @@ class PendingPut(Protocol):
     def admit(self, reason: str) -> None:
         """Answer that it is stored, but not known to be on disk, and why."""
 
+    def refuse(self, reason: str) -> None:
+        """Answer that it is not stored after all, and why: it got no further than the broker's own memory."""
+
 
 @dataclass(slots=True)
 class PendingRequest:
@@ -71,6 +74,10 @@ class PendingRequest:
     def admit(self, reason: str) -> None:
         """See `PendingPut`."""
         self.client.answer(self.request, _not_flushed(self.response, reason))
+
+    def refuse(self, reason: str) -> None:
+        """See `PendingPut`."""
+        self.client.answer(self.request, _not_stored(reason))
 
 
 @dataclass(slots=True)
@@ -121,6 +128,15 @@ class PendingRun:
             frames.append(encode_frame(answer.header(opaque, HeaderType.MSGPACK), HeaderType.MSGPACK))
         self.client.answer_run(run, b"".join(frames), code)
 
+    def refuse(self, reason: str) -> None:
+        """See `PendingPut`."""
+        answer = _not_stored(reason)
+        frames = [
+            encode_frame(answer.header(opaque, HeaderType.MSGPACK), HeaderType.MSGPACK)
+            for opaque in self.run.opaques
+        ]
+        self.client.answer_run(self.run, b"".join(frames), answer.code)
+
 
 def flush_clients(pending: Iterable[PendingPut]) -> None:
     """Write what was queued for the clients of `pending`, with one write for each."""
@@ -134,3 +150,8 @@ def _not_flushed(response: Response, reason: str) -> Response:
     text = f"stored, but not known to be on disk: {reason}; do not send again unless a duplicate is harmless"
     ext = {**response.ext, "ack": AckLevel.PAGE_CACHE.value} if "ack" in response.ext else response.ext
     return Response(int(error.response_code), ext, remark=refusal_remark(error, text))
+
+
+def _not_stored(reason: str) -> Response:
+    """Return the refusal of a put whose bytes never reached their file."""
+    return Refusal(ErrorCode.READ_ONLY, f"not stored: {reason}; see the broker's log").response()

@@ -19,7 +19,7 @@ from reput_broker.counters import RequestTraffic
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
 _PYTHON: Final = LanguageCode.PYTHON.value
@@ -156,6 +156,11 @@ class Request:
     def ext(self) -> Mapping[str, Value]:
         """The header's named fields."""
         return self.header.ext
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return bool(self.header.flag & ONEWAY_FLAG)
 
     @property
     def is_native(self) -> bool:

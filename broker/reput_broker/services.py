@@ -29,6 +29,7 @@ _WORTH_A_STEP_BYTES = 512 * 1024
 _CATCH_UP_STEPS = 4
 _STUCK_INTERVAL_S = 0.1
 _RETRY_INTERVAL_S = 1.0
+_UNLOCK_AFTER_S = 6.0  # (RocketMQ: CommitLog, unlockMappedFile)
 _INDEX_STEP_BYTES = 256 * 1024
 _INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred MiB a second
 
@@ -101,14 +102,22 @@ class ReputMessageService:
 
 
 class AllocateService:
-    """Make the next log file once the one in use is half full, so that no put waits for it."""
+    """Make the next files of log and index ahead, so that no put waits for one (RocketMQ: AllocateMappedFileService).
+
+    The store says when: an append that has filled enough of the log's file, dispatch for the index.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._wanted = trio.Event()
+        self._filled = trio.Event()
+        store.when_file_wanted(self._want)
 
-    def wrote(self) -> None:
-        """Look whether it is time; called after each step of dispatch, which follows every put."""
+    def _want(self) -> None:
+        self._wanted.set()
+
+    def dispatched(self) -> None:
+        """Look whether a file is wanted; called after each step of dispatch."""
         if not self._wanted.is_set() and self._store.should_prepare_next_file():
             self._wanted.set()
 
@@ -116,14 +125,25 @@ class AllocateService:
         """Make files until cancelled. What fails is tried again: puts are refused when it comes to that."""
         while True:
             await self._wanted.wait()
+            self._wanted = trio.Event()
+            if self._store.has_files_to_unlock:
+                self._filled.set()
             try:
-                await trio.to_thread.run_sync(self._store.prepare_next_file)
+                while self._store.should_prepare_next_file():
+                    await trio.to_thread.run_sync(self._store.prepare_next_file)
             except (ReputError, OSError) as error:
                 log.warning(
                     "next_file_not_made", detail=str(error), hint="free disk space; it is tried again"
                 )
                 await trio.sleep(_RETRY_INTERVAL_S)
-            self._wanted = trio.Event()
+
+    async def unlock_full_files(self) -> None:
+        """Let go of files that warm-up has locked into memory, some seconds after they are full."""
+        while True:
+            await self._filled.wait()
+            await trio.sleep(_UNLOCK_AFTER_S)
+            self._filled = trio.Event()
+            await trio.to_thread.run_sync(self._store.unlock_full_files)
 
 
 class StoreUpkeep:

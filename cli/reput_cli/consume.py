@@ -13,10 +13,9 @@ import click
 from anyio.streams.memory import MemoryObjectSendStream
 
 from reput_cli import message_lines
-from reput_cli.consume_group import GroupFollower
+from reput_cli.consume_group import GroupFollower, print_message
 from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import write_line
 from reput_cli.positions import Position, RangeType
 from reput_client import PullConsumer, blocking
 from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
@@ -67,7 +66,8 @@ def command(
     """Print the messages of TOPIC and wait for more.
 
     On a terminal, readable blocks; on a pipe, JSON lines. Ctrl-C ends; a group keeps what it has printed. Without an
-    end to reach, a broker that goes away is waited for.
+    end to reach, a broker that goes away is waited for. Damaged messages are named on stderr and passed over; the exit
+    code is then 7.
     """
     render = _renderer(settings, text)
     start, end = span
@@ -85,7 +85,7 @@ def command(
         follower = GroupFollower(settings, topic, group, tag, render, count, patient)
     if anyio.run(_run_until_interrupted, follower.run, spans):
         raise KeyboardInterrupt
-    return ExitCode.DONE
+    return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
 
 
 def _renderer(settings: Settings, text: str | None) -> Callable[[ReceivedMessage], str]:
@@ -123,6 +123,7 @@ class _Follower:
     remaining: int | None
     patient: bool
     """Whether there is no end to reach: a broker that goes away is waited for."""
+    has_met_damage: bool = False
     _away: bool = False
 
     async def run(self, spans: dict[int, tuple[int, int | None]]) -> None:
@@ -180,7 +181,8 @@ class _Follower:
 
     def _print(self, batch: _Batch) -> None:
         for message in batch:
-            write_line(self.render(message))
+            if not print_message(message, self.render):
+                self.has_met_damage = True
             if self.remaining is not None:
                 self.remaining -= 1
                 if self.remaining == 0:

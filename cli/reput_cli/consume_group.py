@@ -10,13 +10,25 @@ from dataclasses import dataclass
 from reput_cli.options import Settings
 from reput_cli.output import write_line
 from reput_client import Consumer
-from reput_client.errors import ConnectionLost
+from reput_client.errors import ConnectionLost, DamagedMessage
 from reput_client.received import ReceivedMessage
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import retry_topic
 
 _LOOK_ROUND_S = 0.25
 _COMMIT_INTERVAL_S = 1.0
+
+
+def print_message(message: ReceivedMessage, render: Callable[[ReceivedMessage], str]) -> bool:
+    """Print a message, or name its damage on stderr; return whether it was whole."""
+    try:
+        _ = message.raw_body  # checks it, whatever of it is to be shown
+        line = render(message)
+    except DamagedMessage as error:
+        print(f"{error}; going on with the next", file=sys.stderr)
+        return False
+    write_line(line)
+    return True
 
 
 @dataclass(slots=True)
@@ -31,6 +43,7 @@ class GroupFollower:
     remaining: int | None
     patient: bool
     """Whether there is no end to reach: a broker that goes away is waited for."""
+    has_met_damage: bool = False
 
     async def run(self, spans: Mapping[int, tuple[int, int | None]]) -> None:
         """Follow the queues that are ours, each from where the group is, or from its start, to its end."""
@@ -64,7 +77,8 @@ class GroupFollower:
         end = ends.get(queue.queue_id) if queue.topic == self.topic else None
         if end is not None and message.queue_offset >= end:
             return  # for whoever consumes on; it stays unhandled, so nothing from it on is committed
-        write_line(self.render(message))
+        if not print_message(message, self.render):
+            self.has_met_damage = True
         consumer.done(message)
         if self.remaining is not None:
             self.remaining -= 1

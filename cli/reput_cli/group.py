@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import click
 
@@ -82,7 +82,7 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
                 _age(printer, queue.lag_age_millis),
                 queue.in_flight,
                 queue.client_id or None,
-                _moment(queue.last_commit_timestamp) if human else _known(queue.last_commit_timestamp),
+                _ago(queue.last_commit_timestamp) if human else _known(queue.last_commit_timestamp),
             )
             for queue in found.queues
         ],
@@ -240,10 +240,8 @@ def _age(printer: Printer, millis: int) -> str | float:
     return duration_text(millis / 1000) if printer.is_table else millis / 1000
 
 
-def _moment(timestamp_ms: int) -> str | None:
-    if timestamp_ms < 0:
-        return None
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _ago(timestamp_ms: int) -> str | None:
+    return None if timestamp_ms < 0 else f"{duration_text(max(0.0, time.time() - timestamp_ms / 1000))} ago"
 
 
 def _known(value: int) -> int | None:

@@ -170,6 +170,7 @@ class GroupAdmin:
 
         Raises:
             GroupNotFound, TopicNotFound: there is none.
+            BrokerError: the topic has no such queue.
         """
         if [when, offset, shift].count(None) != 2:
             raise ValueError("name one of when, offset and shift")
@@ -177,14 +178,12 @@ class GroupAdmin:
             check_topic(topic),
             check_group(group),
             -1 if when is None else timestamp_ms(when),
+            queue_id=-1 if queue_id is None else queue_id,
             offset=offset,
             shift=shift,
             dry_run=True,
         )
-        found = await self._reset(header)
-        if queue_id is None:
-            return found
-        return {queue: at for queue, at in found.items() if queue.queue_id == queue_id}
+        return await self._reset(header)
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Set where a group goes on, each topic's queues at once, and tell the members that are online.

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from reput_client.address import Address
 from reput_client.backoff import Backoff
-from reput_client.broker_requests import BrokerRequest, BrokerRequests
-from reput_client.core import Call, ChannelCore, RequestTemplate, Waiter
+from reput_client.broker_requests import BrokerRequest
+from reput_client.core import Call, ChannelCore, OnewayCall, RequestTemplate, Waiter
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost
 from reput_client.pump import Pump
 from reput_client.runtime import Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ProtocolError, ReputError
+from reput_protocol.frames import encode_frame_head
 from reput_protocol.header import Header, Value
 
 # Above 64 KiB the buffer of a read comes from the system anew each time, which costs more than a small read itself;
@@ -38,7 +39,7 @@ class _Outgoing:
 
     __slots__ = ("call", "pieces")
 
-    def __init__(self, call: Call | None, pieces: tuple[Buffer, ...]) -> None:
+    def __init__(self, call: Call, pieces: tuple[Buffer, ...]) -> None:
         self.call = call
         self.pieces = pieces
 
@@ -59,17 +60,23 @@ class Connection:
         pump: Pump,
         address: Address,
         backoff: Backoff,
-        requests: BrokerRequests,
+        on_request: Callable[[BrokerRequest], None],
         on_lost: Callable[[Connection], None],
     ) -> None:
+        """Start without a connection.
+
+        Args:
+            on_request: takes what the broker asks, and must neither wait nor raise.
+            on_lost: told when the connection has ended; the same holds for it.
+        """
         self._runtime = runtime
         self._pump = pump
         self.address = address
         self.epoch = 0
         self._backoff = backoff
-        self._requests = requests
+        self._on_request = on_request
         self._on_lost = on_lost
-        self._core = ChannelCore()
+        self._core = self._new_core()
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
         self._next_attempt_at = -math.inf
@@ -139,7 +146,7 @@ class Connection:
             if self._closed:
                 sock.close()
                 raise ClientClosed
-            self._core = ChannelCore(on_request=self._take_request)
+            self._core = self._new_core()
             self._useful = False
             self._socket = sock
             self.epoch += 1
@@ -212,11 +219,27 @@ class Connection:
             self._out.append(_Outgoing(call, (head, body)))
         return call
 
-    def send_frame(self, frame: bytes) -> None:
-        """Send a frame that nothing answers: what the broker asked is answered. A lost connection drops it."""
-        if self._socket is not None:
-            self._out.append(_Outgoing(None, (frame,)))
-            self.flush_now()
+    def start_oneway(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> OnewayCall:
+        """As `start_template`, for a request with the oneway flag: the call is done when the system has all of it."""
+        call = self._core.new_oneway(waiter)
+        self._out.append(_Outgoing(call, (template.encode(call.opaque, len(body)), body)))
+        return call
+
+    def answer(self, core: ChannelCore, header: Header, header_type: int, body: Buffer) -> None:
+        """Write the answer to a request that came through `core`; dropped if that connection is gone. Never waits."""
+        if core is not self._core or self._socket is None:
+            return
+        frame = encode_frame_head(header, header_type, len(body))
+        self._out.append(_Outgoing(core.new_oneway(Waiter()), (frame, body)))
+        if not self.flush_now():
+            self._runtime.interrupt()  # whoever reads writes the rest
+
+    def _new_core(self) -> ChannelCore:
+        def take(header: Header, header_type: int, body: memoryview) -> None:
+            self._on_request(BrokerRequest(self, core, header, header_type, body))
+
+        core = ChannelCore(take)
+        return core
 
     def usable(self) -> bool:
         """Whether frames may be queued now; a connection that has been idle is looked at first."""
@@ -281,9 +304,7 @@ class Connection:
             if written < size:
                 break
             written -= size
-            call = out.popleft().call
-            if call is not None:
-                call.sent = True
+            out.popleft().call.sent = True
         self._out_skip = written
 
     def abandon(self, call: Call) -> bool:
@@ -332,16 +353,12 @@ class Connection:
             if not filled and not core.expects_more:
                 return
 
-    def _take_request(self, header: Header, header_type: int, body: memoryview) -> None:
-        self._requests.take(BrokerRequest(self, header, header_type, body))
-
     # -- ending ----------------------------------------------------------------------------------------------
 
     def lose(self, error: ReputError) -> None:
         """Close the socket and fail every pending call. The next `open` connects anew."""
         sock, self._socket = self._socket, None
-        self._out.clear()
-        self._out_skip = 0
+        self._drop_unwritten(error)
         if sock is not None:
             self._pump.remove(self)
             self._runtime.close_socket(sock)
@@ -366,9 +383,18 @@ class Connection:
             sock.close()
         self._connecting = None
         self._writing = False
+        error = ConnectionLost(str(self.address), "it belongs to the parent process")
+        self._drop_unwritten(error)
+        self._core.fail_all(error)
+
+    def _drop_unwritten(self, error: ReputError) -> None:
+        """Forget the frames that wait to be written. Calls that wait for an answer are pending and fail with those."""
+        dropped = [frame.call for frame in self._out]
         self._out.clear()
         self._out_skip = 0
-        self._core.fail_all(ConnectionLost(str(self.address), "it belongs to the parent process"))
+        for call in dropped:
+            if isinstance(call, OnewayCall):
+                call.fail(error)
 
 
 def _is_connected(sock: socket.socket) -> bool:

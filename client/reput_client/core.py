@@ -4,14 +4,14 @@
 
 A call is pending from `start` until its answer comes, it is abandoned, or the connection fails. An answer to a
 call that nobody waits for any more is dropped: that is all it takes to give up on a request, and the connection
-stays usable.
+stays usable. What the broker asks by itself comes in between and is handed on; its numbers are its own.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
@@ -93,15 +93,41 @@ class Call:
         return self.header
 
 
+class OnewayCall(Call):
+    """A frame that nobody answers: a oneway request, or our answer to a request of the broker.
+
+    It is done, without a header, as soon as the system has all of it.
+    """
+
+    __slots__ = ("_was_sent",)
+
+    def __init__(self, opaque: int, waiter: Waiter) -> None:
+        self._was_sent = False
+        super().__init__(opaque, waiter)
+
+    @property
+    def sent(self) -> bool:
+        """See `Call`."""
+        return self._was_sent
+
+    @sent.setter
+    def sent(self, value: bool) -> None:
+        self._was_sent = value
+        if value:
+            self.done = True
+            self.waiter.notify()
+
+
 class RequestTemplate:
     """A request whose header is the same every time but for its opaque; encoded once, copied per frame."""
 
     __slots__ = ("_head_bytes", "_prefix", "_suffix")
 
-    def __init__(self, code: int, ext: Mapping[str, Value]) -> None:
+    def __init__(self, code: int, ext: Mapping[str, Value], *, flag: int = 0) -> None:
         header = Header(
             code=int(code),
             opaque=_OPAQUE_MARK,
+            flag=flag,
             ext=dict(ext),
             language=int(LanguageCode.PYTHON),
             version=PROTOCOL_VERSION,
@@ -124,17 +150,17 @@ class RequestTemplate:
         )
 
 
+RequestSink: TypeAlias = Callable[[Header, int, memoryview], None]
+"""Takes a request of the broker: its header, the type that the header came in, and its body."""
+
+
 class ChannelCore:
     """The calls of one connection: numbers them, encodes them, and matches answers to them by opaque."""
 
-    def __init__(
-        self,
-        frame_limit: int = FRAME_BYTES_MAX,
-        on_request: Callable[[Header, int, memoryview], None] | None = None,
-    ) -> None:
-        """Start with no calls. `on_request` gets the broker's own requests: header, header type and body."""
-        self._reader = FrameReader(frame_limit=frame_limit)
+    def __init__(self, on_request: RequestSink | None = None, *, frame_limit: int = FRAME_BYTES_MAX) -> None:
+        """Take who is told of each request of the broker; without, they are dropped."""
         self._on_request = on_request
+        self._reader = FrameReader(frame_limit=frame_limit)
         self._put_answers = PutAnswerCache()
         self._pending: dict[int, Call] = {}
         self._next_opaque = 1
@@ -157,14 +183,20 @@ class ChannelCore:
         self._pending[opaque] = call
         return call
 
+    def new_oneway(self, waiter: Waiter) -> OnewayCall:
+        """Return a call that is not pending: it is done when its frame has left."""
+        opaque = self._next_opaque
+        self._next_opaque = opaque + 1 if opaque < _OPAQUE_MAX else 1
+        return OnewayCall(opaque, waiter)
+
     def abandon(self, call: Call) -> None:
         """Stop waiting for a call's answer."""
         self._pending.pop(call.opaque, None)
 
     def receive_data(self, data: Buffer) -> None:
-        """Take what the socket brought and finish the calls that it answers.
+        """Take what the socket brought, finish the calls that it answers and hand on what the broker asks.
 
-        Requests from the broker go to `on_request`. Answers to abandoned calls are dropped.
+        Answers to abandoned calls are dropped.
 
         Raises:
             ProtocolError: the broker broke the rules; the connection can carry nothing more.

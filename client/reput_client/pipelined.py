@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from reput_client.connection import Connection
 from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import AckNotReached, PartlySent
-from reput_client.puts import Putter, block_receipts, check_ack, outcome_unknown, result_of, single_receipt
+from reput_client.puts import Putter, check_ack, outcome_unknown, receipts_of, result_of
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import SendReceipt
 from reput_client.routing import Route
@@ -48,7 +48,7 @@ class _Sent(NamedTuple):
     unique_ids: Sequence[str | None]
     """One for each of its messages."""
     block: bytes
-    """Its body, one record or several."""
+    """Its body if it has several messages."""
 
 
 class PipelinedSend:
@@ -132,12 +132,15 @@ class PipelinedSend:
             unique_id = message.unique_id
             if unique_id is None and self._ids is not None:
                 unique_id = self._ids.next()
-            text = encode_properties_text(message, unique_id)
-            record = encode_put_record(
-                topic_bytes, queue.queue_id, message.body, text, message.flag, 0, wall_clock_ms()
-            )
-            call = lane.connection.start_template(lane.template, self._waiter, record)
-            window.append(_Sent(index, call, lane, (unique_id,), record))
+            if message.delay is not None:
+                call = self._start_single(lane, message, unique_id)
+            else:
+                text = encode_properties_text(message, unique_id)
+                record = encode_put_record(
+                    topic_bytes, queue.queue_id, message.body, text, message.flag, 0, wall_clock_ms()
+                )
+                call = lane.connection.start_template(lane.template, self._waiter, record)
+            window.append(_Sent(index, call, lane, (unique_id,), b""))
             unflushed += 1
             if unflushed >= self._flush_every:
                 # Early, so that the broker works on these while the next ones are encoded.
@@ -152,7 +155,11 @@ class PipelinedSend:
         held: list[Message] = []
         while group := held or list(islice(iterator, self._batch)):
             topic = group[0].topic
-            end = next((i for i, message in enumerate(group) if message.topic != topic), len(group))
+            if group[0].is_delayed:
+                end = 1
+            else:
+                strange = (i for i, m in enumerate(group) if m.topic != topic or m.delay is not None)
+                end = next(strange, len(group))
             group, held = group[:end], group[end:]
             route = await self._session.publish_route(topic, self._session.deadline(self._timeout_s))
             index = len(receipts)
@@ -162,17 +169,25 @@ class PipelinedSend:
             if lane is None or not lane.connection.is_open:
                 lane = await self._new_lane(queue, len(group))
             unique_ids = ids_for(group, self._ids)
-            block = encode_put_block(group, topic, queue.queue_id, wall_clock_ms(), unique_ids)
-            if len(block) > BLOCK_BYTES_MAX:
-                raise InvalidMessage(
-                    f"{len(group)} messages make a block of {len(block)} bytes, but at most {BLOCK_BYTES_MAX} travel "
-                    "at once; choose a smaller batch"
-                )
-            call = lane.connection.start_template(lane.template, self._waiter, block)
+            block = b""
+            if group[0].is_delayed:
+                call = self._start_single(lane, group[0], unique_ids[0])
+            else:
+                block = encode_put_block(group, topic, queue.queue_id, wall_clock_ms(), unique_ids)
+                if len(block) > BLOCK_BYTES_MAX:
+                    raise InvalidMessage(
+                        f"{len(group)} messages make a block of {len(block)} bytes, but at most {BLOCK_BYTES_MAX} "
+                        "travel at once; choose a smaller batch"
+                    )
+                call = lane.connection.start_template(lane.template, self._waiter, block)
             window.append(_Sent(index, call, lane, unique_ids, block))
             lane.connection.flush_now()
             if len(window) >= self._in_flight and not await self._make_room():
                 return
+
+    def _start_single(self, lane: _Lane, message: Message, unique_id: str | None) -> Call:
+        template = self._putter.single(lane.queue, message, unique_id, self._ack)
+        return lane.connection.start_template(template, self._waiter, message.body)
 
     def _choose(self, route: Route) -> MessageQueue:
         if self._queue_id is not None:
@@ -218,10 +233,7 @@ class PipelinedSend:
         topic, ids = sent.lane.queue.topic, sent.unique_ids
         try:
             result = result_of(call)
-            if len(ids) == 1:
-                receipts = [single_receipt(topic, result, ids[0])]
-            else:
-                receipts = block_receipts(topic, sent.block, result, ids)
+            receipts = receipts_of(topic, sent.block, result, ids)
             self._receipts[sent.number : sent.number + len(ids)] = receipts
             check_ack(call, self._ack, receipts)
         except (BrokerError, AckNotReached) as error:

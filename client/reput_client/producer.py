@@ -8,16 +8,18 @@ from typing import Final, Self
 
 from reput_client.backoff import Backoff
 from reput_client.batching import Batcher
+from reput_client.core import RequestTemplate
 from reput_client.errors import AckNotReached, ConnectionLost, PartlySent, SendOutcomeUnknown
 from reput_client.lingering import LingeringSends
 from reput_client.pipelined import PipelinedSend
-from reput_client.puts import Putter, block_receipts, check_ack, result_of, single_receipt
+from reput_client.puts import Putter, check_ack, receipts_of, result_of, single_receipt, too_large
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import SendReceipt
 from reput_client.routing import Route
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
 from reput_client.unique_ids import ids_for, new_generator
+from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import BrokerError, InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
@@ -88,7 +90,7 @@ class Producer:
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
         )
-        self._putter = Putter(self._session)
+        self._putter = Putter(self._session, self.group)
         self._selector = RoundRobin()
         self._retries = retries
         self._linger_s = linger_s
@@ -126,6 +128,9 @@ class Producer:
     ) -> SendReceipt:
         """Send one message and return its receipt once the ack level is reached.
 
+        A delayed message waits at the broker, where its receipt says: `queue_offset` and the offset message id
+        are those of the waiting record, not of the one that consumers get. It does not linger.
+
         Args:
             ack: the level for this message; the producer's own if None.
             queue_id: the queue; otherwise the one that `key` stands for; otherwise each queue in turn.
@@ -146,7 +151,7 @@ class Producer:
             route = await self._session.publish_route(message.topic, deadline)
             queue = self._choose(route, queue_id, key)
             try:
-                if self._linger_s > 0 and attempt == 0:
+                if self._linger_s > 0 and attempt == 0 and not message.is_delayed:
                     return await self._lingering.send(queue, message, unique_id, level, deadline)
                 return await self._send_alone(queue, message, unique_id, level, deadline)
             except (SendOutcomeUnknown, ConnectionLost, BrokerError) as error:
@@ -170,7 +175,8 @@ class Producer:
         """Send messages of one topic to one queue, in order, in blocks; return their receipts in order.
 
         Each block is stored whole or not at all, and the next one leaves only when it is acknowledged, so
-        whatever happens, what is stored is a beginning of `messages`. `timeout_s` counts for each block.
+        whatever happens, what is stored is a beginning of `messages`. `timeout_s` counts for each block. A delayed
+        message travels alone; for many of them `send_pipelined` is quicker.
 
         Raises:
             InvalidMessage: the messages are of several topics, or one does not fit; nothing was sent.
@@ -192,7 +198,7 @@ class Producer:
         receipts: list[SendReceipt] = []
         try:
             for part in self._parts(messages):
-                receipts += await self._send_block(queue, part, level, timeout_s)
+                receipts += await self._send_part(queue, part, level, timeout_s)
         except AckNotReached as error:
             error.receipts[:0] = receipts
             raise
@@ -268,51 +274,73 @@ class Producer:
     async def _send_alone(
         self, queue: MessageQueue, message: Message, unique_id: str | None, ack: AckLevel, deadline: float
     ) -> SendReceipt:
-        record = encode_put_record(
-            queue.topic.encode(),
-            queue.queue_id,
-            message.body,
-            encode_properties_text(message, unique_id),
-            message.flag,
-            0,
-            wall_clock_ms(),
-        )
-        if len(record) > BLOCK_BYTES_MAX:
-            raise _too_large(len(record))
-        call = await self._putter.put(queue, record, 1, ack, deadline, (unique_id,))
+        body: Buffer
+        if message.is_delayed:
+            body = message.body
+            template = self._putter.single(queue, message, unique_id, ack)
+        else:
+            body = encode_put_record(
+                queue.topic.encode(),
+                queue.queue_id,
+                message.body,
+                encode_properties_text(message, unique_id),
+                message.flag,
+                0,
+                wall_clock_ms(),
+            )
+            if len(body) > BLOCK_BYTES_MAX:
+                raise too_large(len(body))
+            template = self._putter.template(queue, 1, ack)
+        call = await self._putter.put(queue, template, body, deadline, (unique_id,))
         receipt = single_receipt(queue.topic, result_of(call), unique_id)
         check_ack(call, ack, [receipt])
         return receipt
 
     def _parts(self, messages: Sequence[Message]) -> Iterable[Sequence[Message]]:
-        """Cut `messages` into runs that make blocks of about `batch_bytes`."""
+        """Cut `messages` into runs that make blocks of about `batch_bytes`; a delayed message is a part of its own."""
         start = size = 0
         for index, message in enumerate(messages):
             message_size = len(message.body) + _RECORD_OVERHEAD
-            if size + message_size > self._batch_bytes and index > start:
+            alone = message.delay is not None or messages[start].delay is not None
+            if (alone or size + message_size > self._batch_bytes) and index > start:
                 yield messages[start:index]
                 start, size = index, 0
             size += message_size
         yield messages[start:] if start else messages
 
-    async def _send_block(
+    async def _send_part(
         self, queue: MessageQueue, messages: Sequence[Message], ack: AckLevel, timeout_s: float | None
     ) -> list[SendReceipt]:
         unique_ids = ids_for(messages, self._ids)
+        if messages[0].is_delayed:
+            (message,) = messages
+            template = self._putter.single(queue, message, unique_ids[0], ack)
+            return await self._send_frame(queue, template, message.body, unique_ids, ack, timeout_s)
         block = encode_put_block(messages, queue.topic, queue.queue_id, wall_clock_ms(), unique_ids)
         if len(block) > BLOCK_BYTES_MAX:
             # Long properties made it larger than it looked.
             if len(messages) == 1:
-                raise _too_large(len(block))
+                raise too_large(len(block))
             half = len(messages) // 2
-            receipts = await self._send_block(queue, messages[:half], ack, timeout_s)
-            return receipts + await self._send_block(queue, messages[half:], ack, timeout_s)
+            receipts = await self._send_part(queue, messages[:half], ack, timeout_s)
+            return receipts + await self._send_part(queue, messages[half:], ack, timeout_s)
+        template = self._putter.template(queue, len(messages), ack)
+        return await self._send_frame(queue, template, block, unique_ids, ack, timeout_s)
+
+    async def _send_frame(
+        self,
+        queue: MessageQueue,
+        template: RequestTemplate,
+        body: Buffer,
+        unique_ids: Sequence[str | None],
+        ack: AckLevel,
+        timeout_s: float | None,
+    ) -> list[SendReceipt]:
         attempt = 0
         while True:
             try:
-                call = await self._putter.put(
-                    queue, block, len(messages), ack, self._session.deadline(timeout_s), unique_ids
-                )
+                deadline = self._session.deadline(timeout_s)
+                call = await self._putter.put(queue, template, body, deadline, unique_ids)
                 result = result_of(call)
             except (SendOutcomeUnknown, ConnectionLost, BrokerError) as error:
                 attempt += 1
@@ -320,12 +348,6 @@ class Producer:
                     raise
                 await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
                 continue
-            receipts = block_receipts(queue.topic, block, result, unique_ids)
+            receipts = receipts_of(queue.topic, body, result, unique_ids)
             check_ack(call, ack, receipts)
             return receipts
-
-
-def _too_large(size: int) -> InvalidMessage:
-    return InvalidMessage(
-        f"a message of {size} bytes in all, but at most {BLOCK_BYTES_MAX} travel at once; make the body smaller"
-    )

@@ -74,6 +74,8 @@ class Pump:
                 if unwritten is not None and self._reader is None:
                     # Usually all that it takes.
                     unwritten = unwritten if not unwritten.flush_now() else self._unwritten_elsewhere()
+                    if waiter.ready:
+                        continue  # that was all it waited for, or the connection failed
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=self._reader is not None)
                 elif self._reader is None and self._connections:

@@ -1,8 +1,12 @@
-"""PutMessage, the native send: one frame out, what its answer or its silence means, and the receipts."""
+"""Sends on the wire: one frame out, what its answer or its silence means, and the receipts.
+
+A block of records is a PutMessage. A message that the broker keeps to itself for a while, because it is delayed for
+example, travels alone as RocketMQ's 310: the broker makes another record of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -10,13 +14,22 @@ from reput_client.connection import Connection
 from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import AckNotReached, ClientClosed, RequestTimeout, SendOutcomeUnknown
 from reput_client.receipts import SendReceipt
-from reput_client.session import Session
+from reput_client.session import Session, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
-from reput_protocol.commands_send import PutMessageHeader, PutMessageResult
-from reput_protocol.errors import error_from_response
+from reput_protocol.commands_send import (
+    PutMessageHeader,
+    PutMessageResult,
+    SendMessageHeader,
+    SendMessageResult,
+)
+from reput_protocol.errors import HeaderFieldError, InvalidMessage, error_from_response
 from reput_protocol.header import HeaderType
-from reput_protocol.message import MessageQueue
+from reput_protocol.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.message_id import decode_offset_message_id
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from reput_protocol.record import record_bytes
+from reput_protocol.record_batch import BLOCK_BYTES_MAX
 from reput_protocol.record_layout import I32
 
 _TEMPLATES_MAX: Final = 4096
@@ -33,10 +46,11 @@ _SIZE_AT = I32.unpack_from
 
 
 class Putter:
-    """Sends blocks of records for one producer."""
+    """Sends blocks of records, and messages that travel alone, for one producer of `group`."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, group: str) -> None:
         self._session = session
+        self._group = group
         self._templates: dict[tuple[MessageQueue, int, AckLevel], RequestTemplate] = {}
 
     def template(self, queue: MessageQueue, count: int, ack: AckLevel) -> RequestTemplate:
@@ -51,6 +65,43 @@ class Putter:
             template = self._templates[key] = RequestTemplate(RequestCode.PUT_MESSAGE, ext)
         return template
 
+    def single(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        unique_id: str | None,
+        ack: AckLevel,
+        *,
+        added_properties: Mapping[str, str] | None = None,
+        sys_flag: int = 0,
+    ) -> RequestTemplate:
+        """Return the encoded header of a 310 that carries `message`; its body is the message's.
+
+        Args:
+            added_properties: what the application may not set itself, for instance what marks a half message.
+            sys_flag: bits of `MessageSysFlag`.
+
+        Raises:
+            InvalidMessage: the message is larger than what travels at once.
+        """
+        text = encode_properties_text(message, unique_id)
+        if added_properties:
+            text += encode_properties(added_properties)
+        size = record_bytes(len(message.body), queue.topic, len(text))
+        if size > BLOCK_BYTES_MAX or len(text) > PROPERTIES_BYTES_MAX:
+            raise too_large(size)
+        header = SendMessageHeader(
+            producer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=wall_clock_ms(),
+            flag=message.flag,
+            properties=text.decode(),
+            ack=ack,
+        )
+        return RequestTemplate(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK))
+
     async def connection(self, queue: MessageQueue, deadline: float) -> Connection:
         """Return an open connection to the queue's broker."""
         known = self._session.known_connection(queue)
@@ -62,13 +113,12 @@ class Putter:
     async def put(
         self,
         queue: MessageQueue,
-        block: Buffer,
-        count: int,
-        ack: AckLevel,
+        template: RequestTemplate,
+        body: Buffer,
         deadline: float,
         unique_ids: Sequence[str | None],
     ) -> Call:
-        """Send one block and return its answered call, whatever the answer is.
+        """Send one frame with the messages of `unique_ids` and return its answered call, whatever the answer is.
 
         A frame that cannot have left is sent again on the next connection; one that may have left, never.
 
@@ -79,7 +129,7 @@ class Putter:
         started_at = self._session.runtime.now()
         while True:
             connection = await self.connection(queue, deadline)
-            call = connection.start_template(self.template(queue, count, ack), Waiter(), block)
+            call = connection.start_template(template, Waiter(), body)
             withdrawn = False
             try:
                 answered = await self._session.pump.wait(call.waiter, deadline)
@@ -105,17 +155,29 @@ def outcome_unknown(queue: MessageQueue, unique_ids: Sequence[str | None], reaso
 
 
 def result_of(call: Call) -> PutMessageResult:
-    """Return where an answered put was stored, at whatever ack level.
+    """Return where an answered put, or message that travelled alone, was stored, at whatever ack level.
 
     Raises:
         BrokerError: it was refused.
+        HeaderFieldError: the answer does not say what a receipt needs.
     """
     if call.put_result is not None:
         return call.put_result
     header = call.answer
     if header.code not in _STORED:
         raise error_from_response(header.code, header.remark, header.ext)
-    return PutMessageResult.from_ext(header.ext)
+    if "msgId" not in header.ext:
+        return PutMessageResult.from_ext(header.ext)
+    sent = SendMessageResult.from_ext(header.ext)
+    if sent.ack is None or sent.store_timestamp is None:
+        raise HeaderFieldError("ack" if sent.ack is None else "storeTimestamp", "is missing")
+    try:
+        host, physical_offset = decode_offset_message_id(sent.msg_id)
+    except InvalidMessage:
+        raise HeaderFieldError("msgId", "is not an offset message id") from None
+    return PutMessageResult(
+        sent.queue_id, sent.queue_offset, physical_offset, sent.store_timestamp, str(host), sent.ack
+    )
 
 
 def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> None:
@@ -127,6 +189,15 @@ def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> N
     header = call.answer
     if header.code != _SUCCESS:
         raise AckNotReached(asked, receipts, header.code, header.remark)
+
+
+def receipts_of(
+    topic: str, body: Buffer, result: PutMessageResult, unique_ids: Sequence[str | None]
+) -> list[SendReceipt]:
+    """Return the receipts of a frame with the messages of `unique_ids`; `body` is a block if they are several."""
+    if len(unique_ids) == 1:
+        return [single_receipt(topic, result, unique_ids[0])]
+    return block_receipts(topic, body, result, unique_ids)
 
 
 def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) -> SendReceipt:
@@ -144,7 +215,7 @@ def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) 
 
 
 def block_receipts(
-    topic: str, block: bytes, result: PutMessageResult, unique_ids: Sequence[str | None]
+    topic: str, block: Buffer, result: PutMessageResult, unique_ids: Sequence[str | None]
 ) -> list[SendReceipt]:
     """Return the receipts of a put of a block: its records lie back to back from the first one's place on."""
     position = 0
@@ -164,3 +235,10 @@ def block_receipts(
             result.queue_offset,
         )
     ]
+
+
+def too_large(size: int) -> InvalidMessage:
+    """Return the error for a message of `size` bytes in all."""
+    return InvalidMessage(
+        f"a message of {size} bytes in all, but at most {BLOCK_BYTES_MAX} travel at once; make the body smaller"
+    )

@@ -9,9 +9,9 @@ from typing import Final
 
 from reput_client.address import Address, parse_addresses
 from reput_client.backoff import Backoff
-from reput_client.broker_requests import BrokerRequests
+from reput_client.broker_requests import RequestHandlers
 from reput_client.connection import Connection
-from reput_client.core import Call, Waiter
+from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import (
     BrokerNotFound,
     ClientClosed,
@@ -27,7 +27,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands_topic import RouteHeader
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound, error_from_response
-from reput_protocol.header import HeaderType, Value
+from reput_protocol.header import ONEWAY_FLAG, HeaderType, Value
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import DEFAULT_TOPIC
 
@@ -48,7 +48,7 @@ class Session:
     """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`).
 
     Attributes:
-        requests: who handles what brokers ask of this client.
+        requests: who takes what the broker asks by itself.
         on_lost: called, never waiting, when a connection has ended; whatever depended on it must be made anew.
     """
 
@@ -66,12 +66,12 @@ class Session:
         self.seeds = parse_addresses(address)
         self.runtime = runtime if runtime is not None else default_runtime()
         self.pump = Pump(self.runtime)
+        self.requests = RequestHandlers()
         self.routes = RouteTable()
         self.timeout_s = timeout_s
         self.connect_timeout_s = connect_timeout_s
         self._new_backoff = new_backoff
         self._connections: dict[Address, Connection] = {}
-        self.requests = BrokerRequests()
         self.on_lost: Callable[[Connection], None] = lambda _connection: None
         self.closed = False
 
@@ -95,7 +95,7 @@ class Session:
                 self.pump,
                 address,
                 self._new_backoff(),
-                self.requests,
+                self.requests.handle,
                 lambda connection: self.on_lost(connection),
             )
         return connection
@@ -217,6 +217,43 @@ class Session:
         call = await self.ask(code, ext, what=what, address=address, deadline=deadline, body=body)
         raise_refusal(call)
         return call
+
+    async def send_oneway(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, Value],
+        *,
+        what: str,
+        address: Address | None = None,
+        deadline: float | None = None,
+        body: Buffer = b"",
+    ) -> None:
+        """Send a request that nobody answers; return once the system has taken all of it.
+
+        What becomes of it then, nobody learns. A frame that cannot have left whole is sent on the next connection.
+
+        Raises:
+            RequestTimeout, ConnectFailed, ConnectionLost: it did not leave before the deadline.
+            ClientClosed: the client was closed.
+        """
+        started_at = self.runtime.now()
+        if deadline is None:
+            deadline = started_at + self.timeout_s
+        template = RequestTemplate(code, ext, flag=ONEWAY_FLAG)
+        while True:
+            connection = await self.open(address, deadline)
+            call = connection.start_oneway(template, Waiter(), body)
+            try:
+                left = await self.pump.wait(call.waiter, deadline)
+            finally:
+                if not call.done:
+                    connection.abandon(call)
+            if not left:
+                raise RequestTimeout(what, deadline - started_at)
+            if call.error is None:
+                return
+            if not isinstance(call.error, ConnectionLost) or self.runtime.now() >= deadline:
+                raise call.error
 
     # -- routes ------------------------------------------------------------------------------------------------
 

@@ -36,9 +36,9 @@ class ResetOffsetHeader(CommandHeader):
     `timestamp` is milliseconds since 1970, -1 for the end of each queue. With a `queue_id` (not -1) an `offset` counts
     instead. RocketMQ's client refuses a 220 without `isForce`, so that is always written.
 
-    Ours in 222: an `offset` without a queue counts in every queue, from its end if it is negative, and means the
-    nearest that there is; `shift` moves each committed offset by so many messages; with `dry_run` the answer says what
-    would be set, and nothing is.
+    Ours in 222, with msgpack headers: an `offset` counts without a queue too, in every one, from its end if it is
+    negative, and means the nearest that there is. Ours with any headers: `shift` moves each committed offset by so many
+    messages; with `dry_run` the answer says what would be set, and nothing is.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET

@@ -21,7 +21,8 @@ _ACK_LEVELS: dict[Value, AckLevel] = {level.value: level for level in AckLevel}
 class SendMessageHeader(CommandHeader):
     """Header of 10 (long names), 310 and 320 (one letter for each); the body is a message or a client batch.
 
-    A negative `queue_id` leaves the choice of the queue to the broker.
+    A negative `queue_id` leaves the choice of the queue to the broker. `ack` is ours; RocketMQ's clients say with the
+    property `WAIT` whether they wait for the flush.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
@@ -40,6 +41,7 @@ class SendMessageHeader(CommandHeader):
     max_reconsume_times: I32 | None = None
     batch: bool | None = None
     broker_name: Annotated[str | None, Wire("bname")] = None
+    ack: AckLevel | None = None
 
     @classmethod
     def from_ext_v2(cls, ext: Mapping[str, Value]) -> Self:
@@ -67,6 +69,7 @@ _LETTERS: Final = {
     "max_reconsume_times": "l",
     "batch": "m",
     "broker_name": "n",
+    "ack": "ack",
 }
 
 
@@ -74,7 +77,8 @@ _LETTERS: Final = {
 class SendMessageResult(CommandHeader):
     """Answer to 10, 310 and 320. Java's client fails without the first three fields.
 
-    `msg_id` is the offset message id; of a batch, all ids joined by commas, and `queue_offset` is the first.
+    `msg_id` is the offset message id; of a batch, all ids joined by commas, and `queue_offset` is the first. The last
+    two fields are ours, for the bundled client only: when it was stored, and which ack level was reached.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
@@ -85,6 +89,8 @@ class SendMessageResult(CommandHeader):
     transaction_id: str | None = None
     msg_region: Annotated[str | None, Wire("MSG_REGION")] = "DefaultRegion"
     trace_on: Annotated[str | None, Wire("TRACE_ON")] = "true"
+    store_timestamp: I64 | None = None
+    ack: AckLevel | None = None
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from faces import FACES, Face
 from reput_broker import Broker, BrokerConfig
 from reput_client import Message, PullStatus
 from reput_client.errors import ClientClosed, ConnectFailed, NoQueue, RequestTimeout
-from reput_protocol.errors import InvalidMessage, NotFound, TopicNotFound
+from reput_protocol.errors import InvalidMessage, MessageRefused, NotFound, TopicNotFound
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +121,23 @@ def test_pipelined_singles_keep_their_order_in_a_queue(face: Face, address: str,
             assert await producer.send_pipelined([]) == []
         assert [receipt.queue_offset for receipt in receipts] == list(range(300))
         assert {receipt.queue_id for receipt in spread} == {0, 1, 2, 3}
+
+    face.run(scenario)
+
+
+def test_a_delay_that_the_broker_does_not_serve_is_refused_and_nothing_is_stored(
+    face: Face, address: str, topic: str
+) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer:
+            for message in (
+                Message(topic, b"x", delay_level=3),
+                Message(topic, b"x", delay_s=60.0),
+                Message(topic, b"x", deliver_at=datetime.now(UTC) + timedelta(minutes=1)),
+            ):
+                with pytest.raises(MessageRefused, match="does not serve delayed delivery"):
+                    await producer.send(message, queue_id=0)
+            assert (await producer.send(Message(topic, b"now"), queue_id=0)).queue_offset == 0
 
     face.run(scenario)
 

@@ -138,6 +138,8 @@ class Apache:
         record_crc: end every record with a checksum of the whole, and take none without (store library only).
         store_ip: what the store library writes into records as its address.
         group: the consumer group of the broker's client.
+        log_dirs: where the log lies, if not in one directory below `data_dir`.
+        read_only_log_dirs: where no new file of it is made.
     """
 
     def __init__(
@@ -151,6 +153,8 @@ class Apache:
         record_crc: bool = False,
         store_ip: str = "127.0.0.1",
         group: str = "conformance",
+        log_dirs: Sequence[Path] = (),
+        read_only_log_dirs: Sequence[Path] = (),
     ) -> None:
         settings = {
             "dir": str(data_dir),
@@ -163,6 +167,8 @@ class Apache:
             "recordCrc": record_crc,
             "storeIp": store_ip,
             "group": group,
+            "commitLogDirs": ",".join(map(str, log_dirs)),
+            "readOnlyCommitLogDirs": ",".join(map(str, read_only_log_dirs)),
         }
         home = data_dir.parent / f"{data_dir.name}.apache"  # RocketMQ writes its logs below its user's home
         home.mkdir(exist_ok=True)

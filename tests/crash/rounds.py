@@ -55,6 +55,7 @@ class Options:
     load_s: float = 0.5
     power_cuts: bool = True
     full_check_every: int = 10
+    pool: bool = False
 
 
 @dataclass(slots=True)
@@ -79,7 +80,8 @@ class CrashRun:
         command = [sys.executable, str(INSTRUMENTED_BROKER), "--shadow", str(self._shadow_dir)]
         if options.bug:
             command += ["--bug", options.bug]
-        self._broker = BrokerProcess(self._data_dir, environment=ENVIRONMENT, command=command)
+        environment = ENVIRONMENT | {"REPUT_STORE__TRANSIENT_STORE_POOL": str(options.pool).lower()}
+        self._broker = BrokerProcess(self._data_dir, environment=environment, command=command)
 
     def run(self) -> Report:
         """Run all rounds, or stop after the first that breaks a promise."""

@@ -32,16 +32,20 @@ def main() -> int:
     parser.add_argument(
         "--bug", choices=[*BUGS, "all", "none"], default="all", help="planted bugs to check the checker with"
     )
+    parser.add_argument(
+        "--pool", action="store_true", help="append through a pool of buffers (store.transient_store_pool)"
+    )
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     print(f"seed {seed}", flush=True)
     failed = False
     if arguments.rounds:
-        failed = not _report_run(_run_lives(arguments.rounds, seed), arguments.rounds)
+        failed = not _report_run(_run_lives(arguments.rounds, seed, arguments.pool), arguments.rounds)
     bugs = {"all": list(BUGS), "none": []}.get(arguments.bug, [arguments.bug])
     for bug in bugs:
         failed |= not _report_bug(
-            bug, _run(Options(PLANTED_ROUNDS_MAX, seed, Path(), bug=bug, full_check_every=1))
+            bug,
+            _run(Options(PLANTED_ROUNDS_MAX, seed, Path(), bug=bug, full_check_every=1, pool=arguments.pool)),
         )
     print(
         "FAILED" if failed else "all promises kept, every planted bug caught" if bugs else "all promises kept"
@@ -49,11 +53,11 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _run_lives(rounds: int, seed: int) -> Report:
+def _run_lives(rounds: int, seed: int, pool: bool) -> Report:
     """Run all rounds, on a fresh directory every so often: what is checked is checked whole, and must not grow."""
     total = Report()
     for number, done in enumerate(range(0, rounds, ROUNDS_A_LIFE)):
-        life = _run(Options(min(ROUNDS_A_LIFE, rounds - done), seed + number, Path()))
+        life = _run(Options(min(ROUNDS_A_LIFE, rounds - done), seed + number, Path(), pool=pool))
         for name, count in life.counts.items():
             total.counts[name] = (
                 max(total.counts[name], count) if name.endswith("_max") else total.counts[name] + count

@@ -15,7 +15,11 @@ from crash.store_reader import read_store
 from faults.workload import DELETED_TOPIC, GROUP, QUEUES, Ledger, Queue, abandon, open_tables
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
+from reput_protocol.record import decode_record
 from stores import FakeClock, dispatch_all, put, read_queue
+
+KEYS_ASKED = 8
+"""So many of the oldest and of the newest messages are looked for by key."""
 
 
 def check_image(
@@ -49,13 +53,15 @@ def check_image(
     try:
         end = store.max_physical_offset
         found = _check_end(store, ledger, at, end, killed)
+        found += _check_begin(store, ledger, at)
         served, errors = _read_all(store)
         found += errors
         if not errors:
-            found += _check_queues(served, ledger, at, end)
+            found += _check_queues(store, served, ledger, at)
+            found += _check_keys(store, ledger)
         found += _check_tables(image, clock, ledger, at, killed)
         if not found:
-            found += _check_goes_on(store, served, again)
+            found += _check_goes_on(store, again)
     except Exception as error:
         found = [Violation("serves", f"{type(error).__name__}: {error}")]
     finally:
@@ -91,6 +97,16 @@ def _check_end(store: MessageStore, ledger: Ledger, at: int, end: int, killed: b
     return found
 
 
+def _check_begin(store: MessageStore, ledger: Ledger, at: int) -> list[Violation]:
+    """Files that were deleted stay so, and no other is."""
+    begin = store.min_physical_offset
+    done = max((expiry.begin for expiry in ledger.expiries if expiry.done_at <= at), default=0)
+    begun = max((expiry.begin for expiry in ledger.expiries if expiry.began_at <= at), default=0)
+    if done <= begin <= begun:
+        return []
+    return [Violation("retention", f"the log begins at {begin}, not in [{done}, {begun}]")]
+
+
 def _read_all(store: MessageStore) -> tuple[dict[Queue, dict[int, bytes]], list[Violation]]:
     """Every body by queue and queue offset; records that are not what their place says are violations."""
     served: dict[Queue, dict[int, bytes]] = {}
@@ -104,32 +120,63 @@ def _read_all(store: MessageStore) -> tuple[dict[Queue, dict[int, bytes]], list[
 
 
 def _check_queues(
-    served: dict[Queue, dict[int, bytes]], ledger: Ledger, at: int, end: int
+    store: MessageStore, served: dict[Queue, dict[int, bytes]], ledger: Ledger, at: int
 ) -> list[Violation]:
+    """Every queue holds what the log holds, under the offsets that were given, and goes on where it ended."""
     found: list[Violation] = []
+    begin, end = store.min_physical_offset, store.max_physical_offset
     done = max((deletion.before for deletion in ledger.deletions if deletion.done_at <= at), default=0)
     boundaries = {done} | {d.before for d in ledger.deletions if d.began_at <= at and d.before >= done}
     for queue, bodies in served.items():
         entries = [entry for entry in ledger.entries if entry.queue == queue and entry.end <= end]
-        if queue[0] == DELETED_TOPIC:
-            allowed = [
-                dict(enumerate(entry.body for entry in entries if entry.end > boundary))
-                for boundary in boundaries
-            ]
-        else:
-            allowed = [dict(enumerate(entry.body for entry in entries))]
-        if bodies not in allowed:
-            found.append(Violation("byte-equal", _difference(queue, bodies, allowed[0])))
+        ways = [
+            [entry for entry in entries if entry.end > boundary]
+            for boundary in (boundaries if queue[0] == DELETED_TOPIC else (0,))
+        ]
+        allowed = [
+            (
+                {number: entry.body for number, entry in enumerate(way) if entry.start >= begin},
+                len(way),
+            )
+            for way in ways
+        ]
+        stop = store.max_offset_in_queue(*queue)
+        start = store.min_offset_in_queue(*queue)
+        # A deleted topic whose last record has expired may count from 0 again, or may not.
+        if not any(
+            bodies == expected and (stop == count or (queue[0] == DELETED_TOPIC and not expected))
+            for expected, count in allowed
+        ):
+            found.append(Violation("byte-equal", _difference(queue, bodies, allowed[0][0], stop)))
+        elif start != min(bodies, default=stop):
+            found.append(
+                Violation("minimum", f"{queue} begins at {start}, its messages at {list(bodies)[:1]}")
+            )
     return found
 
 
-def _difference(queue: Queue, found: dict[int, bytes], expected: dict[int, bytes]) -> str:
+def _check_keys(store: MessageStore, ledger: Ledger) -> list[Violation]:
+    """A key query misses nothing that is in the log."""
+    store.settle_index()
+    if store.index_behind_bytes:
+        return [Violation("keys", f"the index is {store.index_behind_bytes} bytes behind")]
+    begin, end = store.min_physical_offset, store.max_physical_offset
+    there = [e for e in ledger.entries if begin <= e.start and e.end <= end and e.queue[0] != DELETED_TOPIC]
+    found: list[Violation] = []
+    for entry in there[:KEYS_ASKED] + there[KEYS_ASKED:][-KEYS_ASKED:]:
+        result = store.query_message(entry.queue[0], entry.key, 4)
+        if not result.is_complete or [decode_record(r).body for r in result.records] != [entry.body]:
+            found.append(Violation("keys", f"{entry.key} of {entry.queue} at {entry.start} is not found"))
+    return found
+
+
+def _difference(queue: Queue, found: dict[int, bytes], expected: dict[int, bytes], stop: int) -> str:
     missing = sorted(expected.keys() - found.keys())
     surplus = sorted(found.keys() - expected.keys())
     changed = sorted(offset for offset in found.keys() & expected.keys() if found[offset] != expected[offset])
     return (
         f"{queue}: {len(found)} messages instead of {len(expected)}; missing {missing[:3]}, surplus {surplus[:3]}, "
-        f"other bytes at {changed[:3]}"
+        f"other bytes at {changed[:3]}; it ends at {stop}"
     )
 
 
@@ -157,11 +204,10 @@ def _check_tables(image: Path, clock: FakeClock, ledger: Ledger, at: int, killed
     return found
 
 
-def _check_goes_on(
-    store: MessageStore, served: dict[Queue, dict[int, bytes]], again: bool
-) -> list[Violation]:
+def _check_goes_on(store: MessageStore, again: bool) -> list[Violation]:
     """Put one more message, end the store, read the directory with other eyes, and open it once more."""
-    next_offset = len(served["T", 0])
+    next_offset = store.max_offset_in_queue("T", 0)
+    begin = store.min_physical_offset
     result = put(store, b"one more", topic="T", queue_id=0)
     if result.queue_offset != next_offset:
         return [Violation("offsets", f"the next message got offset {result.queue_offset}, not {next_offset}")]
@@ -174,7 +220,11 @@ def _check_goes_on(
     reading = read_store(store.options.data_dir)
     # The deleted topic's records stay in the log, without units, and its queues count from 0 again.
     reading.records = [record for record in reading.records if record.topic != DELETED_TOPIC]
-    reading.units = {queue: units for queue, units in reading.units.items() if queue[0] != DELETED_TOPIC}
+    reading.units = {
+        queue: [(number, unit) for number, unit in units if unit.physical_offset >= begin]
+        for queue, units in reading.units.items()
+        if queue[0] != DELETED_TOPIC
+    }
     found += [*checker.check_directory(reading), *checker.check_complete(reading)]
     reopened = MessageStore(store.options, clock_ms=FakeClock())
     try:

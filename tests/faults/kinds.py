@@ -7,6 +7,7 @@ from typing import NamedTuple
 from faults.clock_jumps import clock_jumps
 from faults.descriptors import out_of_descriptors
 from faults.disk_full import full_disks
+from faults.expiry import cuts_while_files_expire, recoveries_of_expired_logs
 from faults.failed_sync import failed_syncs
 from faults.log_cuts import garbage_after_the_end, log_cuts
 from faults.log_damage import damage_in_the_middle
@@ -28,6 +29,8 @@ class Tried(NamedTuple):
 KINDS: dict[str, Tried] = {
     "power cut between any two events": Tried(power_cuts, 400),
     "kill or power cut again during recovery": Tried(kills_during_recovery, 200, 0.3),
+    "power cut while retention deletes files": Tried(cuts_while_files_expire, 300, 0.3),
+    "kill or power cut again while that is recovered": Tried(recoveries_of_expired_logs, 100, 0.1),
     "the log cut at every byte of its last three records": Tried(log_cuts, 400),
     "every byte of one record flipped": Tried(flips, 1200, 2.0),
     "damage among flushed records": Tried(damage_in_the_middle, 300, 0.2),

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 
 from crash.checker import Violation
-from faults.made import FILE_BYTES, Made, Place, check_ends_at, check_refused, make, read_from, sample
+from faults.made import FILE_BYTES, Made, check_ends_at, check_refused, make, read_from, sample
 from faults.outcome import Outcome, scratch
 from faults.readers import check_readers
 from reput_protocol.record import decode_record, encode_record
@@ -36,16 +36,16 @@ def log_cuts(seed: int, images: int) -> Outcome:
             path = made.file_of(position)
             kept = path.read_bytes()[: position % FILE_BYTES]
             path.write_bytes(kept if how == "short" else kept.ljust(FILE_BYTES, b"\0"))
-            if how == "short":
+            if how == "zeros":
+                found = _check_zeros(base, made, position, key[0], begins[key])
+            elif any(kept) or key[0] == "orderly":
                 found = check_refused(made, path, names_repair=False)
-            elif (damaged := base.first_changed(made, covered=key[0] != "unflushed")) is None:
-                found = check_ends_at(made, base.places[-1].end)
-            elif key[0] == "unflushed":
-                found = check_ends_at(made, damaged.start)
-            elif damaged.start < begins[key]:
-                found = _check_noticed(base, made)
+            elif (
+                key[0] == "killed"
+            ):  # as if the process had been killed when it made the file, but for the mark
+                found = check_refused(made, path, 0)
             else:
-                found = check_refused(made, path, damaged.start % FILE_BYTES)
+                found = check_ends_at(made, base.end_of_file(position - FILE_BYTES))
             outcome.add(f"seed {seed}, {key}, {how} from byte {position}", found)
             shutil.rmtree(made.options.data_dir)
             if outcome.enough:
@@ -53,11 +53,21 @@ def log_cuts(seed: int, images: int) -> Outcome:
     return outcome
 
 
-def _check_noticed(base: Made, made: Made) -> list[Violation]:
-    """Check what a reader makes of a cut in a file that a start does not read."""
-    changed: list[Place] = [place for place in base.places if base.record(place) != made.record(place)]
-    noticed, found = check_readers(made, changed)
-    return found if noticed else [*found, Violation("noticed", "a record was cut and the reader saw nothing")]
+def _check_zeros(base: Made, made: Made, position: int, state: str, begin: int) -> list[Violation]:
+    """A file has zeros from a position on; a start reads from `begin`."""
+    damaged = base.first_changed(made, covered=state != "unflushed")
+    path = made.file_of(position)
+    blank = base.end_of_file(position)
+    in_blank = path != base.file_of(base.places[-1].start) and blank <= position < blank + 8
+    if state == "unflushed":
+        if in_blank and path.read_bytes() != base.file_of(position).read_bytes():
+            return check_ends_at(made, blank)
+        return check_ends_at(made, base.places[-1].end if damaged is None else damaged.start)
+    if position < begin and (damaged is None or damaged.start < begin):
+        return check_readers(made, base.changed(made), must=base.changed(made, covered=True))
+    if damaged is None:
+        return check_ends_at(made, base.places[-1].end)
+    return check_refused(made, path, damaged.start % FILE_BYTES)
 
 
 def garbage_after_the_end(seed: int, images: int) -> Outcome:

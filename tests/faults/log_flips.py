@@ -132,7 +132,9 @@ def flips(seed: int, images: int) -> Outcome:
             else:
                 who = "reader"
                 must &= base.crc or field not in NOT_BY_READERS
-                detected, found = check_readers(made, [place])
+                noticed: list[Place] = []
+                found = check_readers(made, [place], noticed=noticed)
+                detected = bool(noticed)
             if must and not detected:
                 found.append(Violation("flip detected", f"{field}: nobody noticed"))
             table.add(field, base.crc, who, detected)

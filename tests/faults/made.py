@@ -62,18 +62,27 @@ class Made:
         """The bytes at a place."""
         return self.file_of(place.start).read_bytes()[place.start % FILE_BYTES :][: place.end - place.start]
 
-    def first_changed(self, other: Made, *, covered: bool = False) -> Place | None:
-        """The first record that is not the same in another copy of the directory.
+    def changed(self, other: Made, *, covered: bool = False) -> list[Place]:
+        """The records that are not the same in another copy of the directory.
 
         With `covered` only what the checks of a flushed record cover is compared: not its properties, whose checksum,
         if there is one, lies among them and goes with them.
         """
+        found = []
         for place in self.places:
             record = self.record(place)
             size = len(record) - (len(decode_record(record).properties) if covered else 0)
             if other.record(place)[:size] != record[:size]:
-                return place
-        return None
+                found.append(place)
+        return found
+
+    def first_changed(self, other: Made, *, covered: bool = False) -> Place | None:
+        """The first of them."""
+        return next(iter(self.changed(other, covered=covered)), None)
+
+    def end_of_file(self, offset: int) -> int:
+        """Where the records end in the file that holds a log offset: the blank record is there, or nothing."""
+        return max(place.end for place in self.places if place.start // FILE_BYTES == offset // FILE_BYTES)
 
 
 def make(

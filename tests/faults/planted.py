@@ -13,34 +13,41 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from faults import outcome
+from faults import outcome, workload
 from faults.clock_jumps import clock_jumps
 from faults.descriptors import out_of_descriptors
 from faults.disk_full import full_disks
+from faults.expiry import cuts_while_files_expire
 from faults.failed_sync import failed_syncs
 from faults.log_cuts import garbage_after_the_end, log_cuts
 from faults.log_damage import damage_in_the_middle
 from faults.log_flips import flips
+from faults.lost_files import lost_files
 from faults.outcome import Kind
 from faults.power_cut import kills_during_recovery, power_cuts
 from reput_broker import config_file
 from reput_broker.offset_journal import OffsetJournal
 from reput_broker.store import (
     file_io,
+    judging,
     log_walk,
     mapped_file,
     mapped_file_queue,
     opening,
     recovery,
     reput_steps,
+    sparse_file_queue,
     store_flush,
 )
 from reput_broker.store.abort_marker import AbortMarker
+from reput_broker.store.cleaners import StoreCleaners
 from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import DiskFull, FlushFailed
 from reput_broker.store.identity_check import IdentityCheck
+from reput_broker.store.index_service import IndexService
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.message_store import MessageStore
@@ -49,6 +56,9 @@ from reput_broker.store.results import PutResult
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.status import PutStatus
 from reput_broker.store.store_flush import StoreFlush
+from reput_broker.store.transient_store_pool import WriteBuffer
+from reput_client import pull_result
+from reput_client.record_positions import record_positions
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -104,6 +114,17 @@ def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
 def head_written_first(patch: pytest.MonkeyPatch) -> None:
     """a block's first eight bytes are written first, not last"""
     patch.setattr(MappedFile, "write_published", MappedFile.append)
+
+
+def commit_head_first(patch: pytest.MonkeyPatch) -> None:
+    """a commit writes the first eight bytes of what it brings first, not last"""
+
+    def copy_to(self: WriteBuffer, fd: int, start: int, end: int, path: Path) -> None:
+        file_io.write_all(fd, self.view[start : start + 8], start, path)
+        file_io.write_all(fd, self.view[start + 8 : end], start + 8, path)
+
+    patch.setattr(WriteBuffer, "copy_to", copy_to)
+    patch.setattr(workload, "POOL_SHARE", 1.0)  # without a pool nothing is committed
 
 
 def rebuilt_from_too_late(patch: pytest.MonkeyPatch) -> None:
@@ -248,6 +269,63 @@ def no_abort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AbortMarker, "create", _nothing)
 
 
+def killed_taken_for_stopped(patch: pytest.MonkeyPatch) -> None:
+    """a start takes whatever checkpoint it finds for that of an orderly stop"""
+    patch.setattr(judging, "_is_as_stopped", lambda _, mark: mark is not None)
+
+
+def cut_before_judged(patch: pytest.MonkeyPatch) -> None:
+    """a start cuts the queues off before it knows whether it will be refused"""
+    real = ConsumeQueueTable.recover
+
+    def recover(self: ConsumeQueueTable, *arguments: Any, **options: Any) -> None:
+        real(self, *arguments, **options)
+        self.settle()
+
+    patch.setattr(ConsumeQueueTable, "recover", recover)
+
+
+def index_trusted_after_crash(patch: pytest.MonkeyPatch) -> None:
+    """after a kill or a power cut every index file is kept and taken for complete"""
+
+    def keep(self: IndexService, full_until_ms: int, log_end: int) -> None:
+        self.keep_all(log_end, full_until_ms)
+
+    patch.setattr(IndexService, "keep_whole", keep)
+
+
+def expired_before_dispatched(patch: pytest.MonkeyPatch) -> None:
+    """retention deletes log files whose queue entries are not on the disk"""
+    patch.setattr(StoreCleaners, "deletable_end", lambda _: 1 << 62)
+
+
+def removals_not_synced(patch: pytest.MonkeyPatch) -> None:
+    """retention deletes one file after the other without waiting for the disk"""
+    patch.setattr(mapped_file_queue, "sync_directory", _nothing)
+    patch.setattr(sparse_file_queue, "sync_directory", _nothing)
+
+
+def queue_forgets_its_end(patch: pytest.MonkeyPatch) -> None:
+    """retention deletes queue files that nothing durable follows"""
+    real = ConsumeQueue.delete_expired
+    patch.setattr(ConsumeQueue, "delete_expired", lambda queue, minimum, _: real(queue, minimum, 1 << 62))
+
+
+def misplaced_record_handed_out(patch: pytest.MonkeyPatch) -> None:
+    """the client does not compare a record with what it has pulled"""
+    patch.setattr(pull_result, "pulled_positions", lambda records, _: record_positions(records))
+
+
+def damage_hides_what_follows(patch: pytest.MonkeyPatch) -> None:
+    """the client gives up a pull with a record that cannot be read"""
+
+    def give_up(records: bytes, _: object) -> list[Any]:
+        record_positions(records)
+        return []
+
+    patch.setattr(pull_result, "survey", give_up)
+
+
 class Bug(NamedTuple):
     """A bug and the checker that must catch it."""
 
@@ -264,6 +342,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(abort_removed_too_soon, power_cuts),
     Bug(directory_not_synced, power_cuts),
     Bug(head_written_first, power_cuts),
+    Bug(commit_head_first, power_cuts),
     Bug(rebuilt_from_too_late, power_cuts),
     Bug(torn_tail_accepted, power_cuts),
     Bug(flushed_mark_ahead, power_cuts),
@@ -280,6 +359,14 @@ BUGS: tuple[Bug, ...] = (
     Bug(files_removed_oldest_first, kills_during_recovery, 4000),
     Bug(no_abort, power_cuts),
     Bug(no_truncation, garbage_after_the_end),
+    Bug(killed_taken_for_stopped, power_cuts),
+    Bug(cut_before_judged, lost_files),
+    Bug(index_trusted_after_crash, power_cuts),
+    Bug(expired_before_dispatched, cuts_while_files_expire),
+    Bug(removals_not_synced, cuts_while_files_expire),
+    Bug(queue_forgets_its_end, cuts_while_files_expire, 10_000),
+    Bug(misplaced_record_handed_out, flips),
+    Bug(damage_hides_what_follows, flips),
 )
 
 

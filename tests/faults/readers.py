@@ -6,6 +6,8 @@ good nor be kept from what is sound.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from crash.checker import Violation
 from faults.made import Made, Place, try_open
 from faults.workload import abandon
@@ -44,12 +46,20 @@ def _content(message: ReceivedMessage) -> bytes | None:
         return None
 
 
-def check_readers(made: Made, damaged: list[Place]) -> tuple[bool, list[Violation]]:
-    """Whether the client calls all of these records damaged; and what it hands out that was never put, or does not."""
+def check_readers(
+    made: Made, may: Sequence[Place], *, must: Sequence[Place] = (), noticed: list[Place] | None = None
+) -> list[Violation]:
+    """What is wrong with what the client hands out.
+
+    Args:
+        made: the directory.
+        may: these records may be called damaged, every other has to come as it was put.
+        must: of those, these have to be called damaged.
+        noticed: those that are called damaged are added here.
+    """
     store, error = try_open(made)
     if store is None:
-        return True, [Violation("starts", f"{type(error).__name__}: {error}")]
-    noticed = True
+        return [Violation("starts", f"{type(error).__name__}: {error}")]
     found: list[Violation] = []
     try:
         for queue in {place.queue for place in made.places}:
@@ -59,14 +69,16 @@ def check_readers(made: Made, damaged: list[Place]) -> tuple[bool, list[Violatio
                 found.append(Violation("all are there", f"{queue} has messages {list(bodies)}"))
                 continue
             for place, body in zip(places, bodies.values(), strict=True):
-                if place in damaged and body is None:
-                    continue
-                noticed &= place not in damaged
-                if body != place.body:
+                if body is None and place in may:
+                    if noticed is not None:
+                        noticed.append(place)
+                elif place in must:
+                    found.append(Violation("noticed", f"{queue}: damage at {place.start} was not"))
+                elif body != place.body:
                     what = "called damaged" if body is None else "changed"
                     found.append(Violation("byte-equal", f"{queue}: the record at {place.start} is {what}"))
     except Exception as error:
         found.append(Violation("serves", f"{type(error).__name__}: {error}"))
     finally:
         abandon(store)
-    return noticed, found
+    return found

@@ -72,7 +72,7 @@ class Recorder:
         def mapped(file: MappedFile, *arguments: Any, **options: Any) -> None:
             real_init(file, *arguments, **options)
             if self._is_inside(str(file.path)):
-                file._view = _RecordedView(file._view, str(file.path), self)  # type: ignore[assignment]
+                file._view = file._sink = _RecordedView(file._view, str(file.path), self)  # type: ignore[assignment]
 
         patch(MappedFile, "__init__", mapped)
         return self

@@ -8,6 +8,7 @@ number of recorded events, so that for a cut anywhere it is known what had been 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ QUEUES: tuple[Queue, ...] = (("T", 0), ("T", 1), ("U", 0), ("rare", 0), ("D", 0)
 _WEIGHTS = (10, 10, 10, 1, 2, 2)
 DELETED_TOPIC = "D"
 GROUP = "g"
+POOL_SHARE = 0.2
+"""So many of the workloads put through a pool of buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Entry:
     start: int
     end: int
     """Where its record lies in the log."""
+    key: str
     append: int
     """Messages with the same number were put with one call: a killed process leaves all of them or none."""
     put_at: int
@@ -58,6 +62,16 @@ class Deletion:
 
 
 @dataclass(slots=True)
+class Expiry:
+    """The oldest files of the log were deleted."""
+
+    began_at: int
+    done_at: int
+    begin: int
+    """Where the log began then, on the disk."""
+
+
+@dataclass(slots=True)
 class Ledger:
     """What was promised when."""
 
@@ -68,6 +82,7 @@ class Ledger:
     shown: list[tuple[int, Queue, int]] = field(default_factory=list)
     """(event, queue, log offset): a consumer could have been given the message that ends there."""
     deletions: list[Deletion] = field(default_factory=list)
+    expiries: list[Expiry] = field(default_factory=list)
     commits: list[tuple[int, int, int]] = field(default_factory=list)
     """(event before, event after, offset): commits of one queue, ascending."""
     saved_commits: list[tuple[int, int]] = field(default_factory=list)
@@ -90,6 +105,8 @@ class Workload:
             "commit_log_file_size": rng.choice((4096, 4096, 20_480)),
             "consume_queue_entries": rng.choice((7, 40)),
             "flush_sync": rng.random() < 0.75,
+            "transient_store_pool": rng.random() < POOL_SHARE,
+            "transient_store_pool_size": rng.choice((1, 3)),
             **changes,
         }
         self.options: StoreOptions = small_options(root, **options)
@@ -108,17 +125,21 @@ class Workload:
 
     def run(self, steps: int) -> None:
         """Do so many random steps, recorded, and leave the store open as a kill would find it."""
-        actions = [
-            (self.put, 40), (self.put_run, 8), (self.step, 25), (self.flush, 25), (self.flush_queues, 6),
-            (self.checkpoint, 6), (self.prepare, 8), (self.commit, 8), (self.save_tables, 3), (self.delete, 1),
-            (self.kill, 2), (self.stop, 2), (self.wait, 2),
-        ]  # fmt: skip
+        actions = self.actions()
         with self.recorder:
             self.start()
             for action in self.rng.choices([a for a, _ in actions], [w for _, w in actions], k=steps):
                 action()
         abandon(self.store)
         self.offsets.close()
+
+    def actions(self) -> list[tuple[Callable[[], None], int]]:
+        """What a step can be, with weights."""
+        return [
+            (self.put, 40), (self.put_run, 8), (self.step, 25), (self.flush, 25), (self.flush_queues, 6),
+            (self.checkpoint, 6), (self.prepare, 8), (self.commit, 8), (self.save_tables, 3), (self.delete, 1),
+            (self.kill, 2), (self.stop, 2), (self.wait, 2),
+        ]  # fmt: skip
 
     # -- steps ---------------------------------------------------------------------------------------------
 
@@ -146,7 +167,9 @@ class Workload:
         size = self.rng.choice((10, 100, 700, 2500))
         bodies = self.new_bodies(1 if size > 1000 else self.rng.randrange(1, 6), size)
         properties = {"p": "v" * self.rng.randrange(1, 300)} if self.rng.random() < 0.3 else None
-        messages = [Message(queue[0], body, tag="a", properties=properties) for body in bodies]
+        messages = [
+            Message(queue[0], body, tag="a", keys=[key_of(body)], properties=properties) for body in bodies
+        ]
         block = bytearray(encode_put_block(messages, *queue, T0))
         check = check_put_block(block, topic=queue[0], queue_id=queue[1], count=len(bodies))
         ends = [*check.positions[1:], len(block)]
@@ -154,6 +177,7 @@ class Workload:
             block, topic=queue[0], queue_id=queue[1], count=len(bodies), born_host=BORN_HOST
         )
         if result.status is PutStatus.PUT_OK:
+            self.commit_log()
             self._appends += 1
             self.took(queue, bodies, result.physical_offset, ends)
 
@@ -161,21 +185,28 @@ class Workload:
         headers, blocks, kept = [], [], []
         for queue in self.rng.choices(QUEUES, _WEIGHTS, k=self.rng.randrange(1, 5)):
             bodies = self.new_bodies(self.rng.randrange(1, 4), 60)
-            blocks.append(encode_put_block([Message(queue[0], body) for body in bodies], *queue, T0))
+            messages = [Message(queue[0], body, keys=[key_of(body)]) for body in bodies]
+            blocks.append(encode_put_block(messages, *queue, T0))
             headers.append(PutMessageHeader(*queue, len(bodies), AckLevel.PAGE_CACHE))
             kept.append((queue, bodies))
         result = self.store.put_run(headers, blocks, BORN_HOST)
         if result is None:
             return
+        self.commit_log()
         self._appends += 1
         for (queue, bodies), block, place in zip(kept, blocks, result.physical_offsets, strict=True):
             check = check_put_block(block, topic=queue[0], queue_id=queue[1], count=len(bodies))
             self.took(queue, bodies, place, [*check.positions[1:], len(block)])
 
+    def commit_log(self) -> None:
+        """What is acknowledged has been committed, if it went into a buffer; otherwise there is nothing to do."""
+        if self.options.transient_store_pool:
+            self.store.commit_log()
+
     def took(self, queue: Queue, bodies: list[bytes], place: int, ends: list[int]) -> None:
         starts = [0, *ends[:-1]]
         self.ledger.entries += [
-            Entry(queue, body, place + start, place + end, self._appends, self.now)
+            Entry(queue, body, place + start, place + end, key_of(body), self._appends, self.now)
             for body, start, end in zip(bodies, starts, ends, strict=True)
         ]
 
@@ -240,6 +271,11 @@ class Workload:
         self.start()
 
 
+def key_of(body: bytes) -> str:
+    """The key that a message with this body is put with."""
+    return body[: body.index(b":")].decode()
+
+
 def open_tables(data_dir: Path, clock: FakeClock) -> tuple[ConsumerOffsetManager, TopicConfigManager]:
     """Load the broker's two tables of a directory."""
     config = data_dir / "config"
@@ -253,8 +289,12 @@ def open_tables(data_dir: Path, clock: FakeClock) -> tuple[ConsumerOffsetManager
 def abandon(store: MessageStore) -> None:
     """Let go of a store's files as a killed process does: nothing is finished, and nothing cleaned up."""
     files = store._log.files
-    for file in (*files.files, *((files._prepared,) if files._prepared is not None else ())):
+    for file in (*files.files, *files._prepared):
         file.close()
+    if store._index is not None:
+        prepared = store._index._prepared
+        for index_file in (*store._index.files, *((prepared,) if prepared is not None else ())):
+            index_file.close()
     store._queues.close()
     store._checkpoint.close()
     store._lock.release()

@@ -38,6 +38,7 @@ from reput_protocol.commands_group import (
     ConsumerSubscriptionHeader,
     ConsumerTopicsHeader,
     DeleteSubscriptionGroupHeader,
+    GroupForbiddenHeader,
     ProducerConnectionHeader,
     SubscriptionGroupHeader,
     SubscriptionGroupTableHeader,
@@ -150,7 +151,7 @@ def test_asking_for_a_group_creates_it_for_rocketmq_s_tools_and_not_for_ours(
     assert admin.group_config(group) == SubscriptionGroupConfig(group)
 
 
-def test_a_group_that_is_disabled_or_deleted_does_not_go_on_waiting(
+def test_a_group_that_is_disabled_forbidden_or_deleted_does_not_go_on_waiting(
     broker: BrokerProcess, connect: Connect, admin: Admin, topic: str, group: str
 ) -> None:
     client = connect("a")
@@ -159,6 +160,10 @@ def test_a_group_that_is_disabled_or_deleted_does_not_go_on_waiting(
     admin.put_group(SubscriptionGroupConfig(group, consume_enable=False))
     assert client.answer_to(waiting)[0].code == ResponseCode.NO_PERMISSION
     admin.put_group(SubscriptionGroupConfig(group))
+    waiting = client.hold(topic, 0)
+    connect("admin").ask(GroupForbiddenHeader(group, topic, False))
+    assert client.answer_to(waiting)[0].code == ResponseCode.NO_PERMISSION
+    connect("admin").ask(GroupForbiddenHeader(group, topic, True))
     waiting = client.hold(topic, 0)
     admin.delete_group(group)
     assert client.answer_to(waiting)[0].code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -342,7 +347,8 @@ def test_where_a_reset_leads(
     assert plan(offset=-3) == [7, 0], "from the end"
     assert plan(shift=-2) == [4, None], "the group has no offset in the other queue"
     assert plan(shift=100) == [10, None]
-    assert plan(offset=7, queue_id=0) == [7, None]
+    assert plan(offset=7, queue_id=0) == plan(offset=-3, queue_id=0) == [7, None]
+    assert plan(offset=99, queue_id=0) == [10, None]
     assert client.committed(topic) == 6, "a plan changes nothing"
     assert admin.reset_offsets(group, topic, shift=-2) == {queue(topic): 4}
     assert client.committed(topic) == 4
@@ -356,9 +362,23 @@ def test_where_a_reset_leads(
         admin.plan_reset(group, "no_such_topic", when=0)
     with pytest.raises(BrokerError, match="has no queue 7"):
         admin.set_offsets(group, {queue(topic, 7): 0})
+    with pytest.raises(BrokerError, match="has no queue 7"):
+        admin.plan_reset(group, topic, when=0, queue_id=7)
     header, _ = client.ask(ResetOffsetHeader(topic, group, -1, queue_id=0, offset=12))
     assert header.code == 1
     assert str(header.remark).startswith("OFFSET_OUT_OF_RANGE: ")
+
+
+def test_an_offset_of_minus_one_is_none_for_rocketmq_s_tools(
+    broker: BrokerProcess, connect: Connect, topic: str, group: str
+) -> None:
+    send(broker, topic, 10)
+    client = connect("a")
+    client.ask(SubscriptionGroupHeader(group))
+    _, body = client.ask(ResetOffsetHeader(topic, group, 0, is_force=True, queue_id=-1, offset=-1))
+    assert ResetOffsetBody.from_json(body).offset_table == {queue(topic): 0, queue(topic, 1): 0}
+    _, body = client.ask(ResetOffsetHeader(topic, group, -1, is_force=True, queue_id=0, offset=-1))
+    assert ResetOffsetBody.from_json(body).offset_table == {queue(topic): 10}
 
 
 def test_offsets_are_copied_to_another_group(
@@ -427,7 +447,7 @@ def test_a_question_to_a_member_is_passed_on_and_so_is_its_answer(
         "consumerGroup": group, "clientId": "a", "msgId": message_id, "brokerName": "broker-a",
         "topicSysFlag": "0", "groupSysFlag": "0",
     }  # fmt: skip
-    result = ConsumeDirectlyResult(consume_result=ConsumeResult.CR_LATER, remark="later", spent_time_mills=3)
+    result = ConsumeDirectlyResult(consume_result=ConsumeResult.CR_LATER, remark="later")
     member.reply(header, 0, result.to_json())
     answer, body = admin.answer_to(opaque)
     assert ConsumeDirectlyResult.from_json(body).consume_result is ConsumeResult.CR_LATER
@@ -441,17 +461,17 @@ def test_a_member_that_is_gone_silent_or_asks_for_itself(
     with pytest.raises(NotFound):
         admin.running_info(group, "nobody")
     with pytest.raises(NotFound):
-        admin.consume_directly(group, "a", "00" * 16)
+        admin.consume_directly(group, "a", "00" * 12 + "7FFFFFFF")
     with pytest.raises(BrokerError, match="offset message id"):
         admin.consume_directly(group, "a", "x")
     with pytest.raises(BrokerBusy, match="within 10 s"):
         admin.running_info(group, "a")
-    member.asked.clear()
+    late, _ = member.next_asked(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    member.reply(late, 0, b"too late")
     ext = ConsumerRunningInfoHeader(group, "a").to_ext(HeaderType.MSGPACK)
     opaque = member.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
     header, _ = member.next_asked(RequestCode.GET_CONSUMER_RUNNING_INFO)
-    late = next(asked for asked, _ in [(header, b"")])
-    member.reply(late, 0, b"{}")
+    member.reply(header, 0, b"{}")
     assert member.answer_to(opaque)[1] == b"{}"
     asks = connect("b", HeaderType.MSGPACK)
     opaque = asks.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,7 +51,12 @@ class Cli:
     ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "reput_cli", "group", *arguments, "--server", self.server]
         done = subprocess.run(
-            [*command, "--timeout", "30s"], input=text, capture_output=True, text=True, timeout=120.0
+            [*command, "--timeout", "30s"],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=120.0,
+            env={**os.environ, "COLUMNS": "200"},
         )
         assert done.returncode == code, done
         return done
@@ -100,7 +106,7 @@ def test_list_describe_and_members(cli: Cli, topic: str, member: GroupClient) ->
     assert f"subscribes to {topic} with '*' (TAG)" in cli("members", topic).stderr
     table = cli("describe", topic, "-O", "table").stdout
     assert "LAST_COMMIT" in table
-    assert "Z" in table
+    assert " ago" in table
     assert "error: " in cli("describe", "no_such_group", code=5).stderr
 
 
@@ -142,8 +148,7 @@ def test_what_is_no_reset(cli: Cli, topic: str) -> None:
     assert "no position" in cli("reset", topic, topic, "--to", "noon", code=2).stderr
     cli("reset", "no_such_group", topic, "--to", "1", code=5)
     cli("reset", topic, "no_such_topic", "--to", "1", code=5)
-    refused = cli("reset", topic, topic, "--to", "1", "--queue", "7")
-    assert "has no offset to start from" in refused.stderr
+    assert "has no queue 7" in cli("reset", topic, topic, "--to", "1", "--queue", "7", code=1).stderr
 
 
 def test_members_that_are_online_stand_in_the_way_unless_forced(

@@ -14,6 +14,7 @@ from broker_process import BrokerProcess
 from group_client import GroupClient
 from reput_client.blocking import Admin, Message, Producer
 from reput_protocol.bodies_group import SubscriptionGroupConfig
+from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands_group import GroupForbiddenHeader
 from reput_protocol.group_terms import MessageModel
@@ -156,6 +157,17 @@ def test_a_heartbeat_that_is_none(connect: Connect, topic: str) -> None:
     assert client.request(RequestCode.HEART_BEAT, {}, huge)[0].code == ResponseCode.INVALID_PARAMETER
     client.group = "no spaces"
     assert client.heartbeat(topic).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_a_group_that_cannot_be_joined_does_not_stand_in_the_way_of_the_others(
+    connect: Connect, topic: str, group: str
+) -> None:
+    client = connect("a")
+    subscriptions = [SubscriptionData.of(topic, "*", 1)]
+    consumers = [ConsumerData(name, subscriptions=subscriptions) for name in ("no spaces", group)]
+    header, _ = client.request(RequestCode.HEART_BEAT, {}, HeartbeatData("a", consumers).to_json())
+    assert header.code == ResponseCode.INVALID_PARAMETER
+    assert client.members() == ["a"]
 
 
 @TYPES

@@ -28,6 +28,7 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import ReputError, StoreUnavailable
 from reput_protocol.header import HeaderType, Value
 from reput_protocol.record_batch import encode_put_block
+from reput_protocol.record_layout import RECORD_BYTES_MIN
 from retention import RESERVED_MS, FakeMachine
 
 pytestmark = pytest.mark.process
@@ -97,7 +98,8 @@ async def test_expired_files_go_and_one_that_is_being_read_stays_until_it_has_be
     real = MappedFile.read_held
 
     def slow(self: MappedFile, position: int, size: int) -> bytes:
-        if self.base_offset == 0 and not go_on.is_set():
+        is_look_at_a_head = size <= RECORD_BYTES_MIN  # so is asked how old the oldest message is
+        if self.base_offset == 0 and not is_look_at_a_head and not go_on.is_set():
             reading.set()
             assert go_on.wait(20)
         return real(self, position, size)
@@ -264,7 +266,8 @@ async def test_files_are_deleted_by_hand_at_any_hour(tmp_path: Path) -> None:
                 return client.request(RequestCode.DELETE_EXPIRED_COMMITLOG)[0].code
 
         assert await trio.to_thread.run_sync(delete) == 0
-        await until(lambda: len(log_files(data_dir)) <= 2)
+        # What lies behind the file in use was made ahead.
+        await until(lambda: log_files(data_dir)[0] + FILE_SIZE >= broker.store.max_physical_offset)
         await until(lambda: broker.store.min_offset_in_queue("t", 0) > 0)
 
 

@@ -12,9 +12,11 @@ from broker_process import BrokerProcess
 from raw_client import RawClient, in_letters
 from reput_protocol.bodies import TopicConfig, TopicList, TopicRoute, TopicStats
 from reput_protocol.client_batch import BatchItem, encode_batch
-from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands import SendMessageHeader, SendMessageResult
 from reput_protocol.header import HeaderType, Value
 from reput_protocol.message import Message, MessageQueue
+from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.properties import decode_properties
 from reput_protocol.record import decode_record
 from reput_protocol.record_batch import encode_put_block
@@ -177,6 +179,35 @@ def test_what_is_not_served_is_refused_and_not_stored_as_something_else(
         assert header.code == ResponseCode.MESSAGE_ILLEGAL
         header, _ = client.request(PULL, as_text(pull_ext(topic)))
         assert header.code == ResponseCode.PULL_NOT_FOUND
+
+
+@pytest.mark.parametrize("ack", ["page_cache", "flushed"])
+def test_a_message_that_comes_alone_natively_gets_a_whole_receipt(broker: BrokerProcess, ack: str) -> None:
+    topic = f"alone_{ack}"
+    header = SendMessageHeader(
+        "PG", topic, 1, born_timestamp=1, properties="TAGS\x01a\x02", ack=AckLevel(ack)
+    )
+    with RawClient(broker.address) as client:
+        answer, _ = client.request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK), b"body")
+        result = SendMessageResult.from_ext(answer.ext)
+        assert (answer.code, result.queue_id, result.queue_offset, result.ack) == (0, 1, 0, ack)
+        _, physical_offset = decode_offset_message_id(result.msg_id)
+        deadline = time.monotonic() + 5
+        while True:  # it is shown once it is on the disk
+            viewed, data = client.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset})
+            if viewed.code == 0:
+                break
+            assert time.monotonic() < deadline
+        record = decode_record(data)
+        assert (record.body, record.store_timestamp_ms) == (b"body", result.store_timestamp)
+        config, body = client.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        assert config.code == 0
+        assert TopicConfig.from_json(body).write_queue_nums == 4, "the broker's own default"
+        header.ack = AckLevel.REPLICATED
+        answer, _ = client.request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK), b"x")
+        assert str(answer.remark).startswith("NO_REPLICA: ")
+        _, stats = client.request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        assert TopicStats.from_json(stats).offset_table[MessageQueue(topic, "broker-a", 1)].max_offset <= 1
 
 
 def test_a_pull_for_no_message_still_brings_one(broker: BrokerProcess, topic: str) -> None:

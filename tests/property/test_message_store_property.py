@@ -55,8 +55,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.recorder.stop()
         shutil.rmtree(self.root)
 
-    @initialize(flush_sync=st.booleans(), page_sized=st.booleans(), ext=st.booleans())
-    def begin(self, flush_sync: bool, page_sized: bool, ext: bool) -> None:
+    @initialize(
+        flush_sync=st.booleans(),
+        page_sized=st.booleans(),
+        ext=st.booleans(),
+        buffers=st.sampled_from([0, 1, 3]),
+    )
+    def begin(self, flush_sync: bool, page_sized: bool, ext: bool, buffers: int) -> None:
         size = 4096 if page_sized else 20_480
         self.options = small_options(
             self.root / "0",
@@ -65,6 +70,8 @@ class StoreMachine(RuleBasedStateMachine):
             flush_sync=flush_sync,
             consume_queue_ext=ext,
             consume_queue_ext_file_size=130,
+            transient_store_pool=buffers > 0,
+            transient_store_pool_size=max(1, buffers),
         )
         self.start()
 
@@ -75,6 +82,11 @@ class StoreMachine(RuleBasedStateMachine):
     def next_image(self) -> Path:
         self.runs += 1
         return self.root / str(self.runs)
+
+    @property
+    def end(self) -> int:
+        """Where the log ends, committed or not."""
+        return self.store.committed_offset + self.store.commit_behind_bytes
 
     def of_queue(self, queue: Queue) -> list[bytes]:
         deleted_before = self.deleted_before.get(queue[0], 0)
@@ -108,12 +120,12 @@ class StoreMachine(RuleBasedStateMachine):
             headers.append(PutMessageHeader(topic, queue_id, count, AckLevel.PAGE_CACHE))
             messages.append(((topic, queue_id), bodies, encoded[-1]))
         self.clock.now_ms += 1000
-        before = self.store.max_physical_offset
+        before = self.end
         result = self.store.put_run(headers, encoded, BORN_HOST)
         if result is None:  # it does not fit into the file
-            assert self.store.max_physical_offset == before
+            assert self.end == before
             return
-        assert result.end_offset == self.store.max_physical_offset == before + sum(map(len, encoded))
+        assert result.end_offset == self.end == before + sum(map(len, encoded))
         for (queue, bodies, block), place, queue_offset in zip(
             messages, result.physical_offsets, result.queue_offsets, strict=True
         ):
@@ -127,8 +139,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.reput_step(2000)
 
     @rule()
+    def commit(self) -> None:
+        assert self.store.commit_log() == self.end
+
+    @rule()
     def flush_log(self) -> None:
-        assert self.store.flush_commit_log() == self.store.max_physical_offset
+        assert self.store.flush_commit_log() == self.store.max_physical_offset == self.end
 
     @rule()
     def flush_queues(self) -> None:
@@ -146,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=st.sampled_from(["T", "U"]))
     def delete(self, topic: str) -> None:
         self.store.delete_topic(topic)
-        self.deleted_before[topic] = self.store.max_physical_offset
+        self.deleted_before[topic] = self.end
 
     # -- how it ends -----------------------------------------------------------------------------------------
 
@@ -162,9 +178,16 @@ class StoreMachine(RuleBasedStateMachine):
         options = killed(self.store, image)
         self.recorder.carry_over(self.options.data_dir, image)
         self.options = options
+        committed = self.store.committed_offset
         self.abandon()
         self.start()
+        self.keep_before(committed)
         self.check_everything(len(self.log))
+
+    def keep_before(self, end: int) -> None:
+        """Messages behind this log offset are gone, and so is what was deleted there."""
+        self.log = [entry for entry in self.log if entry[2] <= end]
+        self.deleted_before = {topic: min(at, end) for topic, at in self.deleted_before.items()}
 
     @rule(seed=st.integers(0, 2**32))
     def cut_power(self, seed: int) -> None:
@@ -174,8 +197,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.start()
         end = self.store.max_physical_offset
         assert end >= flushed
-        self.log = [entry for entry in self.log if entry[2] <= end]
-        self.deleted_before = {topic: min(at, end) for topic, at in self.deleted_before.items()}
+        self.keep_before(end)
         self.check_everything(len([entry for entry in self.log if entry[2] <= flushed]))
 
     def abandon(self) -> None:

@@ -58,7 +58,7 @@ def queue_of(case: Case) -> Iterator[ConsumeQueue]:
         offsets = [number * RECORD_BYTES for number in range(count)]
         queue.put_batch(offsets, [RECORD_BYTES] * count, [0] * count, case.first)
         if case.corrected:
-            queue.delete_expired(case.gone * RECORD_BYTES)
+            queue.delete_expired(case.gone * RECORD_BYTES, 1 << 62)
         yield queue
         cache.close()
 

@@ -7,7 +7,7 @@ since is not looked up again: the message at an offset stays the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import structlog
@@ -76,10 +76,7 @@ class LagService:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            try:
-                await self.refresh()
-            except ReputError as error:
-                log.warning("lag_unknown", detail=str(error), hint="the figures are those of the look before")
+            await self.refresh()
             await trio.sleep(self._options.lag_refresh_interval)
 
     async def refresh(self) -> None:
@@ -112,11 +109,10 @@ class LagService:
         known = self.figures.oldest.get((group, topic, queue_id))
         if known is not None and known.offset == offset:
             return known
-        timestamp_ms = await self._times.at(topic, queue_id, offset)
+        try:
+            timestamp_ms = await self._times.at(topic, queue_id, offset)
+        except ReputError as error:
+            # One queue that cannot be read does not hide how late the others are.
+            log.warning("lag_unknown", topic=topic, queue_id=queue_id, offset=offset, detail=str(error))
+            return None
         return None if timestamp_ms < 0 else Unconsumed(offset, timestamp_ms)
-
-
-def age_s(oldest: Mapping[QueuePlace, Unconsumed], place: QueuePlace, now_ms: int) -> float:
-    """Return how old the oldest message of a queue that is not committed is, in seconds; 0 if there is none."""
-    found = oldest.get(place)
-    return 0.0 if found is None else max(0, now_ms - found.store_timestamp_ms) / 1000

@@ -86,4 +86,6 @@ class OffsetSetting:
 
 
 def _understands_reset(channel: ClientChannel) -> bool:
-    return channel.header_type == HeaderType.MSGPACK or channel.version >= _RESET_VERSION_MIN
+    # A header without a version has 0; nobody knows what such a client understands, and a request is only ignored.
+    is_too_old = channel.header_type != HeaderType.MSGPACK and 0 < channel.version < _RESET_VERSION_MIN
+    return not is_too_old

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import trio
 
 from reput_broker.counters import Counters
 from reput_broker.health import Health
 from reput_broker.request import Handler, Request, Response
+from reput_broker.store.disk_usage import disk_used_ratio
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.options import StoreOptions
 from reput_protocol.bodies import BrokerData, ClusterInfo, KVTable
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 
@@ -64,8 +66,9 @@ class AdminProcessor:
         """Answer the runtime figures, all as text, under RocketMQ's names."""
         request.client.note_role("admin")
         store, stats = self._store, self._store.stats
-        usage = await trio.to_thread.run_sync(shutil.disk_usage, store.options.data_dir)
-        ratio = usage.used / (usage.used + usage.free) if usage.used + usage.free else 0.0
+        options = store.options
+        logs, queues = await trio.to_thread.run_sync(_look_at_disks, options)
+        buffers = store.buffers_available
         figures: dict[str, object] = {
             "brokerVersionDesc": f"Reput {self._version}",
             "brokerVersion": ROCKETMQ_VERSION,
@@ -83,14 +86,23 @@ class AdminProcessor:
             else 0.0,
             "commitLogMinOffset": store.min_physical_offset,
             "commitLogMaxOffset": store.max_physical_offset,
-            "commitLogDiskRatio": f"{ratio:.4f}",
-            "consumeQueueDiskRatio": f"{ratio:.4f}",
+            **{f"commitLogDiskRatio_{path}": f"{ratio:.4f}" for path, ratio in logs.items()},
+            "commitLogDiskRatio": f"{min(logs.values()):.4f}",
+            "consumeQueueDiskRatio": f"{queues:.4f}",
             "dispatchBehindBytes": store.dispatch_behind_bytes,
+            "remainHowManyDataToCommit": f"{store.commit_behind_bytes} B",
+            **({} if buffers is None else {"remainTransientStoreBufferNumbs": buffers}),
             "remainHowManyDataToFlush": f"{store.flush_behind_bytes} B",
             "flushedWhere": store.flushed_offset,
             "connections": sum(listener.open for listener in self._counters.listeners.values()),
         }
         return Response(0, body=KVTable({name: str(value) for name, value in figures.items()}).to_json())
+
+
+def _look_at_disks(options: StoreOptions) -> tuple[dict[Path, float], float]:
+    """Return how full the disks of the log's directories are, and that of the queues. Blocks."""
+    logs = {path: disk_used_ratio(path) for path in options.writable_log_dirs}
+    return logs, disk_used_ratio(options.consume_queue_dir)
 
 
 def _duration(seconds: float) -> str:

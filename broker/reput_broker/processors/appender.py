@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.pending_puts import PendingRequest
@@ -39,13 +40,15 @@ class Appender:
         flush: FlushCommitLogService,
         reput: ReputMessageService,
         counters: Counters,
+        commit: CommitRealTimeService | None = None,
         *,
         readers_see_unflushed: bool,
     ) -> None:
         self._store = store
         self._lock = lock
         self._flush = flush
-        self._wake_reput = reput.wake if readers_see_unflushed else _nothing
+        self._commit = commit
+        self._wake_reput = reput.wake if readers_see_unflushed and commit is None else _nothing
         self._counters = counters
         self._page_cache_seconds = counters.produce_seconds[AckLevel.PAGE_CACHE]
 
@@ -88,10 +91,11 @@ class Appender:
         topic: str,
         ack: AckLevel,
     ) -> Response | None:
+        self._store.note_file_wait()
         async with self._lock.held():
             if self._store.needs_new_file(size):
                 try:
-                    await trio.to_thread.run_sync(self._store.prepare_next_file)
+                    await trio.to_thread.run_sync(self._store.make_log_file)
                 except DiskFull as error:
                     self._counters.rejected["disk_full"] += 1
                     raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
@@ -111,7 +115,16 @@ class Appender:
                 result.end_offset, PendingRequest(request, response, result.count)
             )
             return None
-        self._flush.wrote()
+        if self._commit is not None and not request.is_oneway:
+            request.body = _STORED
+            self._commit.answer_when_committed(
+                result.end_offset, PendingRequest(request, response, result.count)
+            )
+            return None
+        if self._commit is not None:
+            self._commit.wrote()
+        else:
+            self._flush.wrote()
         self._page_cache_seconds.observe(time.monotonic() - request.received_at)
         return response
 
@@ -124,6 +137,12 @@ class Appender:
         if status is PutStatus.READ_ONLY:
             reason = store.read_only_reason or "the store takes no more messages"
             return Refusal(ErrorCode.READ_ONLY, f"{reason}; see the broker's log")
+        if status is PutStatus.OS_PAGE_CACHE_BUSY:
+            rejected["busy"] += 1
+            return Refusal(
+                ErrorCode.BUSY,
+                "all buffers of the transient store pool wait for the disk; send again in a moment",
+            )
         if status is PutStatus.SERVICE_NOT_AVAILABLE:
             return Refusal(ErrorCode.NOT_READY, "the store is not open; send again shortly")
         rejected["too_large"] += 1

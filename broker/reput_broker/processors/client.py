@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reput_broker.delivery.membership import MemberConflict, Membership
-from reput_broker.processors.group_access import GroupAccess, no_group
+from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.bodies_group import ConsumerList, SubscriptionGroupConfig
-from reput_protocol.bodies_heartbeat import HeartbeatData
+from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import ConsumerListHeader, UnregisterClientHeader
-from reput_protocol.errors import ErrorCode
+from reput_protocol.errors import ErrorCode, InvalidName
 from reput_protocol.names import retry_topic
 
 _BODY_BYTES_MAX = 1 << 20
@@ -56,12 +56,13 @@ class ClientProcessor:
         A group that cannot be joined is refused after the others were: the client is a member of those.
         """
         data = self._read(request)
-        joined, unknown = [], None
+        joined: list[ConsumerData] = []
+        refused: Refusal | InvalidName | None = None
         for consumer in data.consumers:
             try:
                 config = self._access.find_or_create(consumer.group_name)
-            except Refusal:
-                unknown = consumer.group_name
+            except (Refusal, InvalidName) as error:
+                refused = error
                 continue
             joined.append(consumer)
             self._make_retry_topic(config)
@@ -75,8 +76,8 @@ class ClientProcessor:
             producer_groups=data.producer_groups,
         )
         request.client.note_role("consumer" if data.consumers else "producer")
-        if unknown is not None:
-            raise no_group(unknown)
+        if refused is not None:
+            raise refused
         if conflicts:
             raise _conflict(conflicts[0])
         return Response()

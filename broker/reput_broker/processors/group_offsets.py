@@ -100,7 +100,7 @@ class GroupOffsetsProcessor:
                 for topic in self._offsets.for_group(group)
                 if online is None or topic in online.subscriptions
             ]
-        table = {}
+        table: dict[MessageQueue, OffsetWrapper] = {}
         for topic in topics:
             for queue in self._queues_of(topic):
                 if len(table) % _QUEUES_A_TURN == 0:
@@ -124,7 +124,8 @@ class GroupOffsetsProcessor:
         """Answer from when to when the messages of a topic are, and how far back in time a group is."""
         header = ConsumeTimeSpanHeader.from_ext(request.ext)
         self._access.existing(header.topic)
-        store, times, topic, spans = self._store, self._times, header.topic, []
+        store, times, topic = self._store, self._times, header.topic
+        spans: list[QueueTimeSpan] = []
         for queue in self._queues_of(topic):
             if len(spans) % _QUEUES_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
@@ -169,7 +170,7 @@ class GroupOffsetsProcessor:
         for number, queue in enumerate(queues):
             if number % _QUEUES_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
-            offset = self._target(header, group, queue)
+            offset = self._target(header, group, queue, native=request.is_native)
             if offset is not None:
                 targets[queue] = offset
         return self._set(group, targets, header.timestamp, dry_run=header.dry_run is True)
@@ -188,14 +189,21 @@ class GroupOffsetsProcessor:
             targets[MessageQueue(topic, self._broker_name, queue.queue_id)] = _within(offset, low, high)
         return targets
 
-    def _target(self, header: ResetOffsetHeader, group: str, queue: MessageQueue) -> int | None:
-        """Return where a group has to go on in one queue; None if it has no offset there to start from."""
+    def _target(
+        self, header: ResetOffsetHeader, group: str, queue: MessageQueue, *, native: bool
+    ) -> int | None:
+        """Return where a group has to go on in one queue; None if it has no offset there to start from.
+
+        RocketMQ's tools send an offset of -1 where they mean none, and name a queue with any other.
+        """
         topic, queue_id = queue.topic, queue.queue_id
         low = self._store.min_offset_in_queue(topic, queue_id)
         high = self._store.max_offset_in_queue(topic, queue_id)
         if header.shift is not None:
             committed = self._offsets.query(group, topic, queue_id)
             return None if committed is None else _within(committed + header.shift, low, high)
+        if header.offset is not None and native:
+            return _within(header.offset if header.offset >= 0 else high + header.offset, low, high)
         if header.offset is not None and header.queue_id >= 0 and header.offset != -1:
             if not low <= header.offset <= high + 1:
                 raise Refusal(
@@ -204,8 +212,6 @@ class GroupOffsetsProcessor:
                     response_code=1,
                 )
             return min(header.offset, high)
-        if header.offset is not None and header.queue_id < 0:
-            return _within(header.offset if header.offset >= 0 else high + header.offset, low, high)
         if header.timestamp < 0:
             return high
         return self._store.offset_by_timestamp(topic, queue_id, header.timestamp)

@@ -218,6 +218,7 @@ class PullProcessor:
             try:
                 self._groups.check_going_on(header.consumer_group)
                 self._access.readable(header.topic, header.queue_id)
+                self._groups.check_readable(header.consumer_group, header.topic)
                 response = self._answer(request, header, tag_filter, may_suspend=False)
             except Refusal as refusal:
                 response = refusal.response()

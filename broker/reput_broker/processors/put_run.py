@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.pending_puts import PendingRun
@@ -33,11 +34,13 @@ class PutRunProcessor:
         lock: PutLock,
         flush: FlushCommitLogService,
         counters: Counters,
+        commit: CommitRealTimeService | None = None,
     ) -> None:
         self._store = store
         self._access = access
         self._lock = lock
         self._flush = flush
+        self._commit = commit
         self._counters = counters
         self._store_host = str(store.options.host)
         self._page_cache_seconds = counters.produce_seconds[AckLevel.PAGE_CACHE]
@@ -111,7 +114,7 @@ class PutRunProcessor:
             self._store_host,
             run.ack,
         )
-        if run.ack is AckLevel.FLUSHED:
+        if run.ack is AckLevel.FLUSHED or self._commit is not None:
             places = RunResult(
                 [stored.queue_offset], [stored.physical_offset], stored.end_offset, stored.store_timestamp_ms
             )
@@ -124,6 +127,10 @@ class PutRunProcessor:
         run.blocks.clear()  # they are in the log; a run that waits for the disk need not keep them
         if run.ack is AckLevel.FLUSHED:
             self._flush.answer_when_flushed(
+                stored.end_offset, PendingRun(run, frames, stored, self._store_host, messages)
+            )
+        elif self._commit is not None:
+            self._commit.answer_when_committed(
                 stored.end_offset, PendingRun(run, frames, stored, self._store_host, messages)
             )
         else:

@@ -57,9 +57,7 @@ class SendProcessor:
     def put_message(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Store a block of records of one topic and queue as a whole."""
         header = PutMessageHeader.from_ext(request.header.ext)
-        ack = header.ack
-        if ack is AckLevel.REPLICATED:
-            raise Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
+        _check_reachable(header.ack)
         size = len(request.body)
         if size > BLOCK_BYTES_MAX:
             self._counters.rejected["too_large"] += 1
@@ -125,12 +123,15 @@ class SendProcessor:
     def _send(
         self, request: Request, header: SendMessageHeader
     ) -> Response | Awaitable[Response | None] | None:
+        _check_reachable(header.ack)
         if self._access.writable(header.topic, max(0, header.queue_id)) is None:
             return self._create_and_send(request, header)
         return self._send_records(request, header)
 
     async def _create_and_send(self, request: Request, header: SendMessageHeader) -> Response | None:
-        await self._access.create_on_send(header.topic, header.default_topic_queue_nums)
+        # RocketMQ's clients choose how many queues a topic gets that they make; ours leaves that to the broker.
+        queues = None if request.is_native else header.default_topic_queue_nums
+        await self._access.create_on_send(header.topic, queues)
         self._access.writable(header.topic, max(0, header.queue_id))
         result = self._send_records(request, header)
         return result if result is None or isinstance(result, Response) else await result
@@ -145,7 +146,7 @@ class SendProcessor:
         parts = records_of(header, request.body, Host.unpack(request.client.born_host), self._cluster)
         records = parts.records
         sizes = [len(encode_record(record)) for record in records]
-        ack = self._default_ack if parts.waits else AckLevel.PAGE_CACHE
+        ack = header.ack or (self._default_ack if parts.waits else AckLevel.PAGE_CACHE)
 
         def put() -> PutResult:
             if isinstance(parts, BatchParts):
@@ -153,7 +154,11 @@ class SendProcessor:
             return self._store.put_record(records[0])
 
         def answer(result: PutResult) -> Response:
-            return Response(0, self._result(header, parts, sizes, result).to_ext(request.header_type))
+            receipt = self._result(header, parts, sizes, result)
+            if request.is_native:
+                receipt.store_timestamp = result.store_timestamp_ms
+                receipt.ack = ack
+            return Response(0, receipt.to_ext(request.header_type))
 
         # A whole-record checksum, if the store writes one, adds 20 bytes to each.
         size = sum(sizes) + 20 * len(sizes)
@@ -170,3 +175,8 @@ class SendProcessor:
         return SendMessageResult(
             ",".join(ids), header.queue_id, result.queue_offset, transaction_id=parts.unique_key
         )
+
+
+def _check_reachable(ack: AckLevel | None) -> None:
+    if ack is AckLevel.REPLICATED:
+        raise Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")

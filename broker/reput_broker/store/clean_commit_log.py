@@ -41,7 +41,7 @@ class CleanCommitLog:
     Args:
         files: the log's files.
         rules: asked anew by each call, so that they may change.
-        disk: judges the disk; its level and refusal are as of the last look.
+        disk: judges the disk; its level and refusal are as of the last look. The files hear which directories are full.
         deletable_end: files that end at or before this log offset may go.
         clock_ms: wall clock, by which files age.
         monotonic_ms: clock for intervals.
@@ -79,6 +79,7 @@ class CleanCommitLog:
         """Look at the clock and the disk; True begins a round. Blocks."""
         rules = self._rules()
         level = self.disk.look(rules)
+        self._files.note_full(self.disk.full_directories)
         is_manual = self._manual_rounds > 0
         if is_manual:
             self._manual_rounds -= 1
@@ -93,10 +94,19 @@ class CleanCommitLog:
         return None if first is None or first.is_available else first
 
     @property
+    def is_unwritable(self) -> bool:
+        """Whether the oldest file lies where nothing can be deleted."""
+        first = self._files.first_file
+        return first is not None and not first.is_writable
+
+    @property
     def is_held_back(self) -> bool:
-        """Whether the oldest file could not go even if it had expired: the last one, or not dispatched and synced."""
+        """Whether the oldest file could not go even if it had expired.
+
+        It is the last one, not dispatched and synced, or lies where nothing can be deleted.
+        """
         files = self._files.files
-        return len(files) < 2 or files[0].end_offset > self._deletable_end()
+        return len(files) < 2 or files[0].end_offset > self._deletable_end() or self.is_unwritable
 
     def delete_next(self) -> DeletedFile | None:
         """Delete the oldest file if the round may; None ends the round. Blocks.

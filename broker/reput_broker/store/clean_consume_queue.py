@@ -1,8 +1,9 @@
 """Delete what is derived from log files that are gone: queue files, index files (RocketMQ: CleanConsumeQueueService).
 
 These files have no age of their own. Once the log begins later than before, every queue's minimum moves to its first
-message that is still there, and files whose messages have all left the log go, except each queue's last one: it says
-which queue offset comes next. Then everything else that follows the log has its turn.
+message that is still there, and files whose messages have all left the log go, except each queue's last one, and any
+that nothing durable follows: it says which queue offset comes next. Then everything else that follows the log has its
+turn.
 
 A log file that is being deleted while somebody still holds it counts no longer for readers, but is on the disk: after a
 kill it would be part of the log again. So what is derived from it stays until it is gone. (RocketMQ does not wait.)
@@ -57,6 +58,7 @@ class CleanConsumeQueue:
         queues: the queues.
         min_physical_offset: where the log begins for readers.
         kept_offset: where its oldest file on the disk begins.
+        durable_offset: records before this log offset are on the disk, and so are their queue entries.
         queue_file_size: bytes of one queue file.
         followers: whose turn is after the queues'.
     """
@@ -67,12 +69,14 @@ class CleanConsumeQueue:
         *,
         min_physical_offset: Callable[[], int],
         kept_offset: Callable[[], int],
+        durable_offset: Callable[[], int],
         queue_file_size: int,
         followers: Sequence[Follower] = (),
     ) -> None:
         self._queues = queues
         self._min_physical_offset = min_physical_offset
         self._kept_offset = kept_offset
+        self._durable_offset = durable_offset
         self._queue_file_size = queue_file_size
         self._followers = tuple(followers)
         self._cleaned = (0, 0)
@@ -106,7 +110,7 @@ class CleanConsumeQueue:
             else:
                 part, file_size = "consumequeue", self._queue_file_size
                 following.correct_min_offset(min_offset)
-                count = following.delete_expired(kept_offset)
+                count = following.delete_expired(kept_offset, self._durable_offset())
             if count:
                 return CleanedFiles(part, count, count * file_size)
         return CleanedFiles("consumequeue", 0, 0)

@@ -66,7 +66,7 @@ class StoreCleaners:
         log_cleaner = CleanCommitLog(
             self._log.files,
             rules,
-            DiskWatch(disk_usage, [options.commit_log_dir], options.consume_queue_dir),
+            DiskWatch(disk_usage, options.writable_log_dirs, options.consume_queue_dir),
             deletable_end=self.deletable_end,
             clock_ms=self._clock_ms,
             monotonic_ms=monotonic_ms,
@@ -80,6 +80,7 @@ class StoreCleaners:
             self._queues,
             min_physical_offset=lambda: self._log.min_offset,
             kept_offset=lambda: self._log.files.min_offset,
+            durable_offset=self.deletable_end,
             queue_file_size=options.consume_queue_file_size,
             followers=followers,
         )

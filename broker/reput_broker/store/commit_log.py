@@ -13,17 +13,19 @@ Store timestamps are the broker's clock at the append. They do not decrease as l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
-from reput_broker.store.errors import DiskFull, FileMissing
+from reput_broker.store.allocate_mapped_file import AllocateMappedFile
+from reput_broker.store.errors import FileMissing, StorePoolExhausted
 from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
+from reput_broker.store.multi_path_mapped_file_queue import MultiPathMappedFileQueue
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.put_checks import has_queue_entry
 from reput_broker.store.results import PutResult, RunResult
 from reput_broker.store.status import PutStatus
+from reput_broker.store.transient_store_pool import TransientStorePool, WriteBuffer
 from reput_protocol.buffers import Buffer
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.record import Record
@@ -44,19 +46,37 @@ from reput_protocol.record_scan import ScanStatus, patch_record, scan_record
 
 _HEAD_BYTES = 76
 """A record's fields up to the store timestamp, whatever kind of address its producer has; no record is shorter."""
-CREATE_RETRY_MS = 1000
-"""How long a full disk is left alone before a put tries again to make a file."""
 
 
 class CommitLog:
-    """The files under `commitlog/` and the table of next queue offsets.
+    """The files under `commitlog/`, or in several directories, and the table of next queue offsets.
 
-    Invariant: `min_offset <= flushed_offset <= max_offset`; bytes in `[min_offset, max_offset)` are whole records and
-    blanks, and never change. One thread appends; reads and `flush` need no lock, since bytes below `max_offset` stay.
+    Invariant: `min_offset <= flushed_offset <= max_offset <= wrote_offset`; bytes in `[min_offset, max_offset)` are
+    whole records and blanks, and never change. One thread appends; reads, `commit` and `flush` need no lock, since
+    bytes below `max_offset` stay. Without a pool of buffers `max_offset` and `wrote_offset` are the same.
+
+    Attributes:
+        files: the files.
+        supply: makes them.
+        pool: the buffers that appends go through; None without.
     """
 
     def __init__(self, options: StoreOptions, clock_ms: Callable[[], int]) -> None:
-        self.files = MappedFileQueue(options.data_dir / "commitlog", options.commit_log_file_size)
+        size = options.commit_log_file_size
+        directories, read_only = options.log_dirs, options.read_only_commit_log_dirs
+        self.files: MappedFileQueue
+        if len(directories) > 1 or read_only:
+            self.files = MultiPathMappedFileQueue(directories, read_only, size)
+        else:
+            self.files = MappedFileQueue(directories[0], size)
+        self.supply = AllocateMappedFile(self.files, options, clock_ms)
+        self.pool: TransientStorePool | None = None
+        if options.transient_store_pool:
+            self.pool = TransientStorePool(size, options.transient_store_pool_size)
+        self.on_file_wanted: Callable[[], None] = _nothing
+        """Called, by an append, when it is time to `supply.prepare` a file, or to `supply.unlock_full` one."""
+        self.file_waits = 0
+        """Puts that waited for a file because none lay ready; the first of an empty log is not counted."""
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
         """The queue offset that the next message of a queue gets (RocketMQ: topicQueueTable)."""
         self._file_size = options.commit_log_file_size
@@ -65,9 +85,8 @@ class CommitLog:
         self._clock_ms = clock_ms
         self.last_store_timestamp_ms = 0
         """Store time of the last append, 0 before the first."""
+        self._options = options
         self._file: MappedFile | None = None
-        self._full: DiskFull | None = None
-        self._full_at_ms = 0
 
     # -- where the log begins and ends -----------------------------------------------------------------------
 
@@ -84,9 +103,14 @@ class CommitLog:
 
     @property
     def max_offset(self) -> int:
+        """Up to here the log may be read: what is committed if there is a pool, else all that is written."""
+        return self.wrote_offset if self.pool is None else self.files.committed_where
+
+    @property
+    def wrote_offset(self) -> int:
         """Where the next record goes, unless it needs a new file."""
         file = self._file
-        return self.files.max_offset if file is None else file.base_offset + file.wrote_position
+        return self.files.max_wrote_position if file is None else file.base_offset + file.wrote_position
 
     @property
     def flushed_offset(self) -> int:
@@ -101,13 +125,36 @@ class CommitLog:
         """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
         return is_able_to_flush(self.flushed_offset, self.max_offset, self._file_size, least_pages)
 
+    def is_able_to_commit(self, least_pages: int) -> bool:
+        """The same for what is written and not committed."""
+        return is_able_to_flush(self.max_offset, self.wrote_offset, self._file_size, least_pages)
+
     def next_file_offset(self, offset: int) -> int:
         """Where the file after the one that contains `offset` starts."""
         return offset - offset % self._file_size + self._file_size
 
     def adopt_last_file(self) -> None:
         """Go on appending to the last file; called once recovery has set where it ends."""
-        self._file = self.files.last_file
+        file = self.files.last_file
+        if file is not None:
+            self._enter(file, None if file.is_full else self._borrow_buffer())
+
+    # -- open and close --------------------------------------------------------------------------------------
+
+    def open_pool(self) -> None:
+        """Make the buffers of the pool, if there is one (event `memory_not_locked`). Blocks."""
+        if self.pool is None:
+            return
+        refusal = self.pool.open()
+        if refusal is not None:
+            facts = {"what": "transient store pool", "size_b": self.pool.size * self.pool.count}
+            self._options.on_event("memory_not_locked", {**facts, "reason": refusal.strerror})
+
+    def close(self) -> None:
+        """Close every file and free the buffers. Commits and flushes nothing."""
+        self.files.close()
+        if self.pool is not None:
+            self.pool.close()
 
     # -- append ----------------------------------------------------------------------------------------------
 
@@ -120,17 +167,29 @@ class CommitLog:
         file = self._file
         if file is not None and file.wrote_position + size + BLANK_BYTES <= self._file_size:
             return False
-        return not self.files.has_prepared
+        return not self.files.prepared_count
+
+    def note_file_wait(self) -> None:
+        """Count a put that has to wait for a file."""
+        if self._file is not None:
+            self.file_waits += 1
 
     def should_prepare_next_file(self) -> bool:
-        """Whether the file in use is at least half full and the next one does not exist yet."""
-        file = self._file
-        return file is not None and 2 * file.wrote_position >= self._file_size and not self.files.has_prepared
+        """Whether fewer files lie ready behind the one in use than should: `AllocateMappedFile` tells the rule."""
+        return self.supply.should_prepare
+
+    def prepare_next_file(self) -> bool:
+        """Make one more file ahead if none, or too few, lie ready; False if not. Blocks; may run in a worker thread.
+
+        Raises:
+            DiskFull: there is no room, or there was none a moment ago.
+        """
+        return self.supply.prepare()
 
     @property
     def waits_for_space(self) -> bool:
-        """Whether the last attempt to make a file found no room."""
-        return self._full is not None
+        """Whether the last attempt to make a file found no room, and none lies ready."""
+        return self.supply.waits_for_space
 
     def append_block(
         self, block: bytearray, check: BlockCheck, topic: str, queue_id: int, count: int, born_host: bytes
@@ -141,6 +200,7 @@ class CommitLog:
 
         Raises:
             DiskFull: a new file was needed and could not be made; nothing has changed but the block.
+            StorePoolExhausted: a new file was needed and no buffer is free for it; the same.
         """
         size = len(block)
         file = self._file
@@ -162,7 +222,10 @@ class CommitLog:
         file.write_published(block)
         self.next_queue_offsets[key] = queue_offset + count
         self.last_store_timestamp_ms = now
-        return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, physical_offset + size, now, count)
+        end_offset = physical_offset + size
+        if end_offset >= self.supply.prepare_from:
+            self._want_file(end_offset)
+        return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end_offset, now, count)
 
     def has_room(self, size: int) -> bool:
         """Whether `size` bytes fit into the file in use."""
@@ -212,6 +275,8 @@ class CommitLog:
         file.write_published(run)
         known.update(taken)
         self.last_store_timestamp_ms = now
+        if physical_offset >= self.supply.prepare_from:
+            self._want_file(physical_offset)
         return RunResult(queue_offsets, physical_offsets, physical_offset, now)
 
     def append_records(self, encoded: Sequence[bytes], records: Sequence[Record]) -> PutResult:
@@ -223,7 +288,7 @@ class CommitLog:
                 and take no place in a queue.
 
         Raises:
-            DiskFull: as for `append_block`.
+            DiskFull, StorePoolExhausted: as for `append_block`.
         """
         block = bytearray().join(encoded)
         file = self._file
@@ -251,58 +316,55 @@ class CommitLog:
         if next_queue_offset != first_queue_offset:
             self.next_queue_offsets[key] = next_queue_offset
         self.last_store_timestamp_ms = now
+        end_offset = physical_offset + position
+        if end_offset >= self.supply.prepare_from:
+            self._want_file(end_offset)
         return PutResult(
             PutStatus.PUT_OK,
             first_queue_offset if has_queue_entry(records[0]) else 0,
             physical_offset,
-            physical_offset + position,
+            end_offset,
             now,
             len(encoded),
         )
 
+    def _want_file(self, offset: int) -> None:
+        self.supply.reached(offset)
+        self.on_file_wanted()
+
     def _roll(self) -> MappedFile:
         """Close the file in use with a blank record and go on in the next one, which is made first if it has to be."""
-        if not self.files.has_prepared:
-            self._make_file()
-        file = self._file
+        buffer = self._borrow_buffer()
+        if buffer is None and self.pool is not None and self._options.fast_fail_if_no_buffer:
+            raise StorePoolExhausted(self.pool.count)
+        try:
+            file = self._file
+            if file is None:
+                self.supply.make_first()
+            elif not self.files.prepared_count:
+                self.note_file_wait()
+                self.supply.make_needed()
+        except BaseException:
+            if buffer is not None:
+                buffer.give_back()
+            raise
         if file is not None and not file.is_full:
-            file.write_published(encode_blank(self._file_size - file.wrote_position))
-            file.wrote_position = self._file_size
+            file.seal(encode_blank(self._file_size - file.wrote_position))
         fresh = self.files.last_file_for(create=True)
         assert fresh is not None, "it was made before"
-        self._file = fresh
-        self._full = None
+        self._enter(fresh, buffer)
         return fresh
 
-    def _make_file(self) -> None:
-        if self._file is not None:
-            self.prepare_next_file()
-        else:
-            with self._unless_just_full():
-                self.files.last_file_for(create=True)
+    def _borrow_buffer(self) -> WriteBuffer | None:
+        return None if self.pool is None else self.pool.borrow()
 
-    def prepare_next_file(self) -> bool:
-        """Make the file after the one in use; False while there is none in use. May run in a worker thread.
-
-        Raises:
-            DiskFull: there is no room, or there was none a moment ago.
-        """
-        with self._unless_just_full():
-            return self.files.prepare_next()
-
-    @contextmanager
-    def _unless_just_full(self) -> Iterator[None]:
-        """Do not try to make a file when the disk was full a moment ago: trying costs time that every put would pay."""
-        now = self._clock_ms()
-        if self._full is not None and 0 <= now - self._full_at_ms < CREATE_RETRY_MS:
-            raise DiskFull(self._full.path, self._full.needed_bytes)
-        try:
-            yield
-        except DiskFull as error:
-            self._full = error
-            self._full_at_ms = now
-            raise
-        self._full = None
+    def _enter(self, file: MappedFile, buffer: WriteBuffer | None) -> None:
+        if buffer is not None:
+            file.write_through(buffer)
+        self._file = file
+        self.supply.entered(file)
+        if self.supply.has_full_to_unlock:
+            self.on_file_wanted()
 
     # -- read ------------------------------------------------------------------------------------------------
 
@@ -366,8 +428,8 @@ class CommitLog:
             return None
         return record
 
-    def store_timestamp_at(self, physical_offset: int) -> int:
-        """The store time of the record that starts there, -1 if the place is not in the log."""
+    def store_timestamp_at(self, physical_offset: int, *, cold: bool = False) -> int:
+        """The store time of the record that starts there, -1 if the place is not in the log; `cold` as `message_at`."""
         if physical_offset + _HEAD_BYTES > self.max_offset:
             return -1
         try:
@@ -375,7 +437,7 @@ class CommitLog:
         except FileMissing:
             return -1
         try:
-            head = _read_held(file, physical_offset - file.base_offset, _HEAD_BYTES, cold=False)
+            head = _read_held(file, physical_offset - file.base_offset, _HEAD_BYTES, cold)
         finally:
             file.release()
         if len(head) < _HEAD_BYTES:
@@ -386,7 +448,11 @@ class CommitLog:
 
 
 def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
-    """Read up to `size` written bytes of a held file."""
+    """Read up to `size` readable bytes of a held file."""
     if cold:
         return file.read_held(position, size)
-    return bytes(file.slice(position, max(0, min(size, file.wrote_position - position))))
+    return bytes(file.slice(position, max(0, min(size, file.read_position - position))))
+
+
+def _nothing() -> None:
+    """Nobody makes files ahead."""

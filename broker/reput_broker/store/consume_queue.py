@@ -548,10 +548,16 @@ class ConsumeQueue:
             return 0
         return search.first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
 
-    def delete_expired(self, min_physical_offset: int) -> int:
+    def delete_expired(self, min_physical_offset: int, durable_offset: int) -> int:
         """Correct the minimum, then delete the oldest files whose last record has left the log, never the last file.
 
-        Blocks; may run in a worker thread beside everything else. Every removal is durable before the next.
+        Nor one that nothing durable follows: a power cut would leave a queue that has forgotten how far it had come,
+        and gives its offsets again. Blocks; may run in a worker thread beside everything else. Every removal is durable
+        before the next.
+
+        Args:
+            min_physical_offset: where the log begins.
+            durable_offset: records before this log offset are on the disk, and so are their units.
 
         Returns:
             How many files were deleted.
@@ -566,7 +572,12 @@ class ConsumeQueue:
             while not files.is_empty and files.first_start < files.last_start:
                 start = files.first_start
                 last_unit = unpack_unit(files.read(start + files.file_size - UNIT_BYTES, UNIT_BYTES))
-                if last_unit.physical_offset >= min_physical_offset or not files.drop_first():
+                next_unit = unpack_unit(files.read(start + files.file_size, UNIT_BYTES))
+                if (
+                    last_unit.physical_offset >= min_physical_offset
+                    or next_unit.end_offset > durable_offset
+                    or not files.drop_first()
+                ):
                     break
                 self._time_cache.pop(start, None)
                 deleted += 1

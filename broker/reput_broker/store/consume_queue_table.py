@@ -45,7 +45,7 @@ class ConsumeQueueTable:
             for topic, queue_id in _queues_below(self._options.consume_queue_ext_dir):
                 if (topic, queue_id) not in self._queues:
                     self._orphans.append(self._make_ext(topic, queue_id))
-                    self._orphans[-1].load()
+                    self._orphans[-1].load(after_crash=after_crash)
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, new and without files if there is none. Nothing is written for it yet."""
@@ -114,6 +114,7 @@ class ConsumeQueueTable:
             queue.settle_ext()
         orphans, self._orphans = self._orphans, []
         for ext in orphans:
+            ext.drop_strays()
             ext.destroy()
 
     def truncate_dirty(self, physical_offset: int, min_physical_offset: int = 0) -> None:

@@ -32,6 +32,24 @@ class StoreLocked(StoreError):
         self.pid = pid
 
 
+class LogDirectoryLocked(StoreLocked):
+    """A directory of the log is part of another store that is open. Nothing was touched.
+
+    Attributes:
+        path: the directory.
+        pid: None; nobody says whose it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        StoreError.__init__(
+            self,
+            f"the log directory {path} is in use by another store; stop that broker, or give this one directories of "
+            "its own (store.commit_log_dirs)",
+        )
+        self.path = path
+        self.pid = None
+
+
 class StoreDamaged(StoreError):
     """A file does not hold what it must. Nothing was changed.
 
@@ -108,6 +126,22 @@ class FlushFailed(StoreError):
         )
         self.path = Path(path)
         self.cause_errno = cause.errno
+
+
+class StorePoolExhausted(StoreError):
+    """Every buffer of the pool is lent: what was appended waits to be committed. Nothing was stored; send again soon.
+
+    (RocketMQ: fastFailIfNoBufferInStorePool.)
+
+    Attributes:
+        count: how many buffers there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(
+            f"all {count} buffers of the transient store pool wait for the disk; send again in a moment"
+        )
+        self.count = count
 
 
 class StoreClosed(StoreError):

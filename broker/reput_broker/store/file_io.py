@@ -152,9 +152,7 @@ def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
     Holes and preallocated extents are skipped, so the cost is that of what was really written there.
     """
     rewritten = 0
-    position = start
-    while position < end:
-        position, stop = _next_data(fd, position, end)
+    for position, stop in _stretches_of_data(fd, start, end):
         while position < stop:
             chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
             if not chunk:  # the file is shorter than `end`
@@ -168,9 +166,7 @@ def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
 
 def is_all_zero(fd: int, start: int, end: int) -> bool:
     """Whether `[start, end)` of a file holds nothing but zeros (a part past its end counts as zeros)."""
-    position = start
-    while position < end:
-        position, stop = _next_data(fd, position, end)
+    for position, stop in _stretches_of_data(fd, start, end):
         while position < stop:
             chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
             if not chunk:
@@ -184,9 +180,7 @@ def is_all_zero(fd: int, start: int, end: int) -> bool:
 def end_of_data(fd: int, start: int, end: int) -> int:
     """Return the position after the last byte in `[start, end)` that is not zero; `start` if all are."""
     found = start
-    position = start
-    while position < end:
-        position, stop = _next_data(fd, position, end)
+    for position, stop in _stretches_of_data(fd, start, end):
         while position < stop:
             chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
             if not chunk:
@@ -195,6 +189,21 @@ def end_of_data(fd: int, start: int, end: int) -> int:
                 found = position + len(chunk.rstrip(b"\0"))
             position += len(chunk)
     return found
+
+
+def _stretches_of_data(fd: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Every stretch of `[start, end)` that may hold anything but zeros, in order.
+
+    All are looked up before any is read: reading ahead brings zeros of a preallocated extent into the page cache, and
+    what lies there counts as data. One read would lead to the next, through all of the file.
+    """
+    stretches: list[tuple[int, int]] = []
+    position = start
+    while position < end:
+        begin, position = _next_data(fd, position, end)
+        if begin < position:
+            stretches.append((begin, position))
+    return stretches
 
 
 def _next_data(fd: int, position: int, end: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ MappedFileQueue). Loading a directory is where a wrong configuration or a strang
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from .errors import ForeignFile, StoreDamaged
@@ -43,13 +44,45 @@ def list_stream_files(
         ForeignFile: a name is not an offset, or a length is not `file_size`.
         StoreDamaged: a file between two others is missing.
     """
+    files = list_files_of((directory,), file_size, unfinished, after_crash=after_crash, strays=strays)
+    return [start for start, _ in files]
+
+
+def list_files_of(
+    directories: Iterable[Path],
+    file_size: int,
+    unfinished: list[Path],
+    *,
+    after_crash: bool = False,
+    strays: list[Path] | None = None,
+) -> list[tuple[int, Path]]:
+    """Return the files of a stream that lies in several directories, as `list_stream_files` does for one.
+
+    Returns:
+        The start offset of each file, and where it lies. A directory that does not exist has none.
+
+    Raises:
+        ForeignFile: also where two directories hold the same part of the stream.
+        StoreDamaged: as `list_stream_files` does.
+    """
     entries = sorted(
-        ((entry.name, entry.stat().st_size) for entry in os.scandir(directory) if not entry.is_dir()),
+        (entry.name, entry.stat().st_size, directory)
+        for directory in directories
+        if directory.is_dir()
+        for entry in os.scandir(directory)
+        if not entry.is_dir()
     )
-    starts: list[int] = []
-    for index, (name, size) in enumerate(entries):
+    files: list[tuple[int, Path]] = []
+    for index, (name, size, directory) in enumerate(entries):
         path = directory / name
         start = _parse_start(path, file_size)
+        if index and entries[index - 1][0] == name:
+            raise ForeignFile(
+                path,
+                f"{entries[index - 1][2]} has a file of that name too, and only one can be part of the log; "
+                "move the wrong one away",
+            )
+        expected = files[-1][0] + file_size if files else start
         if size != file_size:
             unwritten = size == 0 or (after_crash and size < file_size and _holds_only_zeros(path, size))
             if index == len(entries) - 1 and unwritten:
@@ -63,18 +96,19 @@ def list_stream_files(
                 f"it has {size} bytes and the configured file size is {file_size}; "
                 "open the directory with the size it was made with, or move the file away",
             )
-        if strays or (strays is not None and starts and start != starts[-1] + file_size):
+        if strays or (strays is not None and start != expected):
             strays.append(path)
             continue
-        if starts and start != starts[-1] + file_size:
+        if start != expected:
+            before = files[-1][1]
             raise StoreDamaged(
-                directory / file_name(starts[-1] + file_size),
+                before.with_name(file_name(expected)),
                 0,
-                f"the file is missing between {file_name(starts[-1])} and {name}",
+                f"the file is missing between {before.name} and {name}",
                 "restore it from a copy, or run `reput store repair`",
             )
-        starts.append(start)
-    return starts
+        files.append((start, path))
+    return files
 
 
 def _parse_start(path: Path, file_size: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.options import StoreOptions
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.loose_json import read_json
@@ -69,6 +70,38 @@ def refuse_foreign_files(data_dir: Path, *, keeps_ext: bool) -> None:
                 path,
                 "it holds consumer offsets that this broker does not keep (enableLmq); let the groups commit their "
                 "offsets to a RocketMQ with enableLmq=false, then remove the file",
+            )
+
+
+def refuse_unlisted_log(options: StoreOptions) -> None:
+    """Refuse a root with a log of its own that the options leave out: its messages would seem to be gone.
+
+    Raises:
+        ForeignFile: naming a file of it. Nothing was changed.
+    """
+    listed = {path.resolve() for path in (*options.log_dirs, *options.read_only_commit_log_dirs)}
+    own = options.commit_log_dir
+    if own.resolve() not in listed:
+        for path in files_below(own):
+            raise ForeignFile(
+                path,
+                "the log lies elsewhere by store.commit_log_dirs; name this directory there too, or in "
+                "store.read_only_commit_log_dirs, or move its files away",
+            )
+
+
+def refuse_unwritable_end(files: Sequence[MappedFile], end_offset: int) -> None:
+    """Refuse a log that ends, or has to be cut, in a file that cannot be written.
+
+    Raises:
+        ForeignFile: naming the file. Nothing was changed.
+    """
+    for file in files:
+        if not file.is_writable and file.end_offset > end_offset:
+            raise ForeignFile(
+                file.path,
+                "the log goes on in it, but it lies in a directory that is read-only in fact; make that writable until "
+                "the file is full, or move the file into one of store.commit_log_dirs",
             )
 
 

@@ -35,6 +35,8 @@ class LogWindow(NamedTuple):
     max_offset: int
     memory_from: int
     """Records from here on count as being in memory: within 40 % of the machine's memory of the log's end."""
+    file_size: int
+    """Bytes of every file of the log. No record spans files, and neither do records that follow each other."""
 
 
 class Selection(NamedTuple):
@@ -63,7 +65,7 @@ def select_few(
     limits: TransferLimits,
 ) -> Selection:
     """Apply the rules entry by entry: each of `units` is (physical offset, size, tags code)."""
-    log_start, log_end, memory_from = window
+    log_start, log_end, memory_from, _ = window
     matches = None if tag_filter is None or tag_filter.matches_all else tag_filter.matches_code
     memory_bytes = min(max_bytes, limits.memory_bytes)
     memory_messages = min(max_messages, limits.memory_messages)
@@ -149,9 +151,16 @@ def select_many(
     return Selection(scanned, len(chosen), int(taken_sizes[:scanned].sum()), extents, missing)
 
 
+def spans_files(extents: Sequence[Extent], window: LogWindow) -> bool:
+    """Whether any of the extents leaves the file that it begins in, as no sound one does."""
+    file_size = window.file_size
+    return any(start % file_size + size > file_size for start, size in extents)
+
+
 def first_damaged(units: Units, window: LogWindow) -> int | None:
     """Return the index of the first entry that points to where no record can be or could have been."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
-    never = (offsets < 0) | (sizes <= 0) | ((offsets + sizes > window.max_offset) & (sizes != PRE_BLANK_SIZE))
+    beyond = (offsets + sizes > window.max_offset) | (offsets % window.file_size + sizes > window.file_size)
+    never = (offsets < 0) | (sizes <= 0) | (beyond & (sizes != PRE_BLANK_SIZE))
     return int(never.argmax()) if never.any() else None

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from reput_broker.store.errors import FlushFailed, ForeignFile
 from reput_broker.store.file_io import create_file, sync_data
+from reput_broker.store.index_times import SECONDS_MAX, IndexTimes, time_bounds
 
 HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
@@ -34,7 +35,8 @@ HEADER: Final = struct.Struct(">qqqqii")
 ENTRY_DTYPE: Final = np.dtype(
     [("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
-_SECONDS_MAX: Final = 0x7FFF_FFFF
+_OLDER_MAX: Final = 1024
+"""After so many entries that are too old it pays to know whether all that follow are."""
 
 IntArray = NDArray[np.int64]
 
@@ -80,6 +82,7 @@ class IndexFile:
         self._is_open = True
         header = IndexHeader(*HEADER.unpack_from(self._map))
         self.header = header._replace(next_entry=max(1, header.next_entry))
+        self._times = IndexTimes(min(self.header.next_entry, entries))
 
     def __repr__(self) -> str:
         return f"<IndexFile {self.path.name} {self.header.next_entry - 1} of {self.entries - 1} keys>"
@@ -130,6 +133,8 @@ class IndexFile:
         numbers = np.arange(first, first + count)
         slots = hashes % self.slots
         previous = self._previous_in_chain(slots, numbers)
+        before_ms = header.end_timestamp_ms if first > 1 else int(timestamps_ms[0])
+        self._times.note(timestamps_ms, before_ms)
         new = self._entries[first : first + count]
         new["hash"] = hashes
         new["physical_offset"] = physical_offsets
@@ -177,22 +182,26 @@ class IndexFile:
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield the physical offsets of records that may have the key, newest first.
 
-        Entries hold hashes and whole seconds: what comes out may have another key, or lie up to a second outside of
+        Entries hold hashes and whole seconds: what comes out may have another key, or lie outside of
         `[begin_ms, end_ms]`. Nothing that belongs is left out.
         """
         # Held, so that the mapping stays though the file be closed.
         slots, entries = self._slots, self._entries
         if not (len(slots) and len(entries)):
             return
-        began_ms = self.header.begin_timestamp_ms
         number = int(slots[key_hash % self.slots])
+        header = self.header  # written last: until then the first time is not known
+        began_ms = header.begin_timestamp_ms if header.next_entry > number else 0
+        older = 0
         while 0 < number < self.entries:
             entry_hash, physical_offset, seconds, previous = entries[number].item()
             if entry_hash == key_hash:
-                stored_ms = began_ms + 1000 * seconds
-                if stored_ms + 999 < begin_ms:
-                    return
-                if stored_ms <= end_ms or number == 1:  # the first entry may say a later time than is true
+                earliest_ms, latest_ms = time_bounds(number, seconds, began_ms)
+                if latest_ms < begin_ms:
+                    older += 1
+                    if older >= _OLDER_MAX and self._times.are_in_order(entries):
+                        return
+                elif earliest_ms <= end_ms:
                     yield physical_offset
             if previous >= number:  # chains lead to older entries only
                 return
@@ -200,10 +209,7 @@ class IndexFile:
 
     def holds_times(self, begin_ms: int, end_ms: int) -> bool:
         """Whether records stored in `[begin_ms, end_ms]` can be in this file."""
-        header = self.header
-        return (
-            not self.is_empty and begin_ms <= header.end_timestamp_ms and header.begin_timestamp_ms <= end_ms
-        )
+        return not self.is_empty and self._times.may_hold(begin_ms, end_ms)
 
     def flush(self) -> None:
         """Bring the file to the disk. Blocks.
@@ -240,7 +246,7 @@ def index_file_size(slots: int, entries: int) -> int:
 def _since(timestamps_ms: IntArray, begin_ms: int) -> IntArray:
     if begin_ms <= 0:
         return np.zeros(len(timestamps_ms), dtype=np.int64)
-    return np.clip((timestamps_ms - begin_ms) // 1000, 0, _SECONDS_MAX)
+    return np.clip((timestamps_ms - begin_ms) // 1000, 0, SECONDS_MAX)
 
 
 def _open(path: Path, size: int) -> int:

@@ -8,6 +8,7 @@ to read again, and forgets the older keys of the file that was in use.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -48,6 +49,7 @@ class IndexService:
         self._prepared: IndexFile | None = None
         self._unfinished: list[Path] = []
         self._unflushed: list[IndexFile] = []
+        self._make_lock = threading.Lock()
         self._backlog = KeyBacklog()
 
     @property
@@ -248,13 +250,15 @@ class IndexService:
         last = self._files[-1] if self._files else None
         if last is not None and not last.is_full:
             return last
-        file, self._prepared = self._prepared, None
-        if file is None:
-            file = self._make()
-        if last is not None:
-            file.continue_from(last.header)
-            self._unflushed.append(last)
-        self._files.append(file)
+        # The file that a worker is just making is the next one: another would get a later name.
+        with self._make_lock:
+            file, self._prepared = self._prepared, None
+            if file is None:
+                file = self._make()
+            if last is not None:
+                file.continue_from(last.header)
+                self._unflushed.append(last)
+            self._files.append(file)
         return file
 
     def should_prepare_next_file(self) -> bool:
@@ -269,8 +273,9 @@ class IndexService:
         Raises:
             DiskFull: there is no room.
         """
-        if self._prepared is None:
-            self._prepared = self._make()
+        with self._make_lock:
+            if self.should_prepare_next_file():
+                self._prepared = self._make()
 
     def _make(self) -> IndexFile:
         make_directories(self.directory)

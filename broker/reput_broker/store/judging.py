@@ -15,7 +15,7 @@ from reput_broker.store.consume_queue import QueueRest
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.foreign_files import refuse_foreign_records
+from reput_broker.store.foreign_files import refuse_foreign_records, refuse_unwritable_end
 from reput_broker.store.identity_check import IdentityCheck
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
@@ -87,6 +87,7 @@ def judge(parts: StoreParts) -> Judgement:
         if first:
             first = 0
             check, end = _walk(parts, first, evidence)
+    refuse_unwritable_end(files, end.end_offset)
     drops_entries = abnormal or not agrees
     lacking: dict[str, object] = {}
     if not is_complete:

@@ -33,6 +33,7 @@ from reput_protocol.record_layout import (
     I32,
     I64,
     MAGIC_V1,
+    QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
     TRANSACTION_BITS,
@@ -49,7 +50,7 @@ _TOPIC_BYTES_V2 = 128
 SECTOR_BYTES = 512
 _ZERO_SECTOR = bytes(SECTOR_BYTES)
 _UNTRUSTED: Final = "its properties hold zeros where a lost page would leave them"
-_RECORDS_AT_ONCE = 1 << 16
+_BYTES_AT_ONCE = 64 << 20
 _NO_COMMON_RECORD: Final = HOST_BITS | TRANSACTION_BITS
 _MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
@@ -113,9 +114,10 @@ class _Walk:
         self._base_offset = base_offset
         self._sink = sink
         self._found: dict[tuple[bytes, int], list[int]] = {}
-        """Of queues met so far: queue offset, position and size of each record that the sink has not been told of."""
+        """Of queues met so far: where the records start that the sink has not been told of."""
         self._common: dict[tuple[bytes, int], list[int]] = {}
         """The same lists, of the queues whose topics records of version 1 can have."""
+        self._records = 0
 
     def run(self, check_crc: bool, trusted: int) -> FileWalk:
         """Walk; the common kind of record is checked in place, any other by `locate`."""
@@ -123,12 +125,12 @@ class _Walk:
         size = len(view)
         position = 0
         last = -1
-        records = 0
+        tell_at = _BYTES_AT_ONCE
         head_of = _FRONT_TO_SYS_FLAG.unpack_from
         length_of = I16.unpack_from
         body_size_of = I32.unpack_from
         while size - position >= RECORD_BYTES_MIN:
-            total, magic, crc, queue_id, _, queue_offset, named_offset, sys_flag = head_of(view, position)
+            total, magic, crc, queue_id, _, _, named_offset, sys_flag = head_of(view, position)
             end = position + total
             if (
                 magic == MAGIC_V1
@@ -150,12 +152,12 @@ class _Walk:
                     ):
                         rows = common.get((view[body_end + 1 : properties - 2].tobytes(), queue_id))
                         if rows is not None:
-                            rows += (queue_offset, position, total)
+                            rows.append(position)
                             last = position
                             position = end
-                            records += 1
-                            if not records % _RECORDS_AT_ONCE:
+                            if position >= tell_at:
                                 self._tell()
+                                tell_at = position + _BYTES_AT_ONCE
                             continue
             scan, parts = locate(view, position, size, check_crc=check_crc)
             if parts is None:
@@ -171,18 +173,19 @@ class _Walk:
                 reason = _UNTRUSTED
             if reason:
                 self._tell()
-                return FileWalk(records, position, last, False, reason)
+                return FileWalk(self._records, position, last, False, reason)
             if sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT):
                 rows = self._found.setdefault((topic, queue_id), [])
-                rows += (queue_offset, position, end - position)
+                rows.append(position)
                 if len(topic) < _TOPIC_BYTES_V2:
                     common[topic, queue_id] = rows
+            else:
+                self._records += 1
             last = position
             position = end
-            records += 1
         self._tell()
         ends_with_blank, reason = self._judge_end(position, check_crc)
-        return FileWalk(records, position, last, ends_with_blank, reason)
+        return FileWalk(self._records, position, last, ends_with_blank, reason)
 
     def _judge_end(self, position: int, check_crc: bool) -> tuple[bool, str]:
         """Whether a blank record lies where the records end, and what is wrong there."""
@@ -201,15 +204,26 @@ class _Walk:
 
     def _tell(self) -> None:
         """Hand over what was found since the last time."""
-        told: dict[tuple[bytes, int], NDArray[np.int64]] = {}
-        for queue, rows in self._found.items():
-            if rows:
-                table = np.array(rows, np.int64).reshape(-1, 3)
-                table[:, 1] += self._base_offset
-                told[queue] = table
-                rows.clear()
+        told = self._take_found()
         if told:
             self._sink.saw(told)
+
+    def _take_found(self) -> dict[tuple[bytes, int], NDArray[np.int64]]:
+        size = len(self._view)
+        # Numbers at every byte of the file, to pick those from where records start.
+        sizes = np.ndarray((size - 3,), ">i4", self._view, strides=(1,))
+        queue_offsets = np.ndarray((size - 7,), ">i8", self._view, strides=(1,))
+        told: dict[tuple[bytes, int], NDArray[np.int64]] = {}
+        for queue, starts in self._found.items():
+            if starts:
+                positions = np.array(starts, np.int64)
+                table = told[queue] = np.empty((len(starts), 3), np.int64)
+                table[:, 0] = queue_offsets[positions + QUEUE_OFFSET_AT]
+                table[:, 1] = positions + self._base_offset
+                table[:, 2] = sizes[positions]
+                self._records += len(starts)
+                starts.clear()
+        return told
 
 
 def can_be_topic(topic: bytes) -> bool:

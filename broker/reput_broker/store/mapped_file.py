@@ -4,11 +4,13 @@ Three positions, relative to the start of the file, run behind one another:
 
     0 <= flushed_position <= committed_position <= wrote_position <= size
 
-`wrote`: copied into the mapping, which survives the process but not the machine. `committed`: handed to the
-operating system; with a shared mapping that needs no copy. `flushed`: known to be on the disk. On loading, a file
-is taken as completely written; recovery finds out how far that is true.
+`wrote`: appended. `committed`: handed to the operating system, which survives the process but not the machine.
+`flushed`: known to be on the disk. Without more, appends go into the shared mapping and so are handed over as they are
+made: `committed` only follows. With a buffer of a `TransientStorePool` (`write_through`) they go into that, and
+`commit` writes them to the file. Readers see what is committed then, otherwise what is written: `read_position`. On
+loading, a file is taken as completely written; recovery finds out how far that is true.
 
-Bytes below `wrote_position` never change, so readers need no lock. What they need is that the mapping stays:
+Bytes below `read_position` never change, so readers need no lock. What they need is that the mapping stays:
 every view that leaves the file is taken under `hold` and given back with `release`; the mapping is closed when
 the last holder has left (RocketMQ: DefaultMappedFile, ReferenceResource).
 """
@@ -16,16 +18,19 @@ the last holder has left (RocketMQ: DefaultMappedFile, ReferenceResource).
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from reput_protocol.buffers import Buffer
 
 from .errors import FileFull, FlushFailed, ForeignFile, StoreClosed
 from .file_io import create_file, end_of_data, sync_data, zero_range
+from .transient_store_pool import WriteBuffer
 
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
 
@@ -41,15 +46,19 @@ class MappedFile:
     """
 
     __slots__ = (
-        "_available", "_fd", "_flush_error", "_forced", "_lock", "_map", "_references", "_shutdown_ms", "_view",
-        "base_offset", "committed_position", "flushed_position", "path", "size", "wrote_position",
+        "_available", "_buffer", "_data_end", "_fd", "_flush_error", "_forced", "_lock", "_map", "_references",
+        "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position", "flushed_position", "is_writable",
+        "path", "size", "wrote_position",
     )  # fmt: skip
 
-    def __init__(self, path: Path, size: int, base_offset: int, *, create: bool) -> None:
+    def __init__(
+        self, path: Path, size: int, base_offset: int, *, create: bool, may_be_read_only: bool = False
+    ) -> None:
         """Create the file, or map one that exists.
 
         A created file is preallocated in full before it is mapped, and its bytes and its name are synced, so
-        that nothing in it can be acknowledged before the file itself is certain.
+        that nothing in it can be acknowledged before the file itself is certain. One that exists and cannot be opened
+        for writing is mapped for reading only, with `may_be_read_only`; `is_writable` tells.
 
         Raises:
             DiskFull: there is no room for `size` bytes; no file is left behind.
@@ -59,13 +68,21 @@ class MappedFile:
         self.path = path
         self.size = size
         self.base_offset = base_offset
-        self._fd = create_file(path, size) if create else _open(path, size)
+        self.is_writable = True
+        if create:
+            self._fd = create_file(path, size)
+        else:
+            self._fd, self.is_writable = _open(path, size, may_be_read_only)
+        access = mmap.ACCESS_WRITE if self.is_writable else mmap.ACCESS_READ
         try:
-            self._map: mmap.mmap | None = mmap.mmap(self._fd, size)
+            self._map: mmap.mmap | None = mmap.mmap(self._fd, size, access=access)
         except BaseException:
             os.close(self._fd)
             raise
         self._view = memoryview(self._map)
+        self._sink = self._view
+        self._buffer: WriteBuffer | None = None
+        self._data_end = size
         written = 0 if create else size
         self.wrote_position = written
         self.committed_position = written
@@ -92,6 +109,11 @@ class MappedFile:
     def left_bytes(self) -> int:
         """Room that is left for appends."""
         return self.size - self.wrote_position
+
+    @property
+    def read_position(self) -> int:
+        """Up to here the file may be read: what is committed if a buffer is written through, else what is written."""
+        return self.wrote_position if self._buffer is None else self.committed_position
 
     @property
     def is_full(self) -> bool:
@@ -126,7 +148,7 @@ class MappedFile:
             StoreClosed: the file is closed.
         """
         start, end = self._reserve(data)
-        self._view[start:end] = data
+        self._sink[start:end] = data
         self.wrote_position = end
         return self.base_offset + start
 
@@ -138,7 +160,7 @@ class MappedFile:
         power cut pages may be missing in any order; the body checksum decides then.)
         """
         start, end = self._reserve(data)
-        view = self._view
+        view = self._sink
         if end - start > _PUBLISH_BYTES:
             source = memoryview(data)
             view[start + _PUBLISH_BYTES : end] = source[_PUBLISH_BYTES:]
@@ -157,19 +179,65 @@ class MappedFile:
             raise StoreClosed(f"{self.path} is closed")
         return start, end
 
-    def commit(self) -> int:
-        """Hand everything written to the operating system; return the committed position.
+    def seal(self, data: Buffer) -> None:
+        """Append `data`, which ends the file: what is left behind it stays zero and counts as written."""
+        self._data_end = self.wrote_position + len(data)
+        self.write_published(data)
+        self.wrote_position = self.size
 
-        A shared mapping needs no copy for that: only the mark moves.
+    def write_through(self, buffer: WriteBuffer) -> None:
+        """Let appends go into `buffer` from now on, and into the file with `commit`.
+
+        The buffer is given back when the file is full and committed, or closed.
         """
-        self.committed_position = max(self.committed_position, self.wrote_position)
+        assert self._buffer is None
+        self.committed_position = self.wrote_position
+        self._buffer = buffer
+        self._sink = buffer.view
+
+    def commit(self) -> int:
+        """Hand everything written so far to the operating system; return the committed position.
+
+        With a buffer that is a write to the file, whose first 8 bytes come last, as in `write_published`; without,
+        only the mark moves. Blocks; one thread at a time, and safe against appends meanwhile.
+
+        Raises:
+            DiskFull: no room, which can only be where the file system did not really set the file aside; what is not
+                committed stays in the buffer, and the call may be repeated.
+            OSError: the file cannot be written; the same.
+            StoreClosed: the file is shut down.
+        """
+        wrote = self.wrote_position
+        buffer = self._buffer
+        if buffer is not None and self.committed_position < wrote:
+            if not self.hold():
+                raise StoreClosed(f"{self.path} is closed")
+            try:
+                end = min(wrote, self._data_end)
+                if self.committed_position < end:
+                    buffer.copy_to(self._fd, self.committed_position, end, self.path)
+            finally:
+                self.release()
+        with self._lock:
+            # Positions may have been set back meanwhile, as for `flush`.
+            if self.committed_position < wrote <= self.wrote_position:
+                self.committed_position = wrote
+            if buffer is not None and self.committed_position == self.size:
+                self._drop_buffer()
         return self.committed_position
 
+    def _drop_buffer(self) -> None:
+        buffer, self._buffer = self._buffer, None
+        self._sink = self._view
+        if buffer is not None:
+            buffer.give_back()
+
     def flush(self) -> int:
-        """Bring everything written so far to the disk; return the position up to which that is certain.
+        """Bring everything up to `read_position` to the disk; return the position up to which that is certain.
 
         Blocks; meant for a worker thread, and safe against appends and `destroy` meanwhile: bytes appended
-        after the call began are not promised, and the file is held so that it cannot be closed under the sync.
+        after the call began are not promised, and the file is held so that it cannot be closed under the sync. With a
+        buffer, only what is committed can be brought there.
 
         Raises:
             FlushFailed: now or in an earlier call; a failed sync is final for the file.
@@ -177,13 +245,14 @@ class MappedFile:
         """
         if self._flush_error is not None:
             raise self._flush_error
-        wrote = self.wrote_position
-        if wrote <= self.flushed_position:
+        readable = self.read_position
+        if readable <= self.flushed_position:
             return self.flushed_position
         if not self.hold():
             raise StoreClosed(f"{self.path} is closed")
         try:
-            sync_data(self._fd)
+            if self.is_writable:  # else nothing was written
+                sync_data(self._fd)
         except OSError as error:
             self._flush_error = FlushFailed(self.path, error)
             raise self._flush_error from error
@@ -191,9 +260,9 @@ class MappedFile:
             self.release()
         with self._lock:
             # Positions may have been set back meanwhile; a mark beyond the written bytes would be a lie.
-            if wrote <= self.wrote_position and wrote > self.flushed_position:
-                self.committed_position = max(self.committed_position, wrote)
-                self.flushed_position = wrote
+            if self.flushed_position < readable <= self.wrote_position:
+                self.committed_position = max(self.committed_position, readable)
+                self.flushed_position = readable
         return self.flushed_position
 
     def set_positions(self, position: int) -> None:
@@ -204,6 +273,7 @@ class MappedFile:
             self.wrote_position = position
             self.committed_position = position
             self.flushed_position = position
+            self._data_end = self.size
 
     def zero_tail(self, position: int) -> int:
         """Make every byte from `position` on zero, touching only what is not; return the bytes rewritten.
@@ -229,19 +299,19 @@ class MappedFile:
         The caller must be under `hold` and keep that hold until it has dropped the view.
 
         Raises:
-            ValueError: the range is not within the written bytes.
+            ValueError: the range is not within the readable bytes.
             StoreClosed: the mapping is closed.
         """
-        if position < 0 or size < 0 or position + size > self.wrote_position:
+        if position < 0 or size < 0 or position + size > self.read_position:
             raise ValueError(
-                f"{self.path}: [{position}, {position + size}) is not within the {self.wrote_position} written bytes"
+                f"{self.path}: [{position}, {position + size}) is not within the {self.read_position} readable bytes"
             )
         if self._map is None:
             raise StoreClosed(f"{self.path} is closed")
         return self._view[position : position + size]
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Return a copy of up to `size` written bytes at `position`; safe in any thread.
+        """Return a copy of up to `size` readable bytes at `position`; safe in any thread.
 
         A read through the mapping stops every thread while the disk fetches a page; this one only its own.
 
@@ -257,7 +327,7 @@ class MappedFile:
 
     def read_held(self, position: int, size: int) -> bytes:
         """The same for a caller under `hold`: it works until that is released, also in a file that was shut down."""
-        size = min(size, self.wrote_position - position)
+        size = min(size, self.read_position - position)
         if size <= 0 or position < 0:
             return b""
         return os.pread(self._fd, size, position)
@@ -279,6 +349,18 @@ class MappedFile:
             if self._references > 0:
                 return
         self._clean_up()
+
+    @contextlib.contextmanager
+    def mapping(self) -> Iterator[tuple[int, mmap.mmap] | None]:
+        """Lend descriptor and mapping for the block, for advice to the system; None once the file is shut down."""
+        if not self.hold():
+            yield None
+            return
+        try:
+            assert self._map is not None, "it is held"
+            yield self._fd, self._map
+        finally:
+            self.release()
 
     def shutdown(self, interval_ms: int = 0, *, now_ms: int | None = None) -> None:
         """Let no new holder in and close the mapping once the last one has left.
@@ -322,6 +404,7 @@ class MappedFile:
         mapped, self._map = self._map, None
         if mapped is None:
             return
+        self._drop_buffer()
         self._view.release()
         # A view that was kept past its hold keeps the mapping until it is dropped.
         with contextlib.suppress(BufferError):
@@ -329,10 +412,18 @@ class MappedFile:
         os.close(self._fd)
 
 
-def _open(path: Path, size: int) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+def _open(path: Path, size: int, may_be_read_only: bool) -> tuple[int, bool]:
+    """Open an existing file; return its descriptor and whether it may be written."""
+    is_writable = True
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        if not may_be_read_only or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        is_writable = False
     actual = os.fstat(fd).st_size
     if actual != size:
         os.close(fd)
         raise ForeignFile(path, f"it has {actual} bytes and the configured file size is {size}")
-    return fd
+    return fd, is_writable

@@ -1,19 +1,23 @@
 """The files of one stream in order: roll to the next, find by offset, cut, expire (RocketMQ: MappedFileQueue).
 
 One thread owns the list. It is an immutable tuple that is replaced whole, so that the flush thread and readers in
-workers see a consistent list without a lock. Two things may run in workers beside the owner: creating the next file
-ahead (`prepare_next`), which has its final name but belongs to the list only once `last_file_for` has adopted it; and
-deleting the oldest one (`delete_first`). Whoever reads a file that is not the last one holds it meanwhile.
+workers see a consistent list without a lock. Three things may run in workers beside the owner: creating the next files
+ahead (`prepare_next`), which have their final names but belong to the list only once `last_file_for` has adopted them;
+writing what lies in buffers to the files (`commit`); and deleting the oldest file (`delete_first`). Whoever reads a
+file that is not the last one holds it meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import StoreClosed
+from .errors import DiskFull, StoreClosed, StoreError
 from .file_io import make_directories, sync_directory
-from .file_names import file_name, list_stream_files
+from .file_names import file_name, list_files_of
 from .mapped_file import MappedFile
 
 DESTROY_INTERVAL_MS = 120_000
@@ -32,10 +36,29 @@ class MappedFileQueue:
         self.committed_where = 0
         self._files: tuple[MappedFile, ...] = ()
         self._create_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
         self._list_lock = threading.Lock()
-        self._prepared: MappedFile | None = None
+        self._prepared: deque[MappedFile] = deque()
         self._unfinished: list[Path] = []
         self._closed = False
+
+    # -- where files lie -----------------------------------------------------------------------------------
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        """Every directory that may hold files of the stream."""
+        return (self.directory,)
+
+    def directories_for(self, base_offset: int) -> Sequence[Path]:
+        """Where the file that starts there may be made, the best directory first."""
+        del base_offset
+        return (self.directory,)
+
+    def note_full(self, directories: frozenset[Path]) -> None:
+        """Avoid these directories, whose disks are nearly full, for new files if there are others."""
+
+    def _map(self, path: Path, base_offset: int) -> MappedFile:
+        return MappedFile(path, self.file_size, base_offset, create=False)
 
     # -- the list ------------------------------------------------------------------------------------------
 
@@ -53,14 +76,11 @@ class MappedFileQueue:
             StoreDamaged: a file in the middle is missing.
         """
         self._unfinished = []
-        if not self.directory.is_dir():
-            return
         files: list[MappedFile] = []
-        starts = list_stream_files(self.directory, self.file_size, self._unfinished, after_crash=after_crash)
+        found = list_files_of(self.directories, self.file_size, self._unfinished, after_crash=after_crash)
         try:
-            for start in starts:
-                path = self.directory / file_name(start)
-                files.append(MappedFile(path, self.file_size, start, create=False))
+            for start, path in found:
+                files.append(self._map(path, start))
         except BaseException:
             for file in files:
                 file.close()
@@ -73,8 +93,7 @@ class MappedFileQueue:
         unfinished, self._unfinished = self._unfinished, []
         for path in unfinished:
             path.unlink(missing_ok=True)
-        if unfinished:
-            sync_directory(self.directory)
+            sync_directory(path.parent)
 
     @property
     def files(self) -> tuple[MappedFile, ...]:
@@ -112,44 +131,72 @@ class MappedFileQueue:
         if not create:
             return last
         base_offset = start_offset - start_offset % self.file_size if last is None else last.end_offset
-        with self._create_lock:  # waits for a worker that is just making this very file
-            file, self._prepared = self._prepared, None
-            if file is None:
-                file = self._create(base_offset)
-            assert file.base_offset == base_offset
-            if last is None:
-                self._set_marks(base_offset, base_offset)
-            with self._list_lock:
-                self._files = (*self._files, file)
-        return file
+        if not self._adopt():  # which waits for nothing, also while a worker makes the one after
+            with self._create_lock:  # waits for a worker that is just making this very file
+                if not self._adopt():
+                    file = self._create(base_offset)
+                    if last is None:
+                        self._set_marks(base_offset, base_offset)
+                    with self._list_lock:
+                        self._files = (*self._files, file)
+        last = self.last_file
+        assert last is not None
+        assert last.base_offset == base_offset
+        return last
 
-    def prepare_next(self) -> bool:
-        """Create the file after the last one ahead of its need; safe in a worker thread.
+    def _adopt(self) -> bool:
+        """Add the next prepared file to the list; False if there is none."""
+        with self._list_lock:
+            if not self._prepared:
+                return False
+            self._files = (*self._files, self._prepared.popleft())
+            return True
+
+    def prepare_next(self, ahead: int = 1) -> MappedFile | None:
+        """Create one more file after the last one ahead of its need; safe in a worker thread.
+
+        Args:
+            ahead: do so only if fewer than this many lie ready.
 
         Returns:
-            True if there is a prepared file now, False if there is no last file to follow.
+            The file, which is adopted as soon as it is needed; None if none was to be made, or if there is no last
+            file to follow.
 
         Raises:
             DiskFull: there is no room; nothing is left behind, appends go on in the last file.
         """
-        last = self.last_file
-        if last is None:
-            return False
         with self._create_lock:
-            if self._prepared is None and not self._closed and self.last_file is last:
-                self._prepared = self._create(last.end_offset)
-            return self._prepared is not None
+            with self._list_lock:
+                newest = self._prepared[-1] if self._prepared else self.last_file
+                if newest is None or self._closed or len(self._prepared) >= ahead:
+                    return None
+            # An adoption meanwhile changes nothing: the file that is being made still follows that one.
+            file = self._create(newest.end_offset)
+            with self._list_lock:
+                self._prepared.append(file)
+            return file
 
     @property
-    def has_prepared(self) -> bool:
-        """Whether the next file lies ready."""
-        return self._prepared is not None
+    def prepared_count(self) -> int:
+        """How many files lie ready behind the last one."""
+        return len(self._prepared)
 
     def _create(self, base_offset: int) -> MappedFile:
         if self._closed:
             raise StoreClosed(f"{self.directory} is closed")
-        make_directories(self.directory)
-        return MappedFile(self.directory / file_name(base_offset), self.file_size, base_offset, create=True)
+        refusal: DiskFull | None = None
+        for directory in self.directories_for(base_offset):
+            make_directories(directory)
+            try:
+                return MappedFile(
+                    directory / file_name(base_offset), self.file_size, base_offset, create=True
+                )
+            except DiskFull as error:
+                refusal = refusal or error
+                # Should the unfinished file's name come back after a power cut, it must not stand beside another.
+                sync_directory(directory)
+        assert refusal is not None, "there is always a directory to try"
+        raise refusal
 
     # -- positions -----------------------------------------------------------------------------------------
 
@@ -161,8 +208,9 @@ class MappedFileQueue:
 
     @property
     def max_offset(self) -> int:
-        """Offset after the last byte that may be read, 0 if there is no file."""
-        return self.max_wrote_position
+        """Offset after the last byte of the newest file that may be read, 0 if there is no file."""
+        files = self._files
+        return files[-1].base_offset + files[-1].read_position if files else 0
 
     @property
     def max_wrote_position(self) -> int:
@@ -181,11 +229,22 @@ class MappedFileQueue:
         return max(0, self.max_wrote_position - self.flushed_where)
 
     def commit(self) -> int:
-        """Hand everything appended to the operating system; return the offset up to which that is so."""
-        for file in self._files:
-            if file.end_offset > self.committed_where:
-                self.committed_where = max(self.committed_where, file.base_offset + file.commit())
-        return self.committed_where
+        """Hand everything appended before the call to the operating system; return the offset up to which that is so.
+
+        Blocks where buffers are written through; safe in any thread. The mark moves file by file.
+
+        Raises:
+            DiskFull, OSError: as `MappedFile.commit`; what was committed until then is.
+        """
+        with self._commit_lock:
+            for file in self._files:
+                if file.end_offset <= self.committed_where:
+                    continue
+                committed = file.base_offset + file.commit()
+                self.committed_where = max(self.committed_where, committed)
+                if committed < file.end_offset:
+                    break
+            return self.committed_where
 
     def flush(self) -> int:
         """Bring everything appended before the call to the disk; return the offset up to which that is certain.
@@ -203,6 +262,8 @@ class MappedFileQueue:
             if flushed > self.flushed_where:
                 self.committed_where = max(self.committed_where, flushed)
                 self.flushed_where = flushed
+            if flushed < file.end_offset:
+                break  # what follows in the next file is not reached yet
         return self.flushed_where
 
     # -- finding -------------------------------------------------------------------------------------------
@@ -265,15 +326,16 @@ class MappedFileQueue:
         self._drop_prepared()
         # From the newest on, each removal durable before the next: a crash in between must not leave a gap.
         while self._files and self._files[-1].base_offset > offset:
-            _delete_now(self._files[-1])
+            last = self._files[-1]
+            _delete_now(last)
             self._files = self._files[:-1]
-            sync_directory(self.directory)
+            sync_directory(last.path.parent)
         rewritten = 0
-        last = self.last_file
-        if last is not None and offset < last.end_offset:
-            position = offset - last.base_offset
-            last.set_positions(position)
-            rewritten = last.zero_tail(position)
+        kept = self.last_file
+        if kept is not None and offset < kept.end_offset:
+            position = offset - kept.base_offset
+            kept.set_positions(position)
+            rewritten = kept.zero_tail(position)
         end = self.max_wrote_position
         self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
         return rewritten
@@ -301,7 +363,7 @@ class MappedFileQueue:
             return False
         with self._list_lock:
             self._files = self._files[1:]
-        sync_directory(self.directory)
+        sync_directory(files[0].path.parent)
         return True
 
     def delete_last(self) -> bool:
@@ -309,19 +371,22 @@ class MappedFileQueue:
         files = self._files
         if not files:
             return False
+        self._drop_prepared()
         _delete_now(files[-1])
         self._files = files[:-1]
-        self._drop_prepared()
-        sync_directory(self.directory)
+        sync_directory(files[-1].path.parent)
         end = self.max_wrote_position
         self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
         return True
 
     def _drop_prepared(self) -> None:
+        """Delete the files that were made ahead, the newest first and each durably: there must be no gap."""
         with self._create_lock:
-            prepared, self._prepared = self._prepared, None
-        if prepared is not None:
-            _delete_now(prepared)
+            while self._prepared:
+                file = self._prepared[-1]
+                _delete_now(file)
+                self._prepared.pop()
+                sync_directory(file.path.parent)
 
     def _set_marks(self, flushed: int, committed: int) -> None:
         self.flushed_where = flushed
@@ -334,10 +399,11 @@ class MappedFileQueue:
     # -- lifetime ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close every file; a prepared file that was never needed is deleted. Flushes nothing."""
+        """Close every file; prepared files that were never needed are deleted. Commits and flushes nothing."""
         self._closed = True
-        self._drop_prepared()
-        for file in self._files:
+        with contextlib.suppress(OSError, StoreError):  # what stays is all zero, and the next load knows it
+            self._drop_prepared()
+        for file in (*self._files, *self._prepared):
             file.close()
 
     def destroy(self) -> None:
@@ -347,9 +413,10 @@ class MappedFileQueue:
             _delete_now(file)
         self._files = ()
         self._set_marks(0, 0)
-        if self.directory.is_dir() and not any(self.directory.iterdir()):
-            self.directory.rmdir()
-            sync_directory(self.directory.parent)
+        for directory in self.directories:
+            if directory.is_dir() and not any(directory.iterdir()):
+                directory.rmdir()
+                sync_directory(directory.parent)
 
 
 def _delete_now(file: MappedFile) -> None:

@@ -13,6 +13,7 @@ from reput_broker.store.get_message import (
     first_damaged,
     select_few,
     select_many,
+    spans_files,
 )
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.options import QUEUE_UNIT_BYTES
@@ -101,15 +102,18 @@ class MessageReader:
         if tag_filter is not None and not tag_filter.matches_all:
             units = queue.with_tags_codes(units)
         log_end = self._log.max_offset
-        window = LogWindow(self._log.min_offset, log_end, log_end - self._memory_bytes)
+        file_size = self._log.files.file_size
+        window = LogWindow(self._log.min_offset, log_end, log_end - self._memory_bytes, file_size)
         max_bytes = clamp_bytes(max_bytes)
         if len(units) < ARRAY_THRESHOLD:
             selection = select_few(units.tolist(), window, wanted, max_bytes, tag_filter, limits)
         else:
             selection = select_many(units, window, wanted, max_bytes, tag_filter, limits)
         next_begin = offset + selection.scanned
-        if selection.missing and (damaged := first_damaged(units[: selection.scanned], window)) is not None:
-            raise queue.damaged(offset + damaged)
+        if selection.missing or spans_files(selection.extents, window):
+            damaged = first_damaged(units[: selection.scanned], window)
+            if damaged is not None:
+                raise queue.damaged(offset + damaged)
         if not selection.taken:
             status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
             return GetMessageResult(status, next_begin, low, high)
@@ -150,3 +154,7 @@ class MessageReader:
     def message_at(self, physical_offset: int) -> bytes | None:
         """The whole record that starts at a log offset, checked; None if no readable record starts there."""
         return self._log.message_at(physical_offset, self._log.readable_end())
+
+    def oldest_store_timestamp(self) -> int:
+        """The store time of the first record in the log, in milliseconds; -1 in an empty log. In any thread."""
+        return self._log.store_timestamp_at(self._log.min_offset, cold=True)

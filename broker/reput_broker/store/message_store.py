@@ -1,13 +1,15 @@
 """The one face of the store: put, get and the steps that services drive (RocketMQ: DefaultMessageStore).
 
 Promise. A message is appended to the log in the page cache; it survives the process from then on, and the machine once
-`flush_commit_log` has passed it. The queues are derived from the log by `reput_step` and can be rebuilt from it at any
-time, so nothing but the log decides what exists. Assumed of the disk: what `fdatasync` confirmed stays, and anything
-written after the last sync may survive or not, page by page, in any order.
+`flush_commit_log` has passed it. (With a pool of buffers it survives the process once `commit_log` has passed it.) The
+queues are derived from the log by `reput_step` and can be rebuilt from it at any time, so nothing but the log decides
+what exists. Assumed of the disk: what `fdatasync` confirmed stays, and anything written after the last sync may
+survive or not, page by page, in any order.
 
-Ownership. One thread owns the store and calls everything, with these exceptions: `flush_commit_log`,
-`flush_consume_queues`, `write_checkpoint`, `prepare_next_file` and the steps of the cleaners may run in worker threads,
-each in one at a time; `read_extents` with `cold=True`, and reading and releasing held extents, in any number of them.
+Ownership. One thread owns the store and calls everything, with these exceptions: `commit_log`, `flush_commit_log`,
+`flush_consume_queues`, `write_checkpoint`, `prepare_next_file`, `make_log_file`, `unlock_full_files` and the steps of
+the cleaners may run in worker threads, each in one at a time; `read_extents` with `cold=True`, and reading and
+releasing held extents, in any number of them.
 
 Each subject has a class in a file of its own. `MessageStore` makes these parts for one directory, opens and closes it,
 and shows their methods as its own.
@@ -79,7 +81,8 @@ class MessageStore:
         options, clock_ms = self.options, self._clock_ms
         root = options.data_dir
         self._abort = AbortMarker(root / "abort")
-        self._lock = DirectoryLock(root / "lock", self._abort)
+        directories = (*options.log_dirs, *options.read_only_commit_log_dirs)
+        self._lock = DirectoryLock(root / "lock", self._abort, dict.fromkeys(directories))
         self._checkpoint = StoreCheckpoint(root / "checkpoint")
         self._log = CommitLog(options, clock_ms)
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
@@ -146,11 +149,16 @@ class MessageStore:
         self.needs_new_file = writer.needs_new_file
         self.should_prepare_next_file = writer.should_prepare_next_file
         self.prepare_next_file = writer.prepare_next_file
+        self.make_log_file = writer.make_log_file
+        self.note_file_wait = writer.note_file_wait
+        self.when_file_wanted = writer.when_file_wanted
+        self.unlock_full_files = writer.unlock_full_files
         # Getting (message_reader.py, queue_offsets.py, store_index.py)
         self.get_message = reader.get_message
         self.read_extents = reader.read_extents
         self.hold_extents = reader.hold_extents
         self.message_at = reader.message_at
+        self.oldest_store_timestamp = reader.oldest_store_timestamp
         self.min_offset_in_queue = offsets.min_offset_in_queue
         self.max_offset_in_queue = offsets.max_offset_in_queue
         self.offset_by_timestamp = offsets.offset_by_timestamp
@@ -164,6 +172,8 @@ class MessageStore:
         self.index_step = index.index_step
         self.settle_index = index.settle_index
         self.flush_index = index.flush_index
+        self.is_able_to_commit = self._log.is_able_to_commit
+        self.commit_log = flush.commit_log
         self.is_able_to_flush = self._log.is_able_to_flush
         self.flush_commit_log = flush.flush_commit_log
         self.flush_consume_queues = flush.flush_consume_queues
@@ -189,6 +199,7 @@ class MessageStore:
         self._make_parts()
         self._lock.acquire()
         try:
+            self._log.open_pool()
             report = open_parts(
                 StoreParts(
                     self.options,
@@ -234,6 +245,8 @@ class MessageStore:
                 return False
             self.flush_consume_queues()
             end = self._log.max_offset
+            if end < self._log.wrote_offset:  # a commit found no room
+                return False
             checkpoint.mark = self._key_index.finish(FlushMark(end, end, queues_digest(self._queues)))
             checkpoint.flush()
         except (StoreError, OSError) as error:
@@ -241,7 +254,7 @@ class MessageStore:
         return flags.read_only_reason is None
 
     def _release(self) -> None:
-        self._log.files.close()
+        self._log.close()
         self._queues.close()
         if self._index is not None:
             self._index.close()
@@ -280,8 +293,18 @@ class MessageStore:
 
     @property
     def max_physical_offset(self) -> int:
-        """Where the log ends."""
+        """Where the log ends, as far as it may be read."""
         return self._log.max_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """Everything before this log offset has been handed to the operating system: it survives the process."""
+        return self._log.max_offset
+
+    @property
+    def commit_behind_bytes(self) -> int:
+        """Bytes of the log that lie in buffers and nowhere else."""
+        return max(0, self._log.wrote_offset - self._log.max_offset)
 
     @property
     def flushed_offset(self) -> int:
@@ -291,7 +314,7 @@ class MessageStore:
     @property
     def flush_behind_bytes(self) -> int:
         """Bytes of the log that are not durable yet."""
-        return max(0, self._log.max_offset - self._log.flushed_offset)
+        return max(0, self._log.wrote_offset - self._log.flushed_offset)
 
     @property
     def dispatched_offset(self) -> int:
@@ -307,6 +330,21 @@ class MessageStore:
     def dispatch_idle(self) -> bool:
         """Whether a reput step now would find nothing to do; true too when dispatch stands still for good."""
         return self._reput.dispatch_idle
+
+    @property
+    def has_files_to_unlock(self) -> bool:
+        """Whether a log file that warm-up has locked into memory is full now: see `unlock_full_files`."""
+        return self._writer.has_files_to_unlock
+
+    @property
+    def buffers_available(self) -> int | None:
+        """Buffers of the pool that are free; None without a pool (RocketMQ: remainTransientStoreBufferNumbs)."""
+        return None if self._log.pool is None else self._log.pool.available
+
+    @property
+    def file_waits(self) -> int:
+        """Puts since the store was opened that waited for a log file because none lay ready."""
+        return self._log.file_waits
 
     @property
     def index_behind_bytes(self) -> int:
@@ -325,7 +363,7 @@ class MessageStore:
             StoreReadOnly, StoreClosed: the store does not write.
         """
         self._flags.check_writable()
-        self._deleted.add(topic, self._log.max_offset)
+        self._deleted.add(topic, self._log.wrote_offset)
         for key in [key for key in self._log.next_queue_offsets if key[0] == topic]:
             del self._log.next_queue_offsets[key]
         deleted = self._queues.delete_topic(topic)

@@ -6,10 +6,10 @@ The hot half of the store. Nothing here waits for the disk unless a file must be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from reput_broker.store.commit_log import CommitLog
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, StorePoolExhausted
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.put_checks import encode_records, illegal_record
@@ -83,6 +83,8 @@ class MessageWriter:
         except DiskFull as error:
             flags.note_disk_full(error)
             return flags.refused(PutStatus.DISK_FULL)
+        except StorePoolExhausted:
+            return flags.refused(PutStatus.OS_PAGE_CACHE_BUSY)
         if flags.no_space_reason is not None:
             flags.note_space(log_waits=self._log.waits_for_space)
         stats = self._stats
@@ -150,6 +152,8 @@ class MessageWriter:
         except DiskFull as error:
             flags.note_disk_full(error)
             return flags.refused(PutStatus.DISK_FULL)
+        except StorePoolExhausted:
+            return flags.refused(PutStatus.OS_PAGE_CACHE_BUSY)
         if flags.no_space_reason is not None:
             flags.note_space(log_waits=self._log.waits_for_space)
         stats = self._stats
@@ -161,12 +165,12 @@ class MessageWriter:
     def needs_new_file(self, size: int) -> bool:
         """Whether a put of `size` bytes would have to make a log file, which blocks.
 
-        Then call `prepare_next_file` in a thread first. False if the put would be refused all the same.
+        Then call `make_log_file` in a thread first. False if the put would be refused all the same.
         """
         return self._log.needs_new_file(size) and not self._flags.refuses_now
 
     def should_prepare_next_file(self) -> bool:
-        """Whether the log file, or index file, in use is at least half full, the next not made, and puts are taken."""
+        """Whether puts are taken and it is time to make a log file (`AllocateMappedFile`), or the next index file."""
         if not self._flags.is_open or self._flags.refuses_now:
             return False
         index = self._index
@@ -175,17 +179,49 @@ class MessageWriter:
         )
 
     def prepare_next_file(self) -> None:
-        """Make the next files of log and index ahead of need. Blocks; may run in a worker thread.
+        """Make the next file of the log, or of the index, whichever is wanted, ahead of need.
+
+        Blocks; may run in a worker thread. If neither is wanted yet, the log's is made.
 
         Raises:
-            DiskFull: there is no room; puts go on while the file in use has room.
+            DiskFull: there is no room; puts go on while the file in use has room, and those that lie ready.
+        """
+        index = self._index
+        if index is None or not index.should_prepare_next_file():
+            self.make_log_file()
+            return
+        if self._log.should_prepare_next_file():
+            self.make_log_file()
+        index.prepare_next_file()
+
+    def make_log_file(self) -> None:
+        """Make one more file of the log if too few lie ready, or none. Blocks; may run in a worker thread.
+
+        Raises:
+            DiskFull: as `prepare_next_file`.
         """
         try:
             made = self._log.prepare_next_file()
         except DiskFull as error:
-            self._flags.note_disk_full(error)
+            if self._log.waits_for_space:
+                self._flags.note_disk_full(error)
             raise
         if made:
             self._stats.files_prepared += 1
-        if self._index is not None and self._index.should_prepare_next_file():
-            self._index.prepare_next_file()
+
+    def note_file_wait(self) -> None:
+        """Count a put that has to wait for a log file."""
+        self._log.note_file_wait()
+
+    def when_file_wanted(self, call: Callable[[], None]) -> None:
+        """Have `call` called, by an append, when it is time to make a log file or to unlock one."""
+        self._log.on_file_wanted = call
+
+    @property
+    def has_files_to_unlock(self) -> bool:
+        """Whether a log file that warm-up has locked into memory is full now."""
+        return self._log.supply.has_full_to_unlock
+
+    def unlock_full_files(self) -> None:
+        """Let the system drop the pages of such files. Blocks; may run in a worker thread."""
+        self._log.supply.unlock_full()

@@ -30,7 +30,7 @@ from __future__ import annotations
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue_builder import RecoveringQueueBuilder
-from reput_broker.store.foreign_files import refuse_foreign_files
+from reput_broker.store.foreign_files import refuse_foreign_files, refuse_unlisted_log
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import Judgement, StoreParts, judge, refuse_lost_log, topics_to_delete
 from reput_broker.store.recovery import LogEnd
@@ -48,6 +48,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     """
     options, log, queues, checkpoint, deleted, abort, index = parts
     refuse_foreign_files(options.data_dir, keeps_ext=options.consume_queue_ext)
+    refuse_unlisted_log(options)
     has_abort = abort.exists
     log.files.load(after_crash=has_abort)
     queues.load(after_crash=has_abort)
@@ -55,6 +56,7 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     deleted.load()
     if index is not None:
         index.load(after_crash=has_abort)
+    _report_missing_directories(parts)
     report = _recover(parts, judge(parts)) if log.files.files else _begin(parts)
     deleted.end_at(report.end_offset)
     deleted.forget_below(log.min_offset)
@@ -64,6 +66,15 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
             log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_queue_offset
     checkpoint.flush()
     return report
+
+
+def _report_missing_directories(parts: StoreParts) -> None:
+    """Say which of several log directories does not exist: it may be new, or its disk not mounted."""
+    directories = parts.log.files.directories
+    if len(directories) > 1 and parts.log.files.files:
+        for directory in directories:
+            if not directory.is_dir():
+                parts.options.on_event("commit_log_dir_missing", {"path": str(directory)})
 
 
 def _begin(parts: StoreParts) -> RecoveryReport:

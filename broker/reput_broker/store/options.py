@@ -55,6 +55,19 @@ class StoreOptions:
     """Root of the store directory; created if it is missing."""
     commit_log_file_size: int = 1 << 30
     """Bytes per CommitLog file."""
+    commit_log_dirs: tuple[Path, ...] = ()
+    """Where CommitLog files are made (RocketMQ: storePathCommitLog); empty for `commitlog` below `data_dir`."""
+    read_only_commit_log_dirs: tuple[Path, ...] = ()
+    """Where CommitLog files lie and no new ones are made (RocketMQ: readOnlyCommitLogStorePaths)."""
+    warm_mapped_file: bool = False
+    """Fetch and lock the pages of a CommitLog file before it is used (RocketMQ: warmMapedFileEnable)."""
+    transient_store_pool: bool = False
+    """Append to buffers, which are committed to the files (RocketMQ: transientStorePoolEnable)."""
+    transient_store_pool_size: int = 5
+    """How many buffers of `commit_log_file_size` bytes there are (RocketMQ: transientStorePoolSize)."""
+    fast_fail_if_no_buffer: bool = False
+    """Refuse puts while all buffers are lent, instead of appending to the file itself (RocketMQ:
+    fastFailIfNoBufferInStorePool)."""
     consume_queue_entries: int = 300_000
     """Units (20 bytes each) per ConsumeQueue file."""
     index_enabled: bool = True
@@ -102,8 +115,13 @@ class StoreOptions:
 
     @property
     def commit_log_dir(self) -> Path:
-        """Where the CommitLog files lie."""
+        """Where the CommitLog files lie unless `commit_log_dirs` says otherwise."""
         return self.data_dir / "commitlog"
+
+    @property
+    def log_dirs(self) -> tuple[Path, ...]:
+        """Where CommitLog files lie, without those directories that are read-only alone; at least one."""
+        return self.commit_log_dirs or (self.commit_log_dir,)
 
     @property
     def consume_queue_dir(self) -> Path:
@@ -115,6 +133,11 @@ class StoreOptions:
         """Where the directories of extended entries lie."""
         return self.data_dir / "consumequeue_ext"
 
+    @property
+    def writable_log_dirs(self) -> tuple[Path, ...]:
+        """Where new CommitLog files are made."""
+        return tuple(path for path in self.log_dirs if path not in self.read_only_commit_log_dirs)
+
     def validate(self) -> None:
         """Check every option against the format's limits.
 
@@ -125,6 +148,16 @@ class StoreOptions:
         if self.commit_log_file_size < 4096 or self.commit_log_file_size > 0x7FFFFFFF:
             problems.append(
                 f"commit_log_file_size is {self.commit_log_file_size}; it must be 4096 to 2147483647 bytes"
+            )
+        if not self.writable_log_dirs:
+            problems.append("commit_log_dirs names only read-only directories; new files must go somewhere")
+        pool_bytes = self.transient_store_pool_size * self.commit_log_file_size
+        if self.transient_store_pool_size < 1:
+            problems.append("transient_store_pool_size must be at least 1")
+        elif self.transient_store_pool and pool_bytes > self.memory_bytes:
+            problems.append(
+                f"transient_store_pool_size is {self.transient_store_pool_size}: buffers of {pool_bytes} bytes do not "
+                f"fit into {self.memory_bytes} bytes of memory; make them fewer, or commit_log_file_size smaller"
             )
         if self.consume_queue_entries < 1 or self.consume_queue_file_size > 0x7FFFFFFF:
             problems.append(

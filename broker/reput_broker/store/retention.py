@@ -65,7 +65,7 @@ class DiskWatch:
 
     Args:
         usage: looks at a disk.
-        log_directories: where log files lie; the least used of their disks counts.
+        log_directories: where new log files may lie; the least used of their disks counts.
         queue_directory: where queues lie.
     """
 
@@ -78,16 +78,21 @@ class DiskWatch:
         """Of the fuller of both disks at the last look; negative if one of them could not be read."""
         self.forces = False
         """Whether, at the last look, a disk was so full that files go whatever their age."""
+        self.full_directories: frozenset[Path] = frozenset()
+        """Log directories on disks that, at the last look, were that full; no new files are made there."""
         self.refusal: str | None = None
         """Why puts are refused; None while they are not."""
 
     def look(self, rules: RetentionRules) -> DiskLevel:
         """Look at the disks and judge them. Blocks."""
-        directory, used = min(
-            ((path, self._usage(path)) for path in self._log_directories), key=lambda found: found[1]
-        )
+        looks = [(path, self._usage(path)) for path in self._log_directories]
+        limit = rules.disk_clean_forcibly_ratio
+        self.full_directories = frozenset(path for path, used in looks if used > limit)
+        # A new file goes to the least used disk that can be read; one that cannot is as good as full.
+        readable = [found for found in looks if found[1] >= 0] or looks
+        directory, used = min(readable, key=lambda found: found[1])
         queues_used = self._usage(self._queue_directory)
-        unreadable = min(used, queues_used) < 0
+        unreadable = min(queues_used, *(found[1] for found in looks)) < 0
         if queues_used > used:
             directory, used = self._queue_directory, queues_used
         self.used_ratio = UNREADABLE if unreadable else used

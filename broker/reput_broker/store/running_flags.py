@@ -8,6 +8,8 @@ full: whoever watches it says so, and says when it is over.
 
 from __future__ import annotations
 
+import threading
+
 from reput_broker.store.errors import DiskFull, StoreClosed, StoreError, StoreReadOnly
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult
@@ -18,12 +20,14 @@ from reput_broker.store.status import PutStatus
 class RunningFlags:
     """The condition of one store, over all its openings.
 
-    The owner of the store changes it; worker threads may call `become_read_only`, `final` and `note_disk_full` too.
+    The owner of the store changes it; worker threads may call `become_read_only`, `final`, `note_disk_full` and the two
+    about commits too.
     """
 
     __slots__ = (
         "_disk_refusal",
         "_options",
+        "_refusal_lock",
         "_stats",
         "dispatch_wants_space",
         "is_open",
@@ -38,7 +42,9 @@ class RunningFlags:
         self.is_open = False
         """Whether messages can be read."""
         self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
-        """What every put is answered with until the store is opened; READ_ONLY from the reason for it on."""
+        """What every put is answered with until the store is opened; READ_ONLY from the reason for it on.
+
+        DISK_FULL while a commit finds no room."""
         self.read_only_reason: str | None = None
         """Why puts are refused as READ_ONLY until the store is opened again; it outlives `close`."""
         self.no_space_reason: str | None = None
@@ -46,6 +52,8 @@ class RunningFlags:
         self.dispatch_wants_space = False
         """Whether it was dispatch that found no room; then all puts are refused."""
         self._disk_refusal: str | None = None
+        # A commit that goes through in one worker must not take back what a failed sync in another has just said.
+        self._refusal_lock = threading.Lock()
 
     def note_open(self) -> None:
         """The store has been opened: what was the matter before is over."""
@@ -104,11 +112,14 @@ class RunningFlags:
 
     def become_read_only(self, reason: str) -> None:
         """Take no more puts until the store is opened again; the first reason stands (event `store_read_only`)."""
-        if self.read_only_reason is None:
-            self.read_only_reason = reason
+        with self._refusal_lock:
+            is_first = self.read_only_reason is None
+            if is_first:
+                self.read_only_reason = reason
+            if self.refusal is not PutStatus.SERVICE_NOT_AVAILABLE:
+                self.refusal = PutStatus.READ_ONLY
+        if is_first:
             self._options.on_event("store_read_only", {"reason": reason})
-        if self.refusal is not PutStatus.SERVICE_NOT_AVAILABLE:
-            self.refusal = PutStatus.READ_ONLY
 
     def final(self, error: StoreError | OSError) -> StoreReadOnly:
         """Become read-only for an error that nothing but a restart helps against; return what to raise for it."""
@@ -136,8 +147,22 @@ class RunningFlags:
             )
         self.no_space_reason = str(error)
 
+    def note_commit_without_space(self, error: DiskFull) -> None:
+        """A commit found no room: no put is taken until one does, since its bytes would only wait in memory."""
+        self.note_disk_full(error)
+        with self._refusal_lock:
+            if self.refusal is None:
+                self.refusal = PutStatus.DISK_FULL
+
+    def note_commit(self) -> None:
+        """A commit went through."""
+        with self._refusal_lock:
+            if self.refusal is PutStatus.DISK_FULL:
+                self.refusal = None
+
     def note_space(self, *, log_waits: bool) -> None:
         """Something could be written; the store has space again unless the log or dispatch still waits for it."""
-        if self.no_space_reason is not None and not (self.dispatch_wants_space or log_waits):
+        waiting = self.dispatch_wants_space or log_waits or self.refusal is PutStatus.DISK_FULL
+        if self.no_space_reason is not None and not waiting:
             self.no_space_reason = None
             self._options.on_event("store_has_space_again", {})

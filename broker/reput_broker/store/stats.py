@@ -39,6 +39,8 @@ class StoreStats:
     flush_failures: int = 0
     flush_duration_us: int = 0
 
+    commit_failures: int = 0
+    """Commits that failed for good: one at most, for the store is read-only then."""
     consume_queue_flushes: int = 0
     checkpoints: int = 0
 

@@ -24,6 +24,9 @@ class PutStatus(Enum):
     DISK_FULL = auto()
     """No file could be made for the message. The store keeps serving and accepts puts again when there is space."""
 
+    OS_PAGE_CACHE_BUSY = auto()
+    """The page cache takes messages too slowly: no buffer of the pool is free. It may be tried again at once."""
+
     READ_ONLY = auto()
     """The store no longer writes: a flush failed or damage was found; `MessageStore.read_only_reason` says which."""
 

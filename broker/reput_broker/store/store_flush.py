@@ -1,4 +1,4 @@
-"""Bring log, queues and checkpoint to the disk (RocketMQ: FlushCommitLogService, FlushConsumeQueueService).
+"""Commit the log; bring log, queues and checkpoint to the disk (RocketMQ: FlushCommitLogService and kin).
 
 A failed sync is final: what the system says afterwards cannot be believed, so the store takes no more puts until it has
 been opened again and has recovered.
@@ -7,11 +7,12 @@ been opened again and has recovered.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
-from reput_broker.store.errors import StoreError, StoreReadOnly
+from reput_broker.store.errors import DiskFull, StoreError, StoreReadOnly
 from reput_broker.store.file_io import is_out_of_descriptors
 from reput_broker.store.reput_steps import ReputSteps
 from reput_broker.store.running_flags import RunningFlags
@@ -44,8 +45,35 @@ class StoreFlush:
         self._flags = flags
         self._stats = stats
 
+    def commit_log(self) -> int:
+        """Write to the files what lies in the buffers of the pool; return the offset up to which that is so.
+
+        Everything before it can be read and survives the process. Blocks; safe in any thread.
+
+        Raises:
+            DiskFull: no room, which a file that was set aside in full should have. No put is taken until a commit goes
+                through; nothing is lost meanwhile, and the call is to be repeated.
+            StoreReadOnly: the file cannot be written, now or earlier. What is not committed is lost, and the store
+                takes no more puts.
+        """
+        flags = self._flags
+        if flags.read_only_reason is not None and self._stats.commit_failures:
+            raise StoreReadOnly(flags.read_only_reason)
+        try:
+            committed = self._log.files.commit()
+        except DiskFull as error:
+            flags.note_commit_without_space(error)
+            raise
+        except (StoreError, OSError) as error:
+            self._stats.commit_failures += 1
+            raise flags.final(error) from error
+        flags.note_commit()
+        return committed
+
     def flush_commit_log(self) -> int:
-        """Sync the log and return the offset up to which it is durable. Blocks; one thread at a time.
+        """Commit and sync the log; return the offset up to which it is durable. Blocks; one thread at a time.
+
+        Where a commit finds no room, what was committed before is synced.
 
         Raises:
             StoreReadOnly: the sync failed, now or earlier. What had been flushed is safe; what had not may be lost,
@@ -57,13 +85,17 @@ class StoreFlush:
         log = self._log
         before = log.flushed_offset
         stored_ms = log.last_store_timestamp_ms
-        if log.max_offset == before:
+        wrote = log.wrote_offset
+        if wrote == before:
             return before
+        if log.pool is not None:
+            with suppress(DiskFull):
+                self.commit_log()
         started = time.perf_counter_ns()
         stats = self._stats
         try:
             flushed = log.files.flush()
-            if stored_ms:
+            if stored_ms and flushed >= wrote:
                 self._checkpoint.physic_msg_timestamp_ms = stored_ms
             self._checkpoint.move_mark(flushed_offset=flushed)
             self._checkpoint.write()

@@ -9,6 +9,7 @@ from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import StoreDamaged, StoreError
+from reput_broker.store.file_io import is_out_of_descriptors
 from reput_broker.store.index_query import QueryResult, query_message
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
@@ -126,6 +127,7 @@ class StoreIndex:
 
         Raises:
             StoreReadOnly: the sync failed. The index can be made again, but this process must not go on.
+            OSError: no descriptor was to be had; the next call of whoever flushes the checkpoint does it.
         """
         if self._index is None:
             return
@@ -134,6 +136,8 @@ class StoreIndex:
                 self._checkpoint.index_msg_timestamp_ms = self._index.full_until_ms
                 self._checkpoint.flush()
         except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise
             raise self._flags.final(error) from error
 
     def finish(self, mark: FlushMark) -> FlushMark:

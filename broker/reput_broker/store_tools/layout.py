@@ -178,13 +178,21 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
                 )
                 continue
             stream.files.append(StreamFile(path, int(name), entry.stat().st_size))
-    stream.files.sort(key=lambda file: file.start)
+    stream.files.sort(key=lambda file: (file.start, file.path))
     if stream.files and stream.files[-1].size == 0:
         stream.files.pop()
     stream.file_size = file_size or _guess_size(stream.files)
     size = stream.file_size
     kept: list[StreamFile] = []
     for file in stream.files:
+        if kept and file.start == kept[-1].start:
+            twin = kept[-1].path.parent
+            stream.odd.append(
+                OddFile(
+                    file.path, 0, f"{twin} has a file of that name too, and only one can be part of the log"
+                )
+            )
+            continue
         if file.start % size or (kept and file.start < kept[-1].start + size):
             stream.odd.append(
                 OddFile(file.path, 0, f"its name is not a multiple of the file size {size} of this stream")

@@ -19,6 +19,7 @@ from typing import Protocol
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch, rows_by_queue
+from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import sync_directory
 from reput_broker.store.options import DELAY_LEVELS_MS
 from reput_broker.store_tools.layout import StoreLayout
@@ -94,6 +95,10 @@ def rebuild(
         for factory, temporary in zip(kinds, temporaries, strict=True):
             temporary.mkdir()
             made.append(factory(layout, temporary))
+            if made[-1].directory.is_symlink():
+                raise ForeignFile(
+                    made[-1].directory, "it is a symbolic link, and a directory would take its place"
+                )
         _dispatch(layout, end_offset, made, deleted, delay_levels_ms, progress)
         words = [derived.finish() for derived in made]
         for derived, temporary in zip(made, temporaries, strict=True):

@@ -14,6 +14,10 @@ _RECORD_BYTES_MAX = 16 << 20
 def start_checks_from(verification: Verification) -> int:
     """Return the log offset before which a start does not look at records."""
     mark, files = verification.mark, verification.layout.log.files
+    is_synced = mark is not None and mark.queues_offset >= mark.flushed_offset
+    if mark is not None and is_synced and queues_digest(verification.layout) == mark.queues_digest:
+        # As an orderly stop left it; a start that was killed since may have left `abort`.
+        return _file_by(verification, mark.flushed_offset, None)
     if mark is not None and not verification.stopped:
         entries = sum(queue_ends(verification.layout, mark.queues_offset).values())
         if entries & 0xFFFF_FFFF != mark.queues_digest:
@@ -22,9 +26,6 @@ def start_checks_from(verification: Verification) -> int:
         return _file_by(verification, min(mark.flushed_offset, mark.queues_offset), None)
     if mark is None and not verification.stopped:
         return _file_by(verification, None, checkpoint_min_time(verification.root))
-    is_complete = mark is not None and mark.queues_offset >= mark.flushed_offset
-    if mark is not None and is_complete and queues_digest(verification.layout) == mark.queues_digest:
-        return _file_by(verification, mark.flushed_offset, None)
     return files[0].start if files else 0
 
 

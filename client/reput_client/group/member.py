@@ -80,7 +80,7 @@ class GroupMember:
             commit_with_pulls=options.offset_store is None,
         )
         resets = ResetNotices(options.group, self.fetcher)
-        session.requests.handle(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, resets.take)
+        session.requests.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, resets.take)
         self.commits = Commits(session, self.fetcher, kept, options.commit_interval_s)
         self._membership = Membership(
             session,

@@ -65,7 +65,7 @@ class Membership:
         self._on_lost = on_lost
         self._epochs: dict[Address, int] = {}
         self._due_at = 0.0
-        session.requests.handle(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
+        session.requests.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
         session.on_lost = self._connection_lost
 
     def next_due(self) -> float:
@@ -167,7 +167,7 @@ class Membership:
         self._epochs.clear()
 
     def _ids_changed(self, request: BrokerRequest) -> None:
-        if ConsumerIdsChangedHeader.from_ext(request.header.ext).consumer_group == self._group:
+        if ConsumerIdsChangedHeader.from_ext(request.ext).consumer_group == self._group:
             self._on_change()
         request.answer()
 

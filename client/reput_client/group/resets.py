@@ -21,7 +21,7 @@ class ResetNotices:
 
     def take(self, request: BrokerRequest) -> None:
         """Handle a request 220."""
-        if ResetOffsetHeader.from_ext(request.header.ext).group == self._group:
+        if ResetOffsetHeader.from_ext(request.ext).group == self._group:
             for queue in ResetOffsetBody.from_json(request.body).offset_table:
                 assigned = self._fetcher.queues.get(queue)
                 if assigned is not None:

@@ -61,6 +61,37 @@ def test_environment_values_are_read_as_their_options_need() -> None:
     assert config.data_dir == Path("/srv/reput")
 
 
+def test_directories_are_a_list_or_a_text_with_commas(file: Path) -> None:
+    """RocketMQ writes storePathCommitLog with commas."""
+    file.write_text('[store]\ncommit_log_dirs = ["/a/log", "/b, c/log", "/a/log"]\n')
+    assert load_config(file).store.commit_log_dirs == (Path("/a/log"), Path("/b, c/log"))
+    file.write_text('[store]\ncommit_log_dirs = "/a/log, /b/log"\n')
+    config = load_config(file, {"REPUT_STORE__READ_ONLY_COMMIT_LOG_DIRS": "/a/log,/z/log"})
+    assert config.store.commit_log_dirs == (Path("/a/log"), Path("/b/log"))
+    assert config.store.read_only_commit_log_dirs == (Path("/a/log"), Path("/z/log"))
+    values = {row.key: row.value for row in describe(config)}
+    assert values["store.commit_log_dirs"] == '["/a/log", "/b/log"]'
+    assert BrokerConfig(store={"commit_log_dirs": ""}).store.commit_log_dirs == ()
+
+
+@pytest.mark.parametrize("text", ["3", '["/a", 3]', '["/a", ""]', '"/a,,/b"'])
+def test_what_is_no_list_of_directories(file: Path, text: str) -> None:
+    file.write_text(f"[store]\ncommit_log_dirs = {text}\n")
+    assert set(problems(file)) == {"store.commit_log_dirs"}
+
+
+def test_new_files_of_the_log_must_go_somewhere(file: Path) -> None:
+    file.write_text('[store]\ncommit_log_dirs = "/a,/b"\nread_only_commit_log_dirs = "/b,/a"\n')
+    assert "new files must go somewhere" in problems(file)["store.read_only_commit_log_dirs"].problem
+
+
+def test_a_pool_must_fit_into_the_memory(file: Path) -> None:
+    file.write_text("[store]\ntransient_store_pool = true\ntransient_store_pool_size = 1024\n")
+    assert "bytes of memory" in problems(file)["store.transient_store_pool"].problem
+    file.write_text("[store]\ntransient_store_pool_size = 1024\n")
+    assert not load_config(file).store.transient_store_pool, "what is not on takes none"
+
+
 def test_a_value_can_come_from_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "advertise"
     secret.write_text("broker.example:10911\n")

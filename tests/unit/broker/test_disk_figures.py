@@ -20,7 +20,7 @@ def test_what_a_store_takes_is_told_by_part(tmp_path: Path) -> None:
     sparse.write_bytes(b"x" * 20)
     os.truncate(sparse, 6_000_000)
     (tmp_path / "checkpoint").write_bytes(b"x" * 4096)
-    figures = look_up_disk(tmp_path, clock=lambda: 9.0)
+    figures = look_up_disk(tmp_path, lambda: 7, clock=lambda: 9.0)
     assert 100_000 <= figures.size_bytes["commitlog"] < 200_000
     assert 20 <= figures.size_bytes["consumequeue"] < 100_000
     assert 4096 <= figures.size_bytes["other"] < 20_000
@@ -28,6 +28,7 @@ def test_what_a_store_takes_is_told_by_part(tmp_path: Path) -> None:
     assert figures.free_bytes > 0
     assert 0.0 < figures.used_ratio < 1.0
     assert figures.looked_up_at_s == 9.0
+    assert figures.oldest_store_timestamp_ms == 7
 
 
 def test_the_look_is_repeated_and_outlives_an_error(tmp_path: Path) -> None:
@@ -37,13 +38,14 @@ def test_the_look_is_repeated_and_outlives_an_error(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(refresh_disk_figures, figures, config)
+            nursery.start_soon(refresh_disk_figures, figures, config, lambda: 7)
             await trio.testing.wait_all_tasks_blocked()
             await trio.sleep(1)
             assert figures.looked_up_at_s == 0.0
             data_dir.mkdir()
             await trio.sleep(15)
             assert figures.looked_up_at_s > 0.0
+            assert figures.oldest_store_timestamp_ms == 7
             nursery.cancel_scope.cancel()
 
     with structlog.testing.capture_logs() as logs:

@@ -36,6 +36,10 @@ class FakeStore:
         self.delay_s = 0.0
 
     @property
+    def committed_offset(self) -> int:
+        return self.written
+
+    @property
     def flush_behind_bytes(self) -> int:
         return self.written - self.flushed_offset
 

@@ -31,6 +31,8 @@ class FakeStore:
     """Four queues of one topic, messages 10 to 99 in each."""
 
     flush_behind_bytes = 5
+    commit_behind_bytes = 3
+    file_waits = 2
     dispatch_behind_bytes = 6
     min_physical_offset = 1000
     max_physical_offset = 9000
@@ -169,6 +171,18 @@ def test_lag_is_what_the_group_has_not_committed(sources: MetricsSources) -> Non
     assert value(page, "reput_queue_end_offset", topic="orders", queue="0") == 100
     assert value(page, "reput_storage_start_offset_bytes") == 1000
     assert value(page, "reput_dispatch_behind_bytes") == 6
+
+
+def test_the_age_of_the_oldest_message_grows_between_two_looks(sources: MetricsSources) -> None:
+    assert value(page_of(sources), "reput_oldest_message_seconds") == 0, "nobody has looked, or there is none"
+    now_ms = 1_000_000
+    sources.clock_ms = lambda: now_ms
+    sources.disk.oldest_store_timestamp_ms = 400_000
+    assert value(page_of(sources), "reput_oldest_message_seconds") == 600
+    now_ms += 500
+    assert value(page_of(sources), "reput_oldest_message_seconds") == 600.5
+    now_ms = 0
+    assert value(page_of(sources), "reput_oldest_message_seconds") == 0, "the clock was set back"
 
 
 def test_queues_are_left_out_first_and_counted(sources: MetricsSources) -> None:

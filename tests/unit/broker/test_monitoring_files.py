@@ -32,6 +32,7 @@ _ADDED_BY_PROMETHEUS = {"instance", "job"}
 
 
 class OneQueue:
+    commit_behind_bytes = file_waits = 0
     flush_behind_bytes = dispatch_behind_bytes = min_physical_offset = max_physical_offset = 0
 
     def queues(self) -> list[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +25,16 @@ class FakeStore:
         self.is_writable = True
         self.half_full = False
         self.made = 0
+        self.has_files_to_unlock = False
+        self.unlocked = 0
+        self.want_file = lambda: None
+
+    def when_file_wanted(self, call: Callable[[], None]) -> None:
+        self.want_file = call
+
+    def unlock_full_files(self) -> None:
+        self.has_files_to_unlock = False
+        self.unlocked += 1
 
     @property
     def dispatch_idle(self) -> bool:
@@ -209,9 +220,47 @@ async def test_the_next_file_is_made_once_and_whatever_fails_is_tried_again(
         nursery.start_soon(allocate.run)
         with trio.fail_after(30):
             while not store.made:
-                allocate.wrote()
-                allocate.wrote()
+                allocate.dispatched()
+                allocate.dispatched()
                 await trio.sleep(0.005)
         nursery.cancel_scope.cancel()
     assert store.made == 1
     assert "next_file_not_made" in capsys.readouterr().out
+
+
+@pytest.mark.trio
+async def test_files_are_made_when_an_append_says_so(autojump_clock: trio.testing.MockClock) -> None:
+    store: Any = FakeStore()
+    store.half_full = True
+    allocate = AllocateService(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(allocate.run)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert store.made == 0, "not because the broker has started"
+        store.want_file()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert store.made == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_locked_files_are_let_go_of_some_seconds_after_they_are_full(
+    by_the_clock: trio.testing.MockClock,
+) -> None:
+    """(RocketMQ: six seconds.)"""
+    store: Any = FakeStore()
+    allocate = AllocateService(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(allocate.run)
+        nursery.start_soon(allocate.unlock_full_files)
+        await trio.sleep(100)
+        store.want_file()
+        await trio.sleep(100)
+        assert store.unlocked == 0
+        store.has_files_to_unlock = True
+        store.want_file()
+        await trio.sleep(5.9)
+        assert store.unlocked == 0
+        await trio.sleep(0.2)
+        assert store.unlocked == 1
+        nursery.cancel_scope.cancel()

@@ -1,81 +1,107 @@
-"""What the broker asks of a client."""
+"""Who takes the broker's requests, and what becomes of those that nobody takes or that fail."""
 
 from __future__ import annotations
 
+import logging
+from typing import Any, cast
+
 import pytest
 
-from reput_client.broker_requests import BrokerRequest, BrokerRequests
+from reput_client.broker_requests import BrokerRequest, RequestHandlers
+from reput_client.connection import Connection
 from reput_client.core import ChannelCore
-from reput_protocol.codes import LanguageCode, ResponseCode
-from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType, decode_header
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import BodyMalformed
+from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType
 
-TYPES = [HeaderType.MSGPACK, HeaderType.JSON, HeaderType.BINARY]
-
-
-class Channel:
-    """Keeps the frames that a client sends back."""
-
-    def __init__(self, requests: BrokerRequests) -> None:
-        self.answers: list[tuple[Header, bytes, int]] = []
-        self.core = ChannelCore(
-            on_request=lambda header, kind, body: requests.take(BrokerRequest(self, header, kind, body))
-        )
-
-    def send_frame(self, frame: bytes) -> None:
-        for sent in FrameReader().receive_data(frame):
-            self.answers.append(
-                (decode_header(sent.header_type, sent.header), bytes(sent.body), sent.header_type)
-            )
-
-    def ask(self, code: int, kind: int = HeaderType.MSGPACK, flag: int = 0, body: bytes = b"") -> None:
-        header = Header(code, 1 << 30, flag, ext={"consumerGroup": "g"}, version=1)
-        self.core.receive_data(encode_frame(header, kind, body))
+INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_a_handler_answers_in_the_language_of_the_request(kind: HeaderType) -> None:
-    requests = BrokerRequests()
-    seen: list[tuple[str, bytes]] = []
+class Wire:
+    """Stands for a connection and keeps what is answered."""
 
-    def handle(request: BrokerRequest) -> None:
-        seen.append((str(request.header.ext["consumerGroup"]), bytes(request.body)))
-        request.answer(body=b"result")
+    def __init__(self) -> None:
+        self.answers: list[tuple[Header, int, bytes]] = []
 
-    requests.handle(307, handle)
-    channel = Channel(requests)
-    channel.ask(307, kind, body=b"question")
-    assert seen == [("g", b"question")]
-    ((header, body, header_type),) = channel.answers
-    assert (header.code, header.opaque, header.flag, body, header_type) == (0, 1 << 30, 1, b"result", kind)
-    assert header.language == LanguageCode.PYTHON
+    def answer(self, core: ChannelCore, header: Header, header_type: int, body: Any) -> None:
+        self.answers.append((header, header_type, bytes(body)))
 
 
-def test_to_a_oneway_request_nothing_is_said() -> None:
-    requests = BrokerRequests()
-    requests.handle(40, lambda request: request.answer())
-    channel = Channel(requests)
-    channel.ask(40, flag=ONEWAY_FLAG)
-    channel.ask(999, flag=ONEWAY_FLAG)
-    assert channel.answers == []
+def request(wire: Wire, code: int = INFO, flag: int = 0, kind: int = HeaderType.MSGPACK) -> BrokerRequest:
+    header = Header(code, 77, flag, ext={"clientId": "c"})
+    return BrokerRequest(cast("Connection", wire), ChannelCore(), header, kind, memoryview(b"body"))
 
 
-def test_what_nobody_handles_is_refused_so_that_nobody_waits() -> None:
-    channel = Channel(BrokerRequests())
-    channel.ask(999)
-    ((header, _, _),) = channel.answers
+def test_a_handler_sees_the_request_and_answers_it_once_when_it_likes() -> None:
+    wire, handlers = Wire(), RequestHandlers()
+    kept: list[BrokerRequest] = []
+    handlers.register(INFO, kept.append)
+    handlers.handle(request(wire))
+    (taken,) = kept
+    assert (taken.code, taken.ext, bytes(taken.body), taken.wants_answer) == (
+        INFO,
+        {"clientId": "c"},
+        b"body",
+        True,
+    )
+    assert wire.answers == []
+    taken.answer({"n": 1}, b"{}")
+    taken.answer({"n": 2})
+    ((header, kind, body),) = wire.answers
+    assert (header.code, header.opaque, header.is_response, header.ext) == (0, 77, True, {"n": 1})
+    assert (kind, body, header.version) == (HeaderType.MSGPACK, b"{}", 1)
+    assert not taken.wants_answer
+
+
+def test_answers_are_in_the_header_type_of_the_request() -> None:
+    wire = Wire()
+    request(wire, kind=HeaderType.JSON).answer()
+    ((header, kind, _),) = wire.answers
+    assert (kind, header.version) == (HeaderType.JSON, 479)
+
+
+def test_what_nobody_takes_is_refused() -> None:
+    wire, handlers = Wire(), RequestHandlers()
+    handlers.handle(request(wire))
+    handlers.handle(request(wire, 40, ONEWAY_FLAG))
+    ((header, _, _),) = wire.answers
     assert header.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "999" in str(header.remark)
+    assert header.remark == "UNSUPPORTED_REQUEST: this client takes no requests of code 307"
 
 
-def test_a_handler_that_fails_does_not_end_the_connection() -> None:
-    requests = BrokerRequests()
+def test_a_code_has_one_handler() -> None:
+    wire, handlers = Wire(), RequestHandlers()
+    taken: list[BrokerRequest] = []
+    handler = taken.append
+    handlers.register(INFO, handler)
+    handlers.register(INFO, handler)
+    with pytest.raises(ValueError, match="307 have a handler already"):
+        handlers.register(INFO, lambda _: None)
+    handlers.unregister(INFO)
+    handlers.unregister(INFO)
+    handlers.handle(request(wire))
+    assert taken == []
 
-    def fail(_request: BrokerRequest) -> None:
-        raise KeyError("consumerGroup")
 
-    requests.handle(40, fail)
-    channel = Channel(requests)
-    channel.ask(40)
-    ((header, _, _),) = channel.answers
-    assert (header.code, header.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'consumerGroup'")
+@pytest.mark.parametrize(
+    ("error", "code", "remark", "level"),
+    [
+        (BodyMalformed("no JSON"), 29, "INVALID_ARGUMENT: no JSON", "WARNING"),
+        (KeyError("x"), 1, "INTERNAL: the client failed: KeyError('x')", "ERROR"),
+    ],
+)
+def test_a_handler_that_raises_harms_nobody(
+    error: Exception, code: int, remark: str, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire, handlers = Wire(), RequestHandlers()
+
+    def fail(_: BrokerRequest) -> None:
+        raise error
+
+    handlers.register(INFO, fail)
+    with caplog.at_level(logging.WARNING, logger="reput_client"):
+        handlers.handle(request(wire))
+        handlers.handle(request(wire, flag=ONEWAY_FLAG))
+    ((header, _, _),) = wire.answers
+    assert (header.code, header.remark) == (code, remark)
+    assert [record.levelname for record in caplog.records] == [level, level]

@@ -8,7 +8,7 @@ from reput_client.core import Call, ChannelCore, RequestTemplate, Waiter
 from reput_client.errors import ConnectionLost
 from reput_protocol.errors import FrameTooLarge, ProtocolError
 from reput_protocol.frames import FrameReader, encode_frame
-from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, decode_header
+from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, decode_header
 
 
 def answer(opaque: int, body: bytes = b"", flag: int = RESPONSE_FLAG) -> bytes:
@@ -40,7 +40,7 @@ def test_answers_find_their_calls_in_any_order_and_any_chunking() -> None:
     assert not core.expects_more
 
 
-def test_answers_nobody_waits_for_and_requests_of_the_broker_are_dropped() -> None:
+def test_answers_nobody_waits_for_are_dropped_and_requests_of_the_broker_too_if_nobody_takes_them() -> None:
     core = ChannelCore()
     abandoned, kept = core.new_call(Waiter()), core.new_call(Waiter())
     core.abandon(abandoned)
@@ -84,3 +84,34 @@ def test_a_waiter_wakes_its_sleeper() -> None:
     waiter.notify()
     assert waiter.ready
     assert woken == [1]
+
+
+def test_requests_of_the_broker_are_handed_on_between_answers() -> None:
+    taken: list[tuple[Header, int, bytes]] = []
+    core = ChannelCore(lambda header, header_type, body: taken.append((header, header_type, bytes(body))))
+    call = core.new_call(Waiter())
+    notice = Header(40, call.opaque, ONEWAY_FLAG, ext={"consumerGroup": "g"}, version=1)
+    asked = Header(307, 7, ext={"clientId": "c"}, language=0, version=479)
+    core.receive_data(
+        encode_frame(notice, HeaderType.MSGPACK, b"")
+        + answer(call.opaque)
+        + encode_frame(asked, HeaderType.JSON, b"body")
+    )
+    assert call.done
+    assert taken == [(notice, HeaderType.MSGPACK, b""), (asked, HeaderType.JSON, b"body")]
+
+
+def test_a_oneway_call_is_done_when_it_has_left_and_is_never_pending() -> None:
+    core = ChannelCore()
+    waiter = Waiter()
+    call = core.new_oneway(waiter)
+    assert core.pending == 0
+    assert not any((call.sent, call.done, waiter.ready))
+    call.sent = True
+    assert call.sent
+    assert call.done
+    assert waiter.ready
+    assert call.error is None
+    template = RequestTemplate(15, {"topic": "t"}, flag=ONEWAY_FLAG)
+    (frame,) = FrameReader().receive_data(template.encode(call.opaque, 0))
+    assert decode_header(frame.header_type, frame.header).is_oneway

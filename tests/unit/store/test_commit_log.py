@@ -108,7 +108,7 @@ def test_a_block_appears_with_its_first_eight_bytes(tmp_path: Path, monkeypatch:
             seen.append(bytes(self.view[position : position + 8]))
             self.view[key] = value
 
-    monkeypatch.setattr(file, "_view", Watching(file._view), raising=True)
+    monkeypatch.setattr(file, "_sink", Watching(file._sink), raising=True)
     put(store, b"y", b"z")
     assert len(seen) == 2
     assert seen[-1] == bytes(8)

@@ -126,7 +126,10 @@ def test_the_minimum_follows_the_log(tmp_path: Path, cache: QueueFileCache) -> N
     put(queue, 0, 25)
     queue.correct_min_offset(1_234)
     assert queue.min_queue_offset == 13
-    assert queue.delete_expired(1_234) == 1
+    assert queue.delete_expired(1_234, durable_offset=1_099) == 0, (
+        "nothing durable says where the queue goes on"
+    )
+    assert queue.delete_expired(1_234, durable_offset=1_100) == 1
     assert [path.name for path in sorted(queue.directory.iterdir())] == [f"{200:020}", f"{400:020}"]
     queue.correct_min_offset(99_999)
     assert queue.min_queue_offset == queue.max_queue_offset == 25

@@ -388,7 +388,7 @@ def test_entries_leave_with_their_messages(tmp_path: Path) -> None:
     assert len(files) == 60 / UNITS_IN_FILE
     unit = queue.get_unit(33)
     assert unit is not None
-    queue.delete_expired(unit.physical_offset)
+    queue.delete_expired(unit.physical_offset, 1 << 62)
     assert queue.min_queue_offset == 33
     # Message 33 lies in file 8; the file before it ends where it begins and stays as in RocketMQ only at equality.
     left = sorted((store.options.consume_queue_ext_dir / "T" / "0").iterdir())
@@ -411,6 +411,19 @@ def test_a_deleted_topic_takes_its_entries_along_and_orphans_go_at_the_next_star
     assert again.queues() == [("U", 0)]
     put(again, b"x", topic="Gone", queue_id=3, tag="red")
     dispatch_all(again)
+    check_ext_entries(again)
+
+
+def test_a_power_cut_may_leave_a_gap_in_entries_that_no_queue_has(tmp_path: Path) -> None:
+    """The topic's queues were deleted, its extended entries only in part."""
+    store = filled(tmp_path / "live")
+    options = killed(store, tmp_path / "image")
+    orphan = options.consume_queue_ext_dir / "Gone" / "3"
+    orphan.mkdir(parents=True)
+    for number in (0, 2):
+        (orphan / f"{number * FILE_SIZE:020d}").write_bytes(bytes(FILE_SIZE))
+    again = opened(options)
+    assert not orphan.exists()
     check_ext_entries(again)
 
 

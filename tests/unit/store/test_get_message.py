@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reput_broker.store.consume_queue_unit import UNIT_DTYPE
-from reput_broker.store.get_message import LogWindow, select_few, select_many
+from reput_broker.store.get_message import LogWindow, first_damaged, select_few, select_many, spans_files
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent, GetMessageResult, TransferLimits
 from reput_broker.store.status import GetStatus
@@ -179,7 +179,7 @@ def test_the_loop_and_the_arrays_choose_the_same() -> None:
             at += size
         array = np.array(units, UNIT_DTYPE)
         window = LogWindow(
-            rng.choice([0, 0, 700]), rng.choice([at, at, at - 1]), rng.choice([0, 2000, 1 << 40])
+            rng.choice([0, 0, 700]), rng.choice([at, at, at - 1]), rng.choice([0, 2000, 1 << 40]), 1 << 20
         )
         limits = TransferLimits(
             rng.choice([300, 3000, 1 << 20]),
@@ -199,8 +199,19 @@ def test_the_loop_and_the_arrays_choose_the_same() -> None:
 
 
 def test_nothing_taken_has_no_extents() -> None:
-    window = LogWindow(0, 1000, 0)
+    window = LogWindow(0, 1000, 0, 4096)
     units = np.array([(0, 100, 1), (100, 100, 1)], UNIT_DTYPE)
     selection = select_many(units, window, 10, 1000, TagFilter.parse("a"), PLENTY)
     assert (selection.scanned, selection.taken, selection.extents) == (2, 0, ())
     assert select_many(units, window, 10, 1000, None, PLENTY).extents == (Extent(0, 200),)
+
+
+def test_what_leaves_its_file_is_found_out_wherever_it_hides() -> None:
+    window = LogWindow(0, 8192, 0, 4096)
+    sound = [Extent(0, 100), Extent(3996, 100), Extent(4096, 4096)]
+    assert not spans_files(sound, window)
+    assert spans_files([*sound, Extent(3997, 100)], window)
+    units = np.array([(0, 100, 1), (3996, 100, 1), (3996, 101, 1), (4096, 4096, 1)], UNIT_DTYPE)
+    assert first_damaged(units[:2], window) is None
+    assert first_damaged(units[3:], window) is None
+    assert first_damaged(units, window) == 2

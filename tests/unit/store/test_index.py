@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reput_broker.store import index_file
 from reput_broker.store.errors import DiskFull, ForeignFile
 from reput_broker.store.index_file import IndexFile, IndexHeader
 from reput_broker.store.message_store import MessageStore
@@ -413,4 +416,144 @@ def test_expired_files_go_and_the_last_one_stays(tmp_path: Path) -> None:
     assert index.delete_expired(1 << 40) == 1
     assert [file.path for file in index.files] == sorted(store.options.index_dir.iterdir())
     assert list(files[0].find(1, 0, 1 << 60)) == [], "who was looking through it finds nothing more"
+    store.close()
+
+
+# -- times that are not in order -----------------------------------------------------------------------------------
+
+HOUR_MS = 3_600_000
+jumps = st.lists(
+    st.tuples(
+        st.sampled_from("abc"), st.sampled_from([0, 1, 900, 5000, HOUR_MS, -900, -HOUR_MS, -3 * HOUR_MS])
+    ),
+    min_size=1,
+    max_size=70,
+)
+
+
+@given(
+    jumps,
+    st.lists(st.tuples(st.integers(0, 69), st.integers(-1500, 1500)), min_size=2, max_size=6),
+    st.data(),
+)
+def test_a_query_misses_nothing_whatever_the_clock_did(
+    tmp_path_factory: pytest.TempPathFactory,
+    puts: list[tuple[str, int]],
+    bounds: list[tuple[int, int]],
+    data: st.DataObject,
+) -> None:
+    """RocketMQ leaves out a file whose first and last time say so, and stops at the first entry that is too old."""
+    clock = FakeClock(T0 + 100 * HOUR_MS)
+    store = opened(small_options(tmp_path_factory.mktemp("store")), clock)
+    stored: list[tuple[str, bytes, int]] = []
+    for number, (key, jump) in enumerate(puts):
+        clock.now_ms += jump
+        put_keys(store, b"%d" % number, key)
+        stored.append((key, b"%d" % number, clock.now_ms))
+        if data.draw(st.integers(0, 15)) == 0:
+            dispatch_all(store)
+            assert store.close()
+            store = opened(store.options, clock)
+    dispatch_all(store)
+    times = [stored[number % len(stored)][2] + more for number, more in bounds]
+    for begin_ms, end_ms in zip(times[::2], times[1::2], strict=False):
+        for key in "abc":
+            expected = [
+                body for name, body, at in reversed(stored) if name == key and begin_ms <= at <= end_ms
+            ]
+            assert found(store, key, begin_ms=begin_ms, end_ms=end_ms)[:64] == expected[:64]
+    store.close()
+
+
+def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("back_at", [None, 3000])
+def test_a_long_chain_is_left_early_only_where_times_are_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: bool, back_at: int | None
+) -> None:
+    count = 5000
+    file = IndexFile(tmp_path / "0", 10, count + 10, create=True)
+    for start in range(0, count, 500):
+        numbers = np.arange(start, start + 500, dtype=np.int64)
+        times = T0 + 1000 * numbers
+        if back_at == start:
+            times[7] = T0 + 1000 * count  # the clock ran ahead for one message
+        file.insert(np.full(500, 3, np.int64), numbers * 100, times)
+    if loaded:
+        file.close()
+        file = IndexFile(file.path, 10, count + 10, create=False)
+    wanted = T0 + 1000 * (count - 3)
+    expected = [100 * number for number in (count - 1, count - 2, count - 3)]
+    if back_at is not None:
+        expected.append(100 * (back_at + 7))
+    looked = 0
+    real = index_file.time_bounds
+
+    def counting(*arguments: int) -> tuple[int, int]:
+        nonlocal looked
+        looked += 1
+        return real(*arguments)
+
+    monkeypatch.setattr(index_file, "time_bounds", counting)
+    assert list(file.find(3, wanted, 1 << 60)) == expected
+    assert looked < 1100 if back_at is None else looked == count
+    file.close()
+
+
+def test_a_time_tells_only_what_is_certain(tmp_path: Path) -> None:
+    file = IndexFile(tmp_path / "0", 10, 100, create=True)
+    file.continue_from(IndexHeader(1, T0 + HOUR_MS, 0, 50, 1, 2))
+    assert not file.holds_times(0, 1 << 60), "it is empty"
+    file.insert(column(1, 2, 3), column(100, 200, 300), column(T0, T0 - HOUR_MS, T0 + 5000))
+    assert list(file.find(1, T0, T0)) == [100], "its seconds count from another file's end"
+    assert list(file.find(2, T0 - HOUR_MS, T0 - HOUR_MS)) == [200], "0 seconds may be any earlier time"
+    assert list(file.find(3, T0 + 5000, T0 + 5000)) == [300]
+    assert list(file.find(3, T0 + 4000, T0 + 4999)) == []
+    assert list(file.find(1, 0, T0 - 1)) == []
+    assert file.holds_times(0, T0 - HOUR_MS)
+    assert not file.holds_times(0, T0 - HOUR_MS - 1)
+    assert not file.holds_times(T0 + 5001, 1 << 60)
+    file.close()
+    file = IndexFile(file.path, 10, 100, create=False)
+    assert file.holds_times(0, 0), "nobody knows what times a file has that was found on the disk"
+    file.close()
+
+
+def test_a_file_that_a_worker_is_just_making_is_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dispatch that made one itself meanwhile would use the worker's later, under an older name."""
+    store = opened(small_options(tmp_path, commit_log_file_size=65_536))
+    index = store._index
+    assert index is not None
+    while not index.should_prepare_next_file():
+        put_keys(store, b"x", "k", *[f"{len(index.files)}.{n}" for n in range(5)])
+        dispatch_all(store)
+        store.settle_index()
+    making, go_on = threading.Event(), threading.Event()
+    real = IndexFile.__init__
+
+    def slow(self: IndexFile, *arguments: Any, create: bool) -> None:
+        making.set()
+        assert go_on.wait(20)
+        real(self, *arguments, create=create)
+
+    monkeypatch.setattr(IndexFile, "__init__", slow)
+    worker = threading.Thread(target=index.prepare_next_file)
+    worker.start()
+    assert making.wait(20)
+    for n in range(40):
+        put_keys(store, b"%d" % n, f"late{n}", *[f"m{n}.{m}" for m in range(9)])
+    threading.Timer(0.05, go_on.set).start()  # dispatch has to wait for the worker until then
+    dispatch_all(store)
+    store.settle_index()
+    worker.join()
+    offsets = [file.header.begin_physical_offset for file in index.files]
+    assert offsets == sorted(offsets)
+    assert [file.path.name for file in index.files] == sorted(path.name for path in index.directory.iterdir())
+    for n in range(40):
+        assert found(store, f"late{n}") == [b"%d" % n]
     store.close()

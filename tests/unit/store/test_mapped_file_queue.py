@@ -136,13 +136,13 @@ def test_delete_last_takes_the_newest_file(stream: MappedFileQueue) -> None:
 
 def test_a_prepared_file_is_adopted(stream: MappedFileQueue) -> None:
     fill(stream, SIZE)
-    assert stream.prepare_next()
-    assert stream.has_prepared
+    assert stream.prepare_next() is not None
+    assert stream.prepared_count == 1
     assert names(stream) == [0, SIZE]
     assert len(stream.files) == 1, "it belongs to the stream only once it is needed"
     fill(stream, 1)
     assert [file.base_offset for file in stream.files] == [0, SIZE]
-    assert not stream.has_prepared
+    assert stream.prepared_count == 0
 
 
 def test_a_full_disk_leaves_the_stream_and_the_directory_as_they_were(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -681,7 +682,7 @@ def test_an_emptied_queue_is_filled_again_without_our_mark(tmp_path: Path) -> No
     check_whole(options)
 
 
-@pytest.mark.parametrize("unit", [bytes(20), b"\x7f" * 20, b"\xff" * 20])
+@pytest.mark.parametrize("unit", [bytes(20), b"\x7f" * 20, b"\xff" * 20, struct.pack(">qiq", 4000, 400, 0)])
 def test_an_entry_that_points_nowhere_is_not_passed_over(tmp_path: Path, unit: bytes) -> None:
     """RocketMQ's readers skip to the next file there; nobody would know that a message was missed."""
     live = filled(tmp_path / "live", 100, 10)  # a start looks at the last three files of a queue

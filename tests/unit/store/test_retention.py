@@ -277,6 +277,16 @@ def test_use_is_rounded_up_to_a_whole_percent(
     assert asked == [tmp_path]
 
 
+def test_a_disk_of_the_log_that_cannot_be_read_does_not_hide_that_the_others_are_full(tmp_path: Path) -> None:
+    broken, full = tmp_path / "broken", tmp_path / "full"
+    used = {broken: UNREADABLE, full: 0.99, tmp_path: 0.5}
+    watch = DiskWatch(used.__getitem__, [broken, full], tmp_path)
+    assert watch.look(RetentionRules()) is DiskLevel.REFUSE
+    assert watch.forces
+    used[full] = 0.1
+    assert watch.look(RetentionRules()) is DiskLevel.CLEAN
+
+
 def test_a_disk_that_does_not_answer_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.0 < disk_used_ratio(tmp_path) <= 1.0
 

@@ -170,6 +170,17 @@ def test_sizes_come_from_the_files_or_from_the_caller(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("rebuild-*"))
 
 
+def test_a_directory_that_lies_elsewhere_is_not_replaced(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "index").rename(tmp_path / "elsewhere")
+    (tmp_path / "index").symlink_to("elsewhere")
+    with pytest.raises(ForeignFile, match="symbolic link"):
+        made_anew(tmp_path)
+    assert (tmp_path / "index").is_symlink()
+    assert examine(tmp_path).report.is_clean
+    assert not list(tmp_path.glob("rebuild-*"))
+
+
 def test_what_is_no_index_file_is_not_removed(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "index" / "notes.txt").write_text("mine")

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from reput_broker.config_groups import GroupsConfig
-from reput_broker.delivery.lag import LagService, age_s
+from reput_broker.delivery.lag import LagService
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.delivery.store_times import StoreTimes
 from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 from stores import T0, FakeClock, dispatch_all, opened, put, small_options
 
@@ -60,8 +61,8 @@ async def test_the_age_is_that_of_the_oldest_uncommitted_message_of_the_topic(be
     figures = bench.service.figures
     assert figures.seconds == {("g", "T"): 7.0, ("done", "T"): 0.0}
     assert figures.looked_up_at_s == bench.clock.now_ms / 1000
-    assert age_s(figures.oldest, ("g", "T", 1), bench.clock.now_ms) == 3.0
-    assert age_s(figures.oldest, ("done", "T", 1), bench.clock.now_ms) == 0.0
+    assert figures.oldest["g", "T", 1] == (2, T0 + 12_000)
+    assert ("done", "T", 1) not in figures.oldest
     bench.clock.now_ms += 10_000
     await bench.service.refresh()
     assert figures.seconds["g", "T"] == 17.0, "it gets older"
@@ -92,6 +93,26 @@ async def test_a_group_that_has_not_moved_is_not_looked_up_again(
     bench.offsets.commit("g", "T", 0, 2)
     await bench.service.refresh()
     assert looks == [1, 2]
+
+
+@pytest.mark.trio
+async def test_one_queue_that_cannot_be_read_does_not_hide_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.put(2)
+    bench.put(2, queue_id=1)
+    bench.offsets.commit("g", "T", 0, 0)
+    bench.offsets.commit("g", "T", 1, 0)
+    look = bench.times.at
+
+    async def at(topic: str, queue_id: int, offset: int) -> int:
+        if queue_id == 0:
+            raise FileMissing("consumequeue/T/0", "it has a hole")
+        return await look(topic, queue_id, offset)
+
+    monkeypatch.setattr(bench.times, "at", at)
+    await bench.service.refresh()
+    assert bench.service.figures.seconds == {("g", "T"): 2.0}
 
 
 @pytest.mark.trio

@@ -6,6 +6,9 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 /** What the caller decides: the directory, the geometry of its files, addresses, and the client's consumer group. */
 public final class Settings {
     public String dir;
+    /** Where the log lies, several directories with commas between them; below `dir` if empty. */
+    public String commitLogDirs = "";
+    public String readOnlyCommitLogDirs = "";
     public int commitLogFileSize;
     public int consumeQueueEntries;
     public int indexSlots;
@@ -19,7 +22,10 @@ public final class Settings {
     MessageStoreConfig storeConfig() {
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(dir);
-        config.setStorePathCommitLog(dir + "/commitlog");
+        config.setStorePathCommitLog(commitLogDirs.isEmpty() ? dir + "/commitlog" : commitLogDirs);
+        if (!readOnlyCommitLogDirs.isEmpty()) {
+            config.setReadOnlyCommitLogStorePaths(readOnlyCommitLogDirs);
+        }
         config.setMappedFileSizeCommitLog(commitLogFileSize);
         config.setMappedFileSizeConsumeQueue(consumeQueueEntries * 20);
         config.setMaxHashSlotNum(indexSlots);

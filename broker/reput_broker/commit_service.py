@@ -1,0 +1,135 @@
+"""Commit what lies in the buffers of the pool, and answer the puts that wait for it (RocketMQ: CommitRealTimeService).
+
+With `store.transient_store_pool` a put is in the broker's own memory until a commit has written it to its file, which
+is in the page cache then: no sooner is `page_cache` answered. Whoever waits for that gets a commit at once, and all
+who come while one runs share the next. What nobody waits for, oneway sends, is committed by the clock: every
+`commit_interval` if `commit_least_pages` have gathered or a file is full, and every `commit_thorough_interval`
+whatever there is. A put that waits for its sync needs no commit from here: a sync begins with one.
+
+A commit runs in a worker thread, one at a time. It is quick as a rule; that it may not be is why there is a pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import structlog
+import trio
+
+from reput_broker.config import StoreConfig
+from reput_broker.counters import Counters
+from reput_broker.pending_puts import PendingPut
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.message_store import MessageStore
+from reput_broker.waiting_puts import WaitingPuts
+from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
+
+_RETRY_INTERVAL_S = 1.0
+
+
+class CommitRealTimeService:
+    """Decides when buffers are committed and releases those who wait.
+
+    Args:
+        on_committed: called after each commit that moved the committed offset, before anybody is answered.
+        on_failure: called once, with the reason, when a commit has failed for good.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: StoreConfig,
+        counters: Counters,
+        *,
+        on_committed: Callable[[], None],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._on_committed = on_committed
+        self._on_failure = on_failure
+        self._waiters = WaitingPuts(counters.produce_seconds["page_cache"])
+        self._wanted = trio.Event()
+        self._stirred = trio.Event()
+        self._limiter = trio.CapacityLimiter(1)
+        self._failure: str | None = None
+        self._thorough_at = -inf
+
+    def wrote(self) -> None:
+        """Note that something was appended that nobody waits for."""
+        self._stirred.set()
+
+    def answer_when_committed(self, end_offset: int, put: PendingPut) -> None:
+        """Answer `put` once the log is committed up to `end_offset`, or say that it is not stored."""
+        self._waiters.add(end_offset, put)
+        if self._failure is not None:
+            self._waiters.fail(self._store.committed_offset, self._failure)
+            return
+        self._stirred.set()
+        self._wanted.set()
+
+    def committed(self) -> None:
+        """Release whom a commit releases that somebody else has made: each sync does one.
+
+        Should that have found no room, this service tries again.
+        """
+        self._waiters.release(self._store.committed_offset)
+        if self._store.commit_behind_bytes:
+            self._stirred.set()
+
+    async def run(self) -> None:
+        """Commit whenever it is wanted, and by the clock."""
+        self._thorough_at = trio.current_time()
+        while self._failure is None:
+            await self._wanted_or_due()
+            self._wanted = trio.Event()
+            await self.commit_now()
+
+    async def commit_now(self) -> None:
+        """Commit once and release whom that releases. Without room on the disk, wait a little and leave it at that."""
+        before = self._store.committed_offset
+        try:
+            committed = await trio.to_thread.run_sync(self._store.commit_log, limiter=self._limiter)
+        except DiskFull as error:
+            log.warning("commit_waits", detail=str(error), hint="free disk space; it is tried again")
+            self._wanted.set()
+            await trio.sleep(_RETRY_INTERVAL_S)
+            return
+        except (ReputError, OSError) as error:
+            self._fail(str(error))
+            return
+        if committed > before:
+            self._on_committed()
+        self._waiters.release(committed)
+
+    async def _wanted_or_due(self) -> None:
+        """Return when somebody waits for a commit, or the clock and what has gathered say that it is time for one."""
+        config, store = self._config, self._store
+        while not self._wanted.is_set():
+            if not store.commit_behind_bytes:
+                self._stirred = trio.Event()
+                await self._stirred.wait()
+            with trio.move_on_after(config.commit_interval):
+                await self._wanted.wait()
+                return
+            now = trio.current_time()
+            if now >= self._thorough_at + config.commit_thorough_interval:
+                self._thorough_at = now
+                least_pages = 0
+            else:
+                least_pages = config.commit_least_pages
+            if store.is_able_to_commit(least_pages):
+                return
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+        log.error(
+            "commit_failed",
+            detail=reason,
+            hint="check the disk, then restart the broker; puts are refused until then",
+        )
+        self._waiters.fail(self._store.committed_offset, reason)
+        self._on_failure(reason)

@@ -1,0 +1,163 @@
+"""Make the log's files before they are needed (RocketMQ: AllocateMappedFileService).
+
+A file takes its whole size from the disk when it is made, so none is made long before its first byte:
+
+    the file in use is     less than half full     at least half full
+    at ease                nothing is ready        the next file is ready
+    in a hurry             the next is ready       the next and the one after it are ready
+
+At ease the next file is in time as long as making it takes less than filling half a file. Whether that is so, the end
+of each file tells: if its second half filled in less than `HURRY_FACTOR` times what it took to make a file, the log is
+in a hurry until a file shows otherwise, and everything happens one half to one whole file earlier. (RocketMQ makes the
+next file as soon as the one before it is begun, hurry or not.)
+
+With warm-up, pages are fetched and locked into memory after the file is made, so that no put waits for that either.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.mapped_file_queue import MappedFileQueue
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.warm_up import unlock, warm_up
+
+CREATE_RETRY_MS = 1000
+"""How long a full disk is left alone before somebody tries again to make a file."""
+HURRY_FACTOR = 4
+HURRY_MS_MIN = 500
+"""A second half filled in less than this is a hurry however quickly files were made so far."""
+NEVER = 1 << 63
+
+
+class AllocateMappedFile:
+    """Decides when log files are made, and makes them.
+
+    The thread that appends calls `entered` and `reached`; `prepare` and `unlock_full` may run in a worker thread.
+    """
+
+    def __init__(self, files: MappedFileQueue, options: StoreOptions, clock_ms: Callable[[], int]) -> None:
+        self._files = files
+        self._options = options
+        self._clock_ms = clock_ms
+        self.prepare_from = NEVER
+        """Log offset at which `reached` is to be called."""
+        self.is_in_hurry = False
+        self._file: MappedFile | None = None
+        self._mark: tuple[int, int] | None = None
+        self._making_ms = 0
+        self._full: DiskFull | None = None
+        self._full_at_ms = 0
+        self._locked: deque[MappedFile] = deque()
+        self._may_lock = options.warm_mapped_file
+
+    # -- when ------------------------------------------------------------------------------------------------
+
+    def entered(self, file: MappedFile) -> None:
+        """Note that appends go to this file from now on."""
+        now_ms = self._clock_ms()
+        offset = file.base_offset + file.wrote_position
+        if self._mark is not None:
+            filled, took_ms = offset - self._mark[0], now_ms - self._mark[1]
+            limit_ms = max(HURRY_MS_MIN, HURRY_FACTOR * self._making_ms)
+            # Extrapolated to half a file. A clock that was set back says nothing.
+            self.is_in_hurry = 0 <= took_ms * (file.size // 2) < filled * limit_ms
+        self._mark = (offset, now_ms)
+        self._file = file
+        self.prepare_from = file.base_offset if self.is_in_hurry else self._half_of(file)
+
+    def reached(self, offset: int) -> None:
+        """Note that the log has grown past `prepare_from`."""
+        file = self._file
+        assert file is not None, "it has an offset"
+        self._mark = (offset, self._clock_ms())
+        self.prepare_from = NEVER if offset >= self._half_of(file) else self._half_of(file)
+
+    @staticmethod
+    def _half_of(file: MappedFile) -> int:
+        return file.base_offset + (file.size + 1) // 2
+
+    @property
+    def wanted(self) -> int:
+        """How many files should lie ready behind the one in use."""
+        file = self._file
+        if file is None:
+            return 0
+        return int(2 * file.wrote_position >= file.size) + self.is_in_hurry
+
+    @property
+    def should_prepare(self) -> bool:
+        """Whether fewer files lie ready than should."""
+        return self.wanted > self._files.prepared_count
+
+    @property
+    def waits_for_space(self) -> bool:
+        """Whether the last attempt to make a file found no room, and none lies ready."""
+        return self._full is not None and not self._files.prepared_count
+
+    # -- how -------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> bool:
+        """Make one more file if fewer than wanted, or none at all, lie ready; False if none was made. Blocks.
+
+        Raises:
+            DiskFull: there is no room, or there was none a moment ago.
+        """
+        started_ms = self._clock_ms()
+        with self._unless_just_full():
+            file = self._files.prepare_next(max(1, self.wanted))
+        if file is None:
+            return False
+        if self._options.warm_mapped_file:
+            self._warm_up(file)
+        self._making_ms = max(0, self._clock_ms() - started_ms)
+        return True
+
+    def make_first(self) -> None:
+        """Make the first file of an empty log. Raises as `prepare` does."""
+        with self._unless_just_full():
+            self._files.last_file_for(create=True)
+
+    def make_needed(self) -> None:
+        """Make the file that a put needs at this moment, if none lies ready. Raises as `prepare` does."""
+        with self._unless_just_full():
+            self._files.prepare_next()
+
+    @contextmanager
+    def _unless_just_full(self) -> Iterator[None]:
+        """Do not try to make a file when the disk was full a moment ago: trying costs time that every put would pay."""
+        now = self._clock_ms()
+        if self._full is not None and 0 <= now - self._full_at_ms < CREATE_RETRY_MS:
+            raise DiskFull(self._full.path, self._full.needed_bytes)
+        try:
+            yield
+        except DiskFull as error:
+            self._full = error
+            self._full_at_ms = now
+            raise
+        self._full = None
+
+    # -- warm-up ---------------------------------------------------------------------------------------------
+
+    def _warm_up(self, file: MappedFile) -> None:
+        refusal = warm_up(file, sync=self._options.flush_sync)
+        if refusal is None:
+            self._locked.append(file)
+        elif self._may_lock:
+            self._may_lock = False  # said once; the limit will be the same for the next file
+            facts = {"what": str(file.path), "size_b": file.size, "reason": refusal.strerror}
+            self._options.on_event("memory_not_locked", facts)
+
+    @property
+    def has_full_to_unlock(self) -> bool:
+        """Whether `unlock_full` has something to do."""
+        return bool(self._locked) and self._locked[0].is_full
+
+    def unlock_full(self) -> None:
+        """Let the system drop the pages of files that are full (RocketMQ: unlockMappedFile)."""
+        while self.has_full_to_unlock:
+            unlock(self._locked.popleft())

@@ -1,0 +1,84 @@
+"""What the times in an index file are worth: which records they rule out, and which they cannot.
+
+An entry holds whole seconds since the file's first time, no less than 0 and no more than fit into 31 bits; the header
+holds the first and the last store time. Where the broker's clock was set back, neither says how early the earliest
+record is, nor how late the latest, and an entry of 0 seconds may be of any earlier time. RocketMQ takes them at their
+word and then misses what is there. Here a time leaves something out only where it is certain; whoever asks compares the
+record's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+SECONDS_MAX: Final = 0x7FFF_FFFF
+_CHUNK_ENTRIES: Final = 1 << 18
+_EARLIEST: Final = -(1 << 63)
+_LATEST: Final = (1 << 63) - 1
+
+
+class IndexTimes:
+    """The store times of one file's entries, as far as they are known.
+
+    One thread notes what is inserted; everything else is safe from any thread.
+
+    Args:
+        loaded: how many entries the file held when it was opened, the unused one included; 1 for a new file.
+    """
+
+    def __init__(self, loaded: int) -> None:
+        self._loaded = loaded
+        self._earliest_ms = _LATEST if loaded <= 1 else _EARLIEST
+        self._latest_ms = _EARLIEST if loaded <= 1 else _LATEST
+        self._inserted_in_order = True
+        self._loaded_in_order: bool | None = True if loaded <= 2 else None
+
+    def note(self, timestamps_ms: NDArray[np.int64], before_ms: int) -> None:
+        """Note the store times of entries that are inserted; `before_ms` is that of the entry before them."""
+        earliest, latest = int(timestamps_ms.min()), int(timestamps_ms.max())
+        self._earliest_ms = min(self._earliest_ms, earliest)
+        self._latest_ms = max(self._latest_ms, latest)
+        if timestamps_ms[0] < before_ms or bool((timestamps_ms[1:] < timestamps_ms[:-1]).any()):
+            self._inserted_in_order = False
+
+    def may_hold(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether a record stored in `[begin_ms, end_ms]` can be in the file."""
+        return begin_ms <= self._latest_ms and self._earliest_ms <= end_ms
+
+    def are_in_order(self, entries: NDArray[Any]) -> bool:
+        """Whether no entry is of an earlier time than one before it. Looks through a file that was loaded, once."""
+        if not self._inserted_in_order:
+            return False
+        if self._loaded_in_order is None:
+            self._loaded_in_order = self._look_through(entries)
+        return self._loaded_in_order
+
+    def _look_through(self, entries: NDArray[Any]) -> bool:
+        # The first entry's seconds count from the file before; that it is the earliest the header says.
+        for start in range(2, self._loaded, _CHUNK_ENTRIES):
+            seconds = entries["seconds"][start : min(start + _CHUNK_ENTRIES + 1, self._loaded)]
+            if bool((seconds[1:] < seconds[:-1]).any()):
+                return False
+        return True
+
+
+def time_bounds(number: int, seconds: int, began_ms: int) -> tuple[int, int]:
+    """The earliest and the latest store time that an entry can be of.
+
+    Args:
+        number: of the entry; the first one's time is the file's.
+        seconds: what it says.
+        began_ms: the first time in the file's header, 0 if it is not known.
+    """
+    if began_ms <= 0:
+        return _EARLIEST, _LATEST
+    if number == 1:
+        return began_ms, began_ms
+    stored_ms = began_ms + 1000 * seconds
+    return (
+        stored_ms if seconds > 0 else _EARLIEST,
+        stored_ms + 999 if seconds < SECONDS_MAX else _LATEST,
+    )

@@ -1,0 +1,241 @@
+"""What the broker asks of a client, and requests that nobody answers, under every face."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from faces import FACES, Face
+from fakes import SILENCE, FakeBroker
+from reput_client.broker_requests import BrokerRequest
+from reput_client.errors import ConnectFailed, RequestTimeout
+from reput_client.session import Session
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.header import ONEWAY_FLAG, HeaderType
+
+T = TypeVar("T")
+
+CHANGED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
+LOCK = RequestCode.LOCK_BATCH_MQ
+MAX_OFFSET = RequestCode.GET_MAX_OFFSET
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        broker.behave(LOCK, SILENCE)
+        yield broker
+
+
+class Client:
+    """A session as each face drives it."""
+
+    def __init__(self, face: Face, broker: FakeBroker) -> None:
+        self._face = face
+        self._producer = face.Producer(broker.address, timeout_s=5.0)
+        self.session: Session = (
+            self._producer._client._producer._session if face.is_blocking else self._producer._session
+        )
+
+    async def drive(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._face.is_blocking:
+            result: T = self._producer._client._runtime.run(work)
+            return result
+        return await work
+
+    async def ask(self) -> None:
+        """A request that is answered at once."""
+        queue = {"topic": "t", "queueId": 0}
+        await self.drive(self.session.ask(MAX_OFFSET, queue, what="ask"))
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for an answer that never comes, and read what else there is."""
+        with pytest.raises(RequestTimeout):
+            await self.drive(
+                self.session.ask(LOCK, {}, what="wait", deadline=self.session.deadline(timeout_s))
+            )
+
+    async def __aenter__(self) -> Client:
+        await self._producer.__aenter__()
+        await self.ask()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._producer.__aexit__(*error)
+
+
+def test_a_waiting_client_takes_and_answers_what_the_broker_asks(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with Client(face, broker) as client:
+            groups: list[object] = []
+            client.session.requests.register(
+                CHANGED, lambda request: groups.append(request.ext["consumerGroup"])
+            )
+            client.session.requests.register(
+                INFO, lambda request: request.answer({"n": 1}, b"%b!" % bytes(request.body))
+            )
+            broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
+            broker.ask(INFO, {"consumerGroup": "g", "clientId": "c"}, b"well", opaque=9)
+            broker.ask(INFO, {"clientId": "c"}, opaque=10, header_type=HeaderType.JSON)
+            broker.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, opaque=11)
+            await client.wait(0.2)
+            assert groups == ["g"]
+            header, body = broker.response()
+            assert (header.opaque, header.code, header.ext, body) == (9, 0, {"n": 1}, b"well!")
+            header, body = broker.response()
+            assert (header.opaque, header.ext, header.version, body) == (10, {"n": "1"}, 479, b"!")
+            header, _ = broker.response()
+            assert (header.opaque, header.code) == (11, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+            await client.ask()
+
+    face.run(scenario)
+
+
+def test_an_idle_client_takes_what_has_come_when_it_is_polled(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with Client(face, broker) as client:
+            taken: list[BrokerRequest] = []
+            client.session.requests.register(CHANGED, taken.append)
+            broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
+
+            def polled() -> bool:
+                client.session.poll()
+                return bool(taken)
+
+            await face.until(polled)
+
+    face.run(scenario)
+
+
+def test_an_answer_may_come_later_and_is_dropped_if_its_connection_has_gone(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        async with Client(face, broker) as client:
+            taken: list[BrokerRequest] = []
+            client.session.requests.register(INFO, taken.append)
+            for opaque in (1, 2):
+                broker.ask(INFO, opaque=opaque)
+            await client.wait(0.1)
+            first, second = taken
+            second.answer()
+            assert broker.response()[0].opaque == 2
+            broker.drop_connections()
+            await face.until(lambda: not broker._connections)
+            await client.ask()
+            first.answer()
+            broker.ask(INFO, opaque=3)
+            await client.wait(0.1)
+            taken[2].answer()
+            assert broker.response()[0].opaque == 3
+            assert broker.responses == []
+
+    face.run(scenario)
+
+
+def test_an_answer_that_does_not_leave_at_once_is_written_by_whoever_reads(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        large = bytes(12 << 20)
+        async with Client(face, broker) as client:
+            client.session.requests.register(INFO, lambda request: request.answer({}, large))
+            broker.ask(INFO)
+            await client.wait(0.5)
+            assert broker.response()[1] == large
+
+    face.run(scenario)
+
+
+def test_a_oneway_request_leaves_and_waits_for_nothing(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with Client(face, broker) as client:
+            ext = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 7}
+            code = RequestCode.UPDATE_CONSUMER_OFFSET
+            for _ in range(3):
+                await client.drive(client.session.send_oneway(code, ext, what="commit", body=b"x" * 100_000))
+            await client.ask()
+            sent = [header for header in broker.requests if header.code == code]
+            assert [header.is_oneway for header in sent] == [True] * 3
+            assert sent[0].ext == ext
+            assert client.session.connection_to(client.session.seeds[0])._core.pending == 0
+
+    face.run(scenario)
+
+
+def test_a_oneway_request_that_cannot_have_left_is_sent_on_the_next_connection(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        async with Client(face, broker) as client:
+            connection = client.session.connection_to(client.session.seeds[0])
+            connection.sock.shutdown(socket.SHUT_WR)
+            await client.drive(client.session.send_oneway(CHANGED, {}, what="tell"))
+            await client.ask()
+            assert broker.count(CHANGED) == 1
+
+    face.run(scenario)
+
+
+def test_a_oneway_request_that_does_not_leave_in_time_is_taken_back(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with Client(face, broker) as client:
+            broker.stop()
+
+            def noticed() -> bool:
+                client.session.poll()
+                return not client.session.connected
+
+            await face.until(noticed)
+            with pytest.raises(ConnectFailed):
+                await client.drive(
+                    client.session.send_oneway(
+                        CHANGED, {}, what="tell", deadline=client.session.deadline(0.2)
+                    )
+                )
+
+    face.run(scenario)
+
+
+def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: FakeBroker) -> None:
+    """Else the request would be found lost at its deadline, too late to repeat it."""
+
+    async def scenario() -> None:
+        async with Client(face, broker) as client:
+            connection = client.session.connection_to(client.session.seeds[0])
+            connection.sock.shutdown(socket.SHUT_WR)
+            await client.ask()
+            assert broker.accepted == 2
+
+    face.run(scenario)
+
+
+def test_a_thread_that_waits_reads_for_the_others(broker: FakeBroker) -> None:
+    """The blocking face has no background reader, but any thread that waits is one."""
+    face = Face("blocking")
+
+    async def scenario() -> None:
+        async with Client(face, broker) as client:
+            came = threading.Event()
+            client.session.requests.register(CHANGED, lambda _: came.set())
+
+            async def wait() -> None:
+                await client.wait(0.5)
+
+            async def look() -> None:
+                broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
+                assert came.wait(5)
+
+            await face.together(wait, look)
+
+    face.run(scenario)
