@@ -288,7 +288,7 @@ class Broker:
         config, counters, store = self.config, self.counters, self._store
         sync = config.store.flush == "sync"
         self._allocate = AllocateService(store)
-        self._reput = ReputMessageService(store, self._after_dispatch)
+        self._reput = ReputMessageService(store, self._after_dispatch, lambda: self._hold.count > 0)
         pooled = config.store.transient_store_pool
         self._flush = FlushCommitLogService(
             store,
@@ -404,6 +404,7 @@ class Broker:
             # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit
             # has.
             _nothing if sync or pooled else self._reput.put_by,
+            self._reput.settle,
         )
         self._server = Server(
             config,

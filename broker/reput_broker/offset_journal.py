@@ -35,11 +35,11 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from reput_protocol.checksum import crc32
 from reput_protocol.errors import ReputError
 
 _HEADER = struct.Struct(">8sqIqq")
@@ -65,7 +65,7 @@ class JournalIdentity(NamedTuple):
     @classmethod
     def of(cls, data: bytes, counter: int) -> JournalIdentity:
         """Return the identity of the file with these bytes; no bytes stand for no file."""
-        return cls(len(data), zlib.crc32(data), counter if data else 0)
+        return cls(len(data), crc32(data), counter if data else 0)
 
 
 class JournalEntry(NamedTuple):
@@ -121,7 +121,7 @@ def encode_entry(entry: JournalEntry, sequence: int) -> bytes:
         _RECORD_MAGIC, size, entry.kind, len(group), len(topic), entry.queue_id, entry.offset, sequence
     )
     data = head + group + topic
-    return data + _CRC.pack(zlib.crc32(data))
+    return data + _CRC.pack(crc32(data))
 
 
 def read_journal(path: Path) -> JournalContents:
@@ -136,7 +136,7 @@ def read_journal(path: Path) -> JournalContents:
         raise JournalUnreadable(f"{path} has {len(data)} bytes, less than a header")
     magic, size, crc, counter, sequence = _HEADER.unpack_from(data)
     (header_crc,) = _CRC.unpack_from(data, _HEADER.size)
-    if magic != _MAGIC or header_crc != zlib.crc32(data[: _HEADER.size]):
+    if magic != _MAGIC or header_crc != crc32(data[: _HEADER.size]):
         raise JournalUnreadable(f"{path} does not begin with a journal's header")
     entries: list[JournalEntry] = []
     position = end = HEADER_BYTES
@@ -172,7 +172,7 @@ def _decode_entry(data: bytes, position: int, sequence_min: int) -> tuple[Journa
         or size != crc_at + _CRC.size - position
         or position + size > len(data)
         or sequence < sequence_min
-        or _CRC.unpack_from(data, crc_at)[0] != zlib.crc32(data[position:crc_at])
+        or _CRC.unpack_from(data, crc_at)[0] != crc32(data[position:crc_at])
     ):
         return None
     group = data[names : names + group_size].decode()
@@ -199,7 +199,7 @@ class OffsetJournal:
         header = _HEADER.pack(_MAGIC, *identity, next_sequence)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.write(fd, header + _CRC.pack(zlib.crc32(header)))
+            os.write(fd, header + _CRC.pack(crc32(header)))
             os.fsync(fd)
         finally:
             os.close(fd)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from typing import Final, TypeVar
-from zlib import crc32
 
 from reput_client.compression import compression_method, inflate
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.record_positions import host_growth
+from reput_protocol.checksum import crc32
 from reput_protocol.host import Host
 from reput_protocol.message import MessageQueue
 from reput_protocol.message_id import offset_message_id_of

@@ -11,9 +11,9 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.properties import (
     PROPERTIES_BYTES_MAX,

@@ -7,11 +7,11 @@ field is a column.
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
 
 import numpy as np
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
 from reput_protocol.properties import is_plain_text
 from reput_protocol.put_block import (
     BlockCheck,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from zlib import crc32
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.host import ZERO_HOST, Host
 from reput_protocol.message_id import offset_message_id

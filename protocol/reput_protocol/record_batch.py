@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
-from zlib import crc32
 
 import numpy as np
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
 from reput_protocol.columns import COLUMNS_THRESHOLD, patch_positions
 from reput_protocol.dispatch_rows import DispatchGroup, DispatchRows, DispatchRun, scan_dispatch
 from reput_protocol.message import Message, encode_properties_text

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.host import Host
 from reput_protocol.names import SCHEDULE_TOPIC

@@ -35,9 +35,9 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from typing import Final
-from zlib import crc32
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.properties import CRC32, CRC_PROPERTY_BYTES
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
 from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
 from reput_protocol.record_layout import (
     BACK,

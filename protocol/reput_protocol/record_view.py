@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 from typing import Final
-from zlib import crc32
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.checksum import crc32
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of

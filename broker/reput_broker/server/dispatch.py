@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 
 from reput_broker.request import Handler, PutRun, Refusal, Request, Response, RunHandler
+from reput_protocol.codes import RequestCode
 from reput_protocol.errors import (
     BodyMalformed,
     ErrorCode,
@@ -22,6 +23,15 @@ from reput_protocol.errors import (
 
 log = structlog.get_logger(__name__)
 
+_PUTS = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.PUT_MESSAGE,
+    }
+)
+
 
 class Dispatcher:
     """The table of processors.
@@ -30,6 +40,7 @@ class Dispatcher:
         handlers: the processors by request code.
         put_run: takes runs of native puts, which may instead go to their processor one by one.
         after_puts: called with the connection once the runs of a read are stored and their answers written.
+        before_look: called before a request is handled that may look at what has been put.
     """
 
     def __init__(
@@ -37,10 +48,12 @@ class Dispatcher:
         handlers: Mapping[int, Handler],
         put_run: RunHandler = lambda _: False,
         after_puts: Callable[[object], None] = lambda _: None,
+        before_look: Callable[[], None] = lambda: None,
     ) -> None:
         self._handlers = dict(handlers)
         self._put_run = put_run
         self.after_puts = after_puts
+        self._before_look = before_look
 
     def begin_run(self, run: PutRun) -> bool:
         """Store a run of puts; False if it has to be begun one by one instead."""
@@ -57,6 +70,8 @@ class Dispatcher:
             return Response(
                 int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=f" request type {code} not supported"
             )
+        if code not in _PUTS:
+            self._before_look()
         try:
             return handler(request)
         except Exception as error:

@@ -34,7 +34,8 @@ import struct
 import threading
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
+
+from reput_protocol.checksum import crc32
 
 from .errors import FlushFailed, ForeignFile
 from .file_io import sync_directory, write_all

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from zlib import crc32
 
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import is_all_zero, make_directories, sync_directory
 from reput_broker.store.index_backlog import KeyBacklog
 from reput_broker.store.index_file import IndexFile, IndexHeader, index_file_size
+from reput_protocol.checksum import crc32
 
 _NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
 

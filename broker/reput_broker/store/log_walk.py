@@ -17,12 +17,12 @@ import re
 import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.mapped_file import MappedFile
+from reput_protocol.checksum import crc32
 from reput_protocol.record_layout import (
     BORN_HOST_AT,
     BORN_HOST_IPV6,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from zlib import crc32
 
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
+from reput_protocol.checksum import crc32
 
 
 def queues_digest(queues: ConsumeQueueTable) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 from reput_broker.store.checkpoint import (
     CHECKPOINT_BYTES,
@@ -17,6 +16,7 @@ from reput_broker.store.checkpoint import (
 )
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store_tools.report import Report
+from reput_protocol.checksum import crc32
 
 _MAGIC = b"RPUTMARK"
 _FIELDS = (

@@ -67,9 +67,13 @@ class FakeStore:
         self.half_full = False
 
 
-def service(store: Any) -> tuple[ReputMessageService, list[int]]:
+def service(store: Any, *, awaited: bool = True) -> tuple[ReputMessageService, list[int]]:
     behind_after_each: list[int] = []
-    return ReputMessageService(store, lambda: behind_after_each.append(store.behind)), behind_after_each
+
+    def after_step() -> None:
+        behind_after_each.append(store.behind)
+
+    return ReputMessageService(store, after_step, lambda: awaited), behind_after_each
 
 
 def test_what_one_putter_put_is_dispatched_before_it_goes_on() -> None:
@@ -79,6 +83,39 @@ def test_what_one_putter_put_is_dispatched_before_it_goes_on() -> None:
     store.behind = 5
     reput.put_by("a")
     assert steps == [0]
+
+
+@pytest.mark.trio
+async def test_what_nobody_waits_for_is_dispatched_once_a_millisecond(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = FakeStore()
+    reput, steps = service(store, awaited=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reput.run)
+        for _ in range(20):
+            await trio.sleep(0.0001)
+            store.behind += 1
+            reput.put_by("a")
+            assert store.behind, "not before its putter goes on"
+        await trio.sleep(0.001)
+        assert store.behind == 0
+        assert 2 <= len(steps) <= 3
+        nursery.cancel_scope.cancel()
+
+
+def test_who_looks_sees_what_was_acknowledged_before() -> None:
+    store = FakeStore()
+    reput, steps = service(store, awaited=False)
+    reput.settle()
+    assert store.steps == 0, "there is nothing to dispatch"
+    store.behind = 5
+    reput.put_by("a")
+    reput.settle()
+    assert steps == [0]
+    store.behind = 100
+    reput.settle()
+    assert store.behind == 100, "so much is not worth keeping the others waiting"
 
 
 def test_what_several_put_in_turn_is_left_to_be_dispatched_together() -> None:
