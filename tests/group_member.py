@@ -1,7 +1,7 @@
 """A member of a group in a process of its own, for tests that kill it: it writes down what it handles.
 
-`python group_member.py ADDRESS GROUP TOPIC REPORT [--orderly] [--hold SECONDS] [--concurrency N] [--blocking]` consumes until
-SIGTERM. Each line of REPORT is one event, written at once so that SIGKILL takes none back:
+`python group_member.py ADDRESS GROUP TOPIC REPORT [--orderly] [--hold SECONDS] [--concurrency N] [--blocking]` consumes
+until SIGTERM. Each line of REPORT is one event, written at once so that SIGKILL takes none back:
 
     start TIME                                 it is a member
     assigned TIME QUEUE,QUEUE,...              the queues of TOPIC that are its own now
@@ -60,7 +60,9 @@ class MemberProcess:
         """Return what was written; a line that is not whole yet is left out."""
         if not self.path.exists():
             return []
-        return [_parsed(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            _parsed(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")
+        ]
 
     def handled(self) -> list[Event]:
         """Return the messages that were handled."""

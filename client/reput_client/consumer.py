@@ -126,7 +126,9 @@ class Consumer:
             model,
             orderly,
             allocation,
-            FlowLimits(prefetch_messages, prefetch_bytes, queue_messages_max, queue_bytes_max, queue_span_max),
+            FlowLimits(
+                prefetch_messages, prefetch_bytes, queue_messages_max, queue_bytes_max, queue_span_max
+            ),
             commit_interval_s,
             heartbeat_interval_s,
             offset_store,
@@ -216,9 +218,7 @@ class Consumer:
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this member's now, those of the retry topic included."""
-        return sorted(
-            queue for queue, assigned in self._member.fetcher.queues.items() if assigned.confirmed
-        )
+        return sorted(queue for queue, assigned in self._member.fetcher.queues.items() if assigned.confirmed)
 
     @property
     def connected(self) -> bool:

@@ -44,7 +44,7 @@ def test_every_member_gets_everything_and_goes_on_where_it_was(
                 for name, consumer in (("a", a), ("b", b)):
                     assert [queue.topic for queue in consumer.assignment] == ["t", "t"]
                     got[name] += [int((await consumer.receive(5.0)).body) for _ in range(wanted)]
-        assert {name: sorted(bodies) for name, bodies in got.items()} == dict.fromkeys("ab", [*range(6)])
+        assert {name: sorted(bodies) for name, bodies in got.items()} == {name: [*range(6)] for name in "ab"}
         file = tmp_path / "offsets" / "a" / "g" / "offsets.json"
         kept = {row["queue_id"]: row["offset"] for row in json.loads(file.read_text())["offsets"]}
         assert kept == {0: 3, 1: 3}
@@ -52,7 +52,9 @@ def test_every_member_gets_everything_and_goes_on_where_it_was(
         codes = {header.code for header in broker.requests}
         assert RequestCode.GET_CONSUMER_LIST_BY_GROUP not in codes
         assert {beat.consumers[0].message_model for beat in broker.groups.heartbeats} == {"BROADCASTING"}
-        assert {s.topic for beat in broker.groups.heartbeats for s in beat.consumers[0].subscriptions} == {"t"}
+        assert {s.topic for beat in broker.groups.heartbeats for s in beat.consumers[0].subscriptions} == {
+            "t"
+        }
 
     face.run(scenario)
 
@@ -71,5 +73,7 @@ def test_two_of_one_instance_would_spoil_each_others_offsets(face: Face, broker:
 
 
 def test_where_the_file_lies() -> None:
-    assert offset_file("g", "DEFAULT", {}) == Path.home() / ".reput_offsets" / "DEFAULT" / "g" / "offsets.json"
+    assert (
+        offset_file("g", "DEFAULT", {}) == Path.home() / ".reput_offsets" / "DEFAULT" / "g" / "offsets.json"
+    )
     assert offset_file("g", "x", {"REPUT_OFFSETS_DIR": "/o"}) == Path("/o/x/g/offsets.json")

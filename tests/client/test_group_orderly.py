@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-import anyio
 import pytest
 
 from faces import FACES, Face
@@ -58,7 +57,9 @@ def test_queues_are_locked_before_they_are_read_and_freed_at_the_end(face: Face,
         assert codes.index(LOCK) < codes.index(RequestCode.QUERY_CONSUMER_OFFSET)
         assert codes.index(LOCK) < codes.index(RequestCode.PULL_MESSAGE)
         unlock = codes.index(RequestCode.UNLOCK_BATCH_MQ)
-        assert RequestCode.UPDATE_CONSUMER_OFFSET not in codes[unlock:], "whoever comes next reads what is committed"
+        assert RequestCode.UPDATE_CONSUMER_OFFSET not in codes[unlock:], (
+            "whoever comes next reads what is committed"
+        )
 
     face.run(scenario)
 
@@ -89,8 +90,7 @@ def test_handlers_side_by_side_keep_the_order_of_each_queue(face: Face, broker: 
         async def handle(message: Any) -> None:
             assert message.queue_id not in busy
             busy.add(message.queue_id)
-            if not face.is_blocking:
-                await anyio.sleep(0.001)
+            await face.sleep(0.001)
             seen[message.queue_id].append(message.queue_offset)
             busy.discard(message.queue_id)
 
@@ -107,7 +107,9 @@ def test_handlers_side_by_side_keep_the_order_of_each_queue(face: Face, broker: 
     face.run(scenario)
 
 
-def test_a_message_that_fails_suspends_its_queue_and_comes_first_again(face: Face, broker: FakeBroker) -> None:
+def test_a_message_that_fails_suspends_its_queue_and_comes_first_again(
+    face: Face, broker: FakeBroker
+) -> None:
     async def scenario() -> None:
         await fill(face, broker, 3)
         seen: list[tuple[int, int]] = []
@@ -217,8 +219,7 @@ def test_without_a_confirmed_lock_nothing_is_handed_out(
             handed_out = 0
             while (await consumer.receive(0.6)) is not None:
                 handed_out += 1
-                if not face.is_blocking:
-                    await anyio.sleep(0.01)
+                await face.sleep(0.01)
                 assert handed_out < 190
             broker.behave(LOCK, None)
             assert await consumer.receive(5.0) is not None

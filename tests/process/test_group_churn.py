@@ -78,9 +78,7 @@ class Scene:
     def member(self, *options: str) -> MemberProcess:
         """Start one more member."""
         report = self._directory / f"{self.group}-{len(self.members)}.txt"
-        member = MemberProcess(
-            self.address, self.group, self.topic, report, *self.options, *options
-        )
+        member = MemberProcess(self.address, self.group, self.topic, report, *self.options, *options)
         self.members.append(member)
         return member
 
@@ -141,7 +139,9 @@ def check_order(events: list[Event]) -> None:
         next_offset[event.queue_id] = max(next_offset[event.queue_id], event.offset + 1)
 
 
-@pytest.mark.parametrize("options", [(), ("--orderly",), ("--blocking",)], ids=["trio", "orderly", "blocking"])
+@pytest.mark.parametrize(
+    "options", [(), ("--orderly",), ("--blocking",)], ids=["trio", "orderly", "blocking"]
+)
 def test_members_that_come_and_leave_in_order(
     broker: BrokerProcess, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

@@ -43,9 +43,10 @@ def circularly(client_id: str, queues: Sequence[MessageQueue], members: Sequence
 
 
 def by_machine_room(rooms: Iterable[str]) -> AllocationStrategy:
-    """Only the queues of brokers in `rooms`, whose names read `room@broker` (RocketMQ: AllocateMessageQueueByMachineRoom).
+    """Only the queues of brokers in `rooms`, whose names read `room@broker`.
 
-    All members share those; where they do not come out even, the first members take one of the last queues each.
+    (RocketMQ: AllocateMessageQueueByMachineRoom.) All members share those; where they do not come out even, the first
+    members take one of the last queues each.
     """
     wanted = frozenset(rooms)
 

@@ -86,9 +86,7 @@ class Commits:
             raise
         assigned.committed = position
 
-    async def commit_quietly(
-        self, queues: Iterable[AssignedQueue], timeout_s: float | None = None
-    ) -> None:
+    async def commit_quietly(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
         """As `commit`, but a failure is only logged."""
         try:
             await self.commit(queues, timeout_s)

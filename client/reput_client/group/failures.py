@@ -67,8 +67,8 @@ class StopRunning(OnFailure):
 class RetryHere(OnFailure):
     """The message comes again in this member, until it is handled or has failed `attempts_max` times.
 
-    In order its queue is suspended meanwhile (RocketMQ: SUSPEND_CURRENT_QUEUE_A_MOMENT, one second). Otherwise the other
-    messages go on, but nothing from it on is committed.
+    In order its queue is suspended meanwhile (RocketMQ: SUSPEND_CURRENT_QUEUE_A_MOMENT, one second). Otherwise the
+    other messages go on, but nothing from it on is committed.
     """
 
     def __init__(self, after_s: float = 1.0, attempts_max: int | None = None) -> None:

@@ -40,13 +40,24 @@ class FlowLimits:
                 raise ValueError(f"{name} must be 1 or more, not {value}")
 
     def room(
-        self, queues: int, messages: int, size_b: int, span: int, *, pull_messages: int, pull_bytes: tuple[int, int]
+        self,
+        queues: int,
+        messages: int,
+        size_b: int,
+        span: int,
+        *,
+        pull_messages: int,
+        pull_bytes: tuple[int, int],
     ) -> Room | None:
         """Return what may be pulled of a queue that holds so much, one of `queues`; None: nothing for now.
 
         `pull_messages` and `pull_bytes` bound any pull; below the lower of the two sizes none is worth its while.
         """
-        if span >= self.queue_span_max or messages >= self.queue_messages_max or size_b >= self.queue_bytes_max:
+        if (
+            span >= self.queue_span_max
+            or messages >= self.queue_messages_max
+            or size_b >= self.queue_bytes_max
+        ):
             return None
         share = self.prefetch_messages // queues
         share_b = self.prefetch_bytes // queues

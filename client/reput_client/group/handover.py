@@ -100,7 +100,7 @@ class Handover:
         log.info("queue %s is given up", assigned.queue)
 
     def _stay(self, assigned: AssignedQueue) -> None:
-        """A queue that waits for its message in flight is ours again: its lock still is, if nobody has taken it away."""
+        """A queue that waits for its message in flight is ours again; so is its lock, if nobody has taken it away."""
         assigned.leaving_until = None
         self._fetcher.queues[assigned.queue] = assigned
         self.doubt_queue(assigned)

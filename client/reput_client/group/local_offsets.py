@@ -1,6 +1,7 @@
 """The offset file of a member that broadcasts: where it lies, and that nobody else writes it.
 
-(RocketMQ: LocalFileOffsetStore keeps `~/.rocketmq_offsets/<ip@instance>/<group>/offsets.json`, for any number of writers.)
+(RocketMQ: LocalFileOffsetStore keeps `~/.rocketmq_offsets/<ip@instance>/<group>/offsets.json`, for any number of
+writers.)
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from reput_client.group.kept_offsets import BrokerOffsets, KeptOffsets, StoredOf
 from reput_client.group.membership import Membership
 from reput_client.group.orderly import OrderedServing
 from reput_client.group.queue_locks import QueueLocks
-from reput_client.group.rebalance import Rebalancer
+from reput_client.group.rebalance import Assignment, Rebalancer
 from reput_client.group.resets import ResetNotices
 from reput_client.group.serving import FairServing, Serving
 from reput_client.group.starting import Start, StartingPoints, consume_from_where
@@ -91,13 +91,14 @@ class GroupMember:
             options.heartbeat_interval_s,
             on_change=self._group_changed,
             on_lost=self._broker_lost,
+            on_failure=self.fetcher.wake,
         )
         self._rebalancer = Rebalancer(
             session,
             self._membership,
             options.subscriptions,
             options.allocation if clustering else None,
-            on_assignment=lambda assignment: self._handover.follow(assignment),
+            on_assignment=self._assigned,
         )
         self._locks = (
             QueueLocks(
@@ -228,7 +229,7 @@ class GroupMember:
             self.fetcher.wake()
 
     def again(self, taken: Taken, after_s: float) -> None:
-        """The application has not handled a message: hand it out once more, or leave it to whoever has its queue next."""
+        """The application has not handled a message: hand it out once more, or leave it to its queue's next owner."""
         assigned, message = taken
         if assigned.is_served:
             self.serving.again(taken, self._session.runtime.now() + after_s)
@@ -246,6 +247,11 @@ class GroupMember:
     def _group_changed(self) -> None:
         self._rebalancer.soon()
         self._background.wake()
+
+    def _assigned(self, assignment: Assignment) -> None:
+        self._handover.follow(assignment)
+        if self._rebalancer.failure is not None:
+            self.fetcher.wake()
 
     def _broker_lost(self, address: Address) -> None:
         self._handover.doubt(address)

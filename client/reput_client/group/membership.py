@@ -52,7 +52,9 @@ class Membership:
         *,
         on_change: Callable[[], None],
         on_lost: Callable[[Address], None],
+        on_failure: Callable[[], None],
     ) -> None:
+        """`on_change` is told when members change, `on_lost` when a broker is gone, `on_failure` of each `failure`."""
         self.client_id = ""
         self.failure: BrokerError | None = None
         self._session = session
@@ -63,6 +65,7 @@ class Membership:
         self._interval_s = heartbeat_interval_s
         self._on_change = on_change
         self._on_lost = on_lost
+        self._on_failure = on_failure
         self._epochs: dict[Address, int] = {}
         self._due_at = 0.0
         session.requests.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
@@ -96,6 +99,8 @@ class Membership:
             except ReputError as error:
                 failure = failure or error
         self.failure = failure if isinstance(failure, BrokerError) and not failure.retryable else None
+        if self.failure is not None:
+            self._on_failure()
         if failure is not None:
             raise failure
         self._due_at = now + self._interval_s

@@ -1,7 +1,8 @@
 """Handing out in order: of each queue one message at a time, the next one when that is handled.
 
 A queue is served only while its lock is confirmed (see `queue_locks.py`). A message that could not be handled suspends
-its queue and comes again before all others of it (RocketMQ: ConsumeMessageOrderlyService, SUSPEND_CURRENT_QUEUE_A_MOMENT).
+its queue and comes again before all others of it (RocketMQ: ConsumeMessageOrderlyService,
+SUSPEND_CURRENT_QUEUE_A_MOMENT).
 """
 
 from __future__ import annotations

@@ -20,7 +20,10 @@ class RetriedMessage(ReceivedMessage):
 
     __slots__ = ("_retry_topic",)
 
-    _retry_topic: str
+    def __init__(self, topic: str, record: bytes, start: int, end: int, broker_name: str = "") -> None:
+        """See `ReceivedMessage`; `topic` is the retry topic."""
+        super().__init__(topic, record, start, end, broker_name)
+        self._retry_topic = topic
 
     @classmethod
     def of(cls, pulled: ReceivedMessage) -> ReceivedMessage:
@@ -34,7 +37,6 @@ class RetriedMessage(ReceivedMessage):
         if not topic:
             return pulled
         retried = pulled.with_class(cls)
-        retried._retry_topic = retried.topic
         retried.topic = topic
         return retried
 

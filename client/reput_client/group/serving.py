@@ -13,7 +13,6 @@ from reput_client.group.retry_topic import RetriedMessage
 from reput_client.pull_result import PullResult
 from reput_client.received import ReceivedMessage
 
-
 _LOOK_AGAIN_S: Final = 0.1
 """How soon a message to come again is looked at again while its queue is not known to be ours."""
 

@@ -77,7 +77,9 @@ def test_consistent_hash_moves_only_what_it_must() -> None:
 
 
 @pytest.mark.parametrize("name", SHARING)
-@given(count=st.integers(0, 40), ids=st.sets(st.text("abc@#0", min_size=1, max_size=6), min_size=1, max_size=9))
+@given(
+    count=st.integers(0, 40), ids=st.sets(st.text("abc@#0", min_size=1, max_size=6), min_size=1, max_size=9)
+)
 def test_every_queue_has_exactly_one_member(name: str, count: int, ids: set[str]) -> None:
     owned = Counter(q for member in ids for q in allocate(SHARING[name], member, queues(count), sorted(ids)))
     assert owned == Counter(queues(count))

@@ -9,7 +9,9 @@ from reput_client.group.flow import FlowLimits, Room
 BYTES = (64, 4096)
 
 
-def room(limits: FlowLimits, *, queues: int = 1, messages: int = 0, size_b: int = 0, span: int = 0) -> Room | None:
+def room(
+    limits: FlowLimits, *, queues: int = 1, messages: int = 0, size_b: int = 0, span: int = 0
+) -> Room | None:
     return limits.room(queues, messages, size_b, span, pull_messages=1024, pull_bytes=BYTES)
 
 

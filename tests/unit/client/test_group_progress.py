@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_client.group.progress import QueueProgress
 
 
+@cache
+def message(offset: int) -> str:
+    """Return the one message of an offset: it is known by what it is, not by what it says."""
+    return f"m{offset}"
+
+
 def handed_out(*offsets: int, start: int = 0) -> QueueProgress[str]:
     progress: QueueProgress[str] = QueueProgress(start)
     for offset in offsets:
-        progress.hand_out(offset, f"m{offset}")
+        progress.hand_out(offset, message(offset))
     return progress
 
 
 def test_the_position_waits_for_the_lowest_unhandled_message() -> None:
     progress = handed_out(5, 6, 9, start=5)
     progress.advance(12)
-    assert progress.handled(6, "m6")
+    assert progress.handled(6, message(6))
     assert progress.position == 5
-    assert progress.handled(5, "m5")
+    assert progress.handled(5, message(5))
     assert progress.position == 9, "6 to 8 were handled or not for us"
-    assert progress.handled(9, "m9")
+    assert progress.handled(9, message(9))
     assert progress.position == 12
     assert progress.in_flight == 0
 
@@ -55,7 +63,7 @@ def test_a_cut_keeps_what_lies_before_it() -> None:
     progress = handed_out(5, 6, 7, start=5)
     progress.cut(6)
     assert (progress.position, progress.in_flight, progress.handed_to) == (5, 1, 6)
-    progress.handled(5, "m5")
+    progress.handled(5, message(5))
     assert progress.position == 6
     progress = handed_out(5, 6, start=5)
     progress.cut(3)
@@ -67,6 +75,6 @@ def test_in_whatever_order_handlers_finish_nothing_unhandled_is_passed(order: li
     progress = handed_out(*range(12))
     unhandled = set(range(12))
     for offset in order:
-        progress.handled(offset, next(m for m in progress.in_hand if m == f"m{offset}"))
+        assert progress.handled(offset, message(offset))
         unhandled.discard(offset)
         assert progress.position == min(unhandled, default=12)

@@ -23,9 +23,7 @@ class Clock:
 
 
 def assigned(queue_id: int = 0, topic: str = "t", *, retry: bool = False) -> AssignedQueue:
-    return AssignedQueue(
-        MessageQueue(topic, "b", queue_id), TagFilter.parse(None), 0, None, is_retry=retry
-    )
+    return AssignedQueue(MessageQueue(topic, "b", queue_id), TagFilter.parse(None), 0, None, is_retry=retry)
 
 
 def pulled(queue: AssignedQueue, first: int, count: int, **properties: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from reput_client.aio import AnyioRuntime
@@ -26,7 +27,7 @@ class OneSocket:
         self.sock.setblocking(False)
         self.on_data: Callable[[bytes], None] = lambda _data: None
         self.reads = 0
-        pump.add(cast(Connection, self))
+        pump.add(cast("Connection", self))
 
     def read_ready(self) -> None:
         self.reads += 1
@@ -121,7 +122,7 @@ def test_a_wait_can_be_ended_from_outside(made: list[OneSocket]) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pump.wait, waiter, math.inf)
             while not pump.reading:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
             pump.wake(waiter)
         attended = Waiter()
         async with anyio.create_task_group() as tasks:
