@@ -25,7 +25,7 @@ class AssignedQueue:
         rewound: the broker sent us back behind what is committed, so that the next commit may lower the offset.
         locked_until: until when a queue that is consumed in order may be; for others, for ever.
         suspended_until: when an orderly queue goes on whose message could not be handled.
-        unserved, unserved_bytes: messages that were pulled and not handed out, and the size of the pulls they are in.
+        unserved_bytes: the size of the pulls that messages to be handed out are in.
         held_back: there was no room for another pull; whoever handles a message makes some.
         failures: how often a message in flight could not be handled, by offset.
     """
@@ -56,10 +56,21 @@ class AssignedQueue:
         self.call_deadline = math.inf
         self.pause_until = -math.inf
         self.waiting_results = 0
-        self.unserved = 0
+        self._unserved = 0
         self.unserved_bytes = 0
         self.held_back = False
         self.failures: dict[int, int] = {}
+
+    @property
+    def unserved(self) -> int:
+        """How many messages were pulled and not handed out."""
+        if self.progress.turn is not None:
+            self.progress.turn.tell()
+        return self._unserved
+
+    @unserved.setter
+    def unserved(self, count: int) -> None:
+        self._unserved = count
 
     @property
     def uncommitted(self) -> bool:

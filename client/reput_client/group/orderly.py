@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from time import monotonic
 
 from reput_client.group.assigned import AssignedQueue, Taken
-from reput_client.group.retry_topic import RetriedMessage
+from reput_client.group.serving import TURN_S, made_ahead
+from reput_client.group.turn import Turn
 from reput_client.pull_result import PullResult
 from reput_client.received import ReceivedMessage
 
@@ -19,12 +21,13 @@ from reput_client.received import ReceivedMessage
 class _Line:
     """What is here of one queue, in its order."""
 
-    __slots__ = ("assigned", "first", "messages", "result", "waiting")
+    __slots__ = ("assigned", "first", "made", "result", "unmade", "waiting")
 
     def __init__(self, assigned: AssignedQueue) -> None:
         self.assigned = assigned
-        self.first: ReceivedMessage | None = None  # comes before `messages`
-        self.messages: Iterator[ReceivedMessage] = iter(())
+        self.first: ReceivedMessage | None = None  # comes before `made`
+        self.made: Iterator[ReceivedMessage] = iter(())
+        self.unmade: Iterator[ReceivedMessage] = iter(())
         self.result: PullResult | None = None
         self.waiting: deque[PullResult] = deque()
 
@@ -35,10 +38,13 @@ class _Line:
                 message, self.first = self.first, None
                 assigned.unserved -= 1
                 return message
-            pulled = next(self.messages, None)
-            if pulled is not None:
+            message = next(self.made, None)
+            if message is None:
+                self.made = made_ahead(assigned, self.unmade)
+                message = next(self.made, None)
+            if message is not None:
                 assigned.unserved -= 1
-                return RetriedMessage.of(pulled) if assigned.is_retry else pulled
+                return message
             if self.result is not None:
                 assigned.progress.advance(self.result.next_begin_offset)
                 assigned.unserved_bytes -= self.result.messages.record_bytes
@@ -47,13 +53,14 @@ class _Line:
                 return None
             self.result = self.waiting.popleft()
             assigned.waiting_results -= 1
-            self.messages = iter(self.result.messages)
+            self.unmade = iter(self.result.messages)
 
 
 class OrderedServing:
     """Serves the queues in turn, each only while nothing of it is in flight."""
 
     def __init__(self, now: Callable[[], float]) -> None:
+        self.turn = Turn()
         self._now = now
         self._lines: dict[AssignedQueue, _Line] = {}
         self._turns: deque[_Line] = deque()
@@ -72,6 +79,7 @@ class OrderedServing:
 
     def take(self) -> Taken | None:
         """See `Serving`."""
+        self.turn.rest()
         now = self._now()
         for _ in range(len(self._turns)):
             line = self._turns[0]
@@ -89,9 +97,15 @@ class OrderedServing:
             return assigned, message
         return None
 
-    def give_back(self, taken: Taken) -> None:
-        """See `Serving`."""
-        self.again(taken, float("-inf"))
+    def begin_turn(self, taken: Taken) -> None:
+        """See `Serving`. It ends before the queue's lock does."""
+        assigned = taken[0]
+        line = self._lines.get(assigned)
+        if line is None or assigned.failures:
+            self.turn.begin(taken)
+        else:
+            self.turn.begin(taken, line.made)
+            self.turn.until = monotonic() + min(TURN_S, assigned.locked_until - self._now())
 
     def again(self, taken: Taken, at: float) -> None:
         """See `Serving`. The queue stands still until then."""
@@ -103,6 +117,8 @@ class OrderedServing:
 
     def forget(self, assigned: AssignedQueue) -> None:
         """See `Serving`."""
+        if self.turn.is_of(assigned):
+            self.turn.rest()
         line = self._lines.pop(assigned, None)
         if line is not None:
             self._turns.remove(line)
