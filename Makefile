@@ -8,6 +8,7 @@
 PYTHON ?= python3
 ARGS ?=
 ROUNDS ?=
+CASES ?=
 IMAGES ?=
 SEED ?=
 KIND ?=
@@ -21,7 +22,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo bench bench-store crash faults planted conformance image-check lock clean
+.PHONY: help setup run test check format demo bench bench-store crash faults planted filters conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,9 +63,10 @@ demo: $(READY) ## every line of Python's standard library through a broker and b
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-bench-store: $(READY) ## measure the store alone: dispatch, opening, recovery, key queries, verify
+bench-store: $(READY) ## measure the store alone: dispatch, opening, recovery, key queries, verify, filters
 	$(BIN)/python benchmarks/store.py $(ARGS)
 	$(BIN)/python benchmarks/verify.py
+	$(BIN)/python benchmarks/filters.py
 
 crash: $(READY) ## kill the broker ROUNDS times (200) and look for what it lost; SEED repeats a run
 	$(BIN)/python tests/crash/run.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -75,6 +77,9 @@ faults: $(READY) ## break the disk under the store: IMAGES power cuts and the ot
 
 planted: $(READY) ## plant bugs in the store one by one: does the checker of each kind of fault catch its own? SEED
 	$(BIN)/python tests/faults/run.py --bug only $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+filters: $(READY) ## compare filters with an independent evaluation, CASES times (10000); SEED repeats a run
+	$(BIN)/python tests/filters/run.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 conformance: $(READY) ## hand directories to and fro between this broker and Apache RocketMQ (java, mvn) and count
 	$(BIN)/python -m pytest tests/conformance $(ARGS)

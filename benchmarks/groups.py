@@ -59,9 +59,13 @@ class Job:
 
 def main() -> None:
     """Run every measurement and print one line each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--messages", type=int, default=200_000, help="drained in each round; 1000000 is full scale")
+    parser.add_argument(
+        "--messages", type=int, default=200_000, help="drained in each round; 1000000 is full scale"
+    )
     parser.add_argument("--sends", type=int, default=2_000, help="messages of each latency round")
     parser.add_argument("--only", help="measurements whose names contain this")
     parser.add_argument("--json", action="store_true")
@@ -142,7 +146,12 @@ def pull_blocking(job: Job, ready: Barrier) -> None:
         while left > 0:
             for queue_id in job.queues:
                 result = consumer.pull(
-                    TOPIC, queue_id, offsets[queue_id], max_messages=PULL_MESSAGES, wait_s=0.0, read_ahead=True
+                    TOPIC,
+                    queue_id,
+                    offsets[queue_id],
+                    max_messages=PULL_MESSAGES,
+                    wait_s=0.0,
+                    read_ahead=True,
                 )
                 for message in result.messages:
                     _look(message)
@@ -211,7 +220,9 @@ def member_trio(job: Job, ready: Barrier) -> None:
         async with reput_client.Consumer(
             job.address, group=job.group, topic=TOPIC, orderly=job.orderly
         ) as consumer:
-            while not _is_settled(consumer):
+            for _ in range(6000):
+                if _is_settled(consumer):
+                    break
                 await trio.sleep(0.01)
             ready.wait()
             left = job.messages
@@ -237,7 +248,8 @@ def member_trio(job: Job, ready: Barrier) -> None:
 
 
 def _is_settled(consumer: Any) -> bool:
-    return sum(queue.topic == TOPIC for queue in consumer.assignment) == QUEUES // MEMBERS
+    mine = [queue for queue in consumer.assignment if queue.topic == TOPIC]
+    return len(mine) == QUEUES // MEMBERS
 
 
 # -- latency -------------------------------------------------------------------------------------------------------

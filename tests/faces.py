@@ -149,7 +149,7 @@ class _Wrapped:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._client, "close" if name == "aclose" else name)
-        if not callable(member) or name in ("again", "done", "positions", "rewind"):
+        if not callable(member) or name in ("again", "done", "positions", "rewind", "stop"):
             return member
         if name == "run":
             return self._run

@@ -35,6 +35,7 @@ from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.open_files import raise_limit, shares_of
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
+from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.put_run import PutRunProcessor
@@ -348,6 +349,7 @@ class Broker:
             waits_for_commit,
             readers_see_unflushed=not sync,
         )
+        filter_check = FilterCheck(config.filters)
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
         processors = (
             SendProcessor(
@@ -368,7 +370,9 @@ class Broker:
                 self._hold,
                 config.limits,
                 counters,
+                filter_check,
             ),
+            filter_check,
             OffsetProcessor(store, access, groups.access, self._offsets, groups.commits),
             groups,
             QueueProcessor(store, access),

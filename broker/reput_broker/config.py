@@ -30,6 +30,7 @@ from pydantic import (
 
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
+from reput_broker.config_filters import FiltersConfig
 from reput_broker.config_groups import GroupsConfig
 from reput_broker.config_section import Section as _Section
 from reput_broker.config_section import option as _option
@@ -419,6 +420,7 @@ class BrokerConfig(_Section):
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
     groups: GroupsConfig = Field(default_factory=GroupsConfig)
+    filters: FiltersConfig = Field(default_factory=FiltersConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 
 from reput_broker.config import LongPollingConfig
 from reput_broker.request import Client, Request
-from reput_protocol.filters import TagFilter
+from reput_broker.store.dispatch import ArrivedRecords
+from reput_protocol.filters import MessageFilter
+from reput_protocol.sql import SqlFilter
 
 QueueKey = tuple[str, int]
 K = TypeVar("K")
 
 _TIDY_FROM = 64
+_LOOKED_AT_MAX = 256
+"""Arriving messages of a queue up to which their properties are looked at for the pulls that wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +37,7 @@ class HeldPull:
     request: Request
     queue: QueueKey
     offset: int
-    tag_filter: TagFilter | None
+    message_filter: MessageFilter | None
     deadline: float
     resume: Callable[[], None]
     """Run the pull again and answer."""
@@ -64,7 +68,7 @@ class PullRequestHoldService:
         request: Request,
         queue: QueueKey,
         offset: int,
-        tag_filter: TagFilter | None,
+        message_filter: MessageFilter | None,
         wait_s: float,
         resume: Callable[[], None],
         abandon: Callable[[], None],
@@ -75,7 +79,7 @@ class PullRequestHoldService:
         """
         deadline = trio.current_time() + min(wait_s, self._config.max_wait)
         number = next(self._sequence)
-        held = HeldPull(number, request, queue, offset, tag_filter, deadline, resume, abandon)
+        held = HeldPull(number, request, queue, offset, message_filter, deadline, resume, abandon)
         self._held.setdefault(queue, set()).add(held)
         self._by_number[number] = held
         self._by_client.setdefault(request.client, set()).add(held)
@@ -90,14 +94,18 @@ class PullRequestHoldService:
         max_queue_offset: int,
         tags_codes: Sequence[int] | NDArray[Any],
         store_timestamp_ms: int,
+        records: ArrivedRecords,
     ) -> None:
         """Note new messages; pulls that they are for run again at the next `answer_ready`."""
         del store_timestamp_ms
         queue = (topic, queue_id)
+        verdicts: dict[SqlFilter, bool] = {}  # members of a group have one filter
         for held in list(self._held.get(queue, ())):
             if held.request.client.is_closed:
                 self._drop(held)
-            elif max_queue_offset > held.offset and _lets_any_through(held.tag_filter, tags_codes):
+            elif max_queue_offset > held.offset and _lets_any_through(
+                held.message_filter, tags_codes, records, verdicts
+            ):
                 self._release(held)
                 self._ready.append(held)
 
@@ -181,7 +189,23 @@ def _discard(table: dict[K, set[HeldPull]], key: K, held: HeldPull) -> None:
         del table[key]
 
 
-def _lets_any_through(tag_filter: TagFilter | None, tags_codes: Sequence[int] | NDArray[Any]) -> bool:
-    if tag_filter is None or tag_filter.matches_all:
+def _lets_any_through(
+    message_filter: MessageFilter | None,
+    tags_codes: Sequence[int] | NDArray[Any],
+    records: ArrivedRecords,
+    verdicts: dict[SqlFilter, bool],
+) -> bool:
+    if message_filter is None:
         return True
-    return any(tag_filter.matches_code(int(code)) for code in tags_codes)
+    if isinstance(message_filter, SqlFilter):
+        verdict = verdicts.get(message_filter)
+        if verdict is None:
+            verdict = verdicts[message_filter] = _matches_any(message_filter, records)
+        return verdict
+    return message_filter.matches_all or any(message_filter.matches_code(int(code)) for code in tags_codes)
+
+
+def _matches_any(sql_filter: SqlFilter, records: ArrivedRecords) -> bool:
+    if len(records) > _LOOKED_AT_MAX:
+        return True  # the pull itself looks, in bounds
+    return any(properties is None or sql_filter.matches(properties) for properties in records.properties())

@@ -52,6 +52,9 @@ _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
     r"%h properties, %% percent; %v{hex}, %v{base64}, %v{json}; \n, \t.",
 )
 @click.option("--tag", default="*", help="Only these tags, as 'a || b'.")
+@click.option(
+    "--sql", help="Only messages whose properties make this SQL92 expression true, as \"a > 5 AND b = 'x'\"."
+)
 @shared_options
 def command(
     settings: Settings,
@@ -62,6 +65,7 @@ def command(
     to_end: bool,
     text: str | None,
     tag: str,
+    sql: str | None,
 ) -> int:
     """Print the messages of TOPIC and wait for more.
 
@@ -69,6 +73,10 @@ def command(
     end to reach, a broker that goes away is waited for. Damaged messages are named on stderr and passed over; the exit
     code is then 7.
     """
+    if sql is not None and tag != "*":
+        raise click.UsageError(
+            "--tag and --sql exclude each other; in an expression the tag is the property TAGS"
+        )
     render = _renderer(settings, text)
     start, end = span
     with blocking.Admin(settings.server, timeout_s=settings.timeout_s) as admin:
@@ -80,9 +88,9 @@ def command(
     patient = end is None
     follower: _Follower | GroupFollower
     if group is None:
-        follower = _Follower(settings, topic, tag, render, count, patient)
+        follower = _Follower(settings, topic, tag, sql, render, count, patient)
     else:
-        follower = GroupFollower(settings, topic, group, tag, render, count, patient)
+        follower = GroupFollower(settings, topic, group, tag, sql, render, count, patient)
     if anyio.run(_run_until_interrupted, follower.run, spans):
         raise KeyboardInterrupt
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
@@ -119,6 +127,7 @@ class _Follower:
     settings: Settings
     topic: str
     tags: str
+    sql: str | None
     render: Callable[[ReceivedMessage], str]
     remaining: int | None
     patient: bool
@@ -163,6 +172,7 @@ class _Follower:
                         queue_id=queue_id,
                         offset=offset,
                         tags=self.tags,
+                        sql=self.sql,
                         max_messages=_PULL_MESSAGES,
                         wait_s=_WAIT_S if end is None else 0.0,
                         read_ahead=True,

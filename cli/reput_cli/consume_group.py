@@ -39,6 +39,7 @@ class GroupFollower:
     topic: str
     group: str
     tags: str
+    sql: str | None
     render: Callable[[ReceivedMessage], str]
     remaining: int | None
     patient: bool
@@ -58,6 +59,7 @@ class GroupFollower:
             group=self.group,
             topic=self.topic,
             tags=self.tags,
+            sql=self.sql,
             start=start,
             commit_interval_s=_COMMIT_INTERVAL_S,
             timeout_s=self.settings.timeout_s,

@@ -52,7 +52,9 @@ def report_failure(error: BaseException) -> int:
     failure = worded(error)
     print(f"error: {failure.what}", file=sys.stderr)
     if failure.reason:
-        print(f"  reason: {failure.reason}", file=sys.stderr)
+        lines = [line.removeprefix("  ") for line in failure.reason.splitlines()]
+        # Lines belong below each other: the place in an expression, and what points at it.
+        print("  reason: " + "\n          ".join(lines), file=sys.stderr)
     if failure.remedy:
         print(f"  try:    {failure.remedy}", file=sys.stderr)
     if "-vv" in sys.argv:
@@ -116,6 +118,7 @@ def worded(error: BaseException) -> CommandFailed:
         (protocol_errors.PermissionDenied, ExitCode.NOT_AUTHORISED, lambda: None),
         (protocol_errors.InvalidMessage, ExitCode.USAGE, lambda: None),
         (protocol_errors.FilterSyntaxError, ExitCode.USAGE, lambda: None),
+        (protocol_errors.FilterRefused, ExitCode.USAGE, lambda: None),
     ]
     for kind, code, remedy in table:
         if isinstance(error, kind):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
 from reput_client.backoff import Backoff
-from reput_client.errors import ClientClosed
 from reput_client.group.allocation import AllocationStrategy, averagely
-from reput_client.group.assigned import Taken
-from reput_client.group.failures import Failure, OnFailure, StopRunning, Verdict
+from reput_client.group.failures import OnFailure
 from reput_client.group.flow import FlowLimits
+from reput_client.group.giving_back import GiveBack, give_back
+from reput_client.group.handling import Handling
 from reput_client.group.local_offsets import FileOwner, offset_file
 from reput_client.group.member import GroupMember, MemberOptions
 from reput_client.group.starting import Start, checked_start
 from reput_client.group.subscriptions import parse_topics
+from reput_client.group.taking import Taking
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
 from reput_client.runtime import Runtime
@@ -25,8 +27,8 @@ from reput_protocol.group_terms import MessageModel
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_client_group
 
-_YIELD_EVERY: Final = 32
-_COMMIT_TIMEOUT_MIN_S: Final = 0.5
+HANDLER_TIMEOUT_S: Final = 900.0
+"""(RocketMQ: consumeTimeout, 15 minutes.)"""
 _ENDING_S: Final = 1.0
 _MODELS: Final = {"clustering": MessageModel.CLUSTERING, "broadcasting": MessageModel.BROADCASTING}
 
@@ -37,6 +39,8 @@ class Consumer:
         async with Consumer(address, group="billing", topic="orders") as consumer:
             async for message in consumer:
                 ...  # handled once the loop comes back for the next message
+
+    Or `run` calls a handler, for several messages at a time.
 
     The members of a group share the queues of their topics out among themselves, anew within a second of a member's
     coming, leaving or dying. A message counts as handled when the next one is asked for, or when the `async with`
@@ -53,13 +57,17 @@ class Consumer:
         group: the consumer group. All its members subscribe to the same topics and tags.
         topic, topics: what to consume: one topic, or several names, or a mapping from names to tags.
         tags: `*`, or tags joined by `||`, for every topic that has none of its own.
+        sql: instead of tags, a SQL92 expression over the properties of messages: `amount > 5 AND TAGS = 'paid'`.
         start: where a queue begins of which the group has no offset yet: `earliest`, `latest`, a datetime
             (messages stored from then on), a queue offset, or a function that returns one for a queue.
         mode: `clustering`, or `broadcasting`: every member gets every message and keeps its own offsets.
         orderly: one message of a queue at a time, the next when that is handled, also with `run(concurrency=n)`,
             and by one member at a time: queues are locked at the broker.
         allocation: how queues are shared out, the same rule for all members (see `reput_client.group.allocation`).
-        on_failure: what `run` does when a handler raises; by default it ends (see `reput_client.group.failures`).
+        on_failure: what `run` does when a handler raises: by default `GiveBack`, the message goes back to the broker
+            and comes again later; in order, or broadcasting, it comes again here. Others: `RetryHere`, `StopRunning`.
+        handler_timeout_s: a message that a handler of `run`, or whoever called `take`, has had for so long is given
+            back to the broker and handled by that, so that it comes again and the rest of its queue can be committed.
         prefetch_messages, prefetch_bytes: how much may be held ahead of the application, over all queues (a single
             message may be larger).
         queue_messages_max, queue_bytes_max, queue_span_max: when to pull no more of a queue; see `FlowLimits`.
@@ -81,11 +89,13 @@ class Consumer:
         topic: str | None = None,
         topics: Iterable[str] | Mapping[str, str] | None = None,
         tags: str = "*",
+        sql: str | None = None,
         start: Start = "earliest",
         mode: str = "clustering",
         orderly: bool = False,
         allocation: AllocationStrategy = averagely,
         on_failure: OnFailure | None = None,
+        handler_timeout_s: float = HANDLER_TIMEOUT_S,
         prefetch_messages: int = 2048,
         prefetch_bytes: int = 16 * 1024 * 1024,
         queue_messages_max: int = 1000,
@@ -102,8 +112,10 @@ class Consumer:
     ) -> None:
         if mode not in _MODELS:
             raise ValueError(f"mode is 'clustering' or 'broadcasting', not {mode!r}")
-        if commit_interval_s < 0 or heartbeat_interval_s <= 0:
-            raise ValueError("commit_interval_s must be 0 or more, heartbeat_interval_s more than 0")
+        if commit_interval_s < 0 or heartbeat_interval_s <= 0 or handler_timeout_s <= 0:
+            raise ValueError(
+                "commit_interval_s must be 0 or more, heartbeat_interval_s and handler_timeout_s more than 0"
+            )
         self.group = check_client_group(group)
         self._session = Session(
             address,
@@ -121,7 +133,7 @@ class Consumer:
         retries = model is MessageModel.CLUSTERING
         options = MemberOptions(
             group,
-            parse_topics(group, topic, topics, tags, retries=retries, version=wall_clock_ms()),
+            parse_topics(group, topic, topics, tags, sql, retries=retries, version=wall_clock_ms()),
             checked_start(start),
             model,
             orderly,
@@ -131,14 +143,13 @@ class Consumer:
             ),
             commit_interval_s,
             heartbeat_interval_s,
+            handler_timeout_s,
             offset_store,
         )
-        self._on_failure = on_failure or StopRunning()
-        self._commits_each_time = not commit_interval_s
         self._member = GroupMember(self._session, options)
-        self._current: Taken | None = None
-        self._busy = False
-        self._until_yield = _YIELD_EVERY
+        self._taking = Taking(self._session, self._member, self._join)
+        self._turn = self._taking.turn
+        self._handling = Handling(self._session, self._member, self._taking, on_failure or GiveBack())
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -171,8 +182,16 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._current_is_handled()
+            self._taking.current_is_handled()
         await self.aclose()
+
+    def stop(self) -> None:
+        """Hand out nothing more: an iteration ends when its loop comes back, `run` when its handlers are done.
+
+        Never waits, and any task may call it; `aclose`, or the end of the `async with` block, then leaves the group
+        with everything committed that was handed out.
+        """
+        self._taking.stop()
 
     async def aclose(self) -> None:
         """Commit what is handled, leave the group and close the connections; an iteration in progress ends.
@@ -182,6 +201,7 @@ class Consumer:
         session = self._session
         if session.closed:
             return
+        self._taking.stop()
         try:
             await session.runtime.shielded(session.timeout_s, lambda: self._member.leave(session.timeout_s))
         finally:
@@ -197,6 +217,11 @@ class Consumer:
     def closed(self) -> bool:
         """Whether the consumer was closed."""
         return self._session.closed
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more is handed out, because the consumer was stopped or closed."""
+        return self._taking.over
 
     # -- the group ---------------------------------------------------------------------------------------------
 
@@ -244,15 +269,30 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        message = self.next_at_hand()
+        # Once for each message: what `next_in_turn` does, and a call less.
+        turn = self._turn
+        if monotonic() < turn.until:
+            message = next(turn.messages, None)
+            if message is not None:
+                turn.message = message
+                return message
+        message = await self._taking.receive(math.inf)
         if message is None:
-            message = await self.receive()
-            if message is None:
-                raise StopAsyncIteration
+            raise StopAsyncIteration
         return message
 
+    def next_in_turn(self) -> ReceivedMessage | None:
+        """As `receive`, but None where that would have to wait or has something else to do; never waits."""
+        turn = self._turn
+        if monotonic() < turn.until:
+            message = next(turn.messages, None)
+            if message is not None:
+                turn.message = message
+                return message
+        return None
+
     async def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
-        """Return the next message, or None when `timeout_s` is over or the consumer was closed.
+        """Return the next message, or None when `timeout_s` is over or the consumer was stopped or closed.
 
         A commit that falls due meanwhile may take half a second more, with a `commit_interval_s` of 0.
 
@@ -262,39 +302,15 @@ class Consumer:
             BrokerError: a refusal that waiting does not cure, such as a topic that was deleted.
             RecordMalformed: what the broker sent is no records.
         """
-        self._current_is_handled()
-        self._current = taken = await self._take_alone(timeout_s)
-        return None if taken is None else taken[1]
-
-    def next_at_hand(self) -> ReceivedMessage | None:
-        """As `receive`, but None where that would have to wait or has something else to do; never waits."""
-        if self._until_yield <= 0 or self._busy or self._commits_each_time or self._session.closed:
-            return None
-        self._current_is_handled()
-        self._current = taken = self._member.serving.take()
-        if taken is None:
-            return None
-        self._until_yield -= 1
-        return taken[1]
+        return await self._taking.receive(timeout_s)
 
     async def take(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
         """As `receive`, but the message counts as handled only when `done` is called with it.
 
         For programs that handle several messages at a time; `run` does it for you.
         """
-        taken = await self._take_alone(timeout_s)
+        taken = await self._taking.take(timeout_s)
         return None if taken is None else taken[1]
-
-    async def _take_alone(self, timeout_s: float) -> Taken | None:
-        if self._busy:
-            raise RuntimeError(
-                "another task is waiting for a message of this consumer; use run(concurrency=)"
-            )
-        self._busy = True
-        try:
-            return await self._take(timeout_s)
-        finally:
-            self._busy = False
 
     def done(self, message: ReceivedMessage) -> None:
         """A message from `take` is handled; progress moves on once all before it are.
@@ -307,20 +323,42 @@ class Consumer:
 
     def again(self, message: ReceivedMessage, after_s: float = 1.0) -> None:
         """A message is not handled: it comes again, after `after_s` seconds. In order, its queue waits that long."""
-        if self._current is not None and self._current[1] is message:
-            self._current = None
+        if self._turn.message is message:
+            self._turn.finish()
         assigned = self._member.find(message.queue)
         if assigned is not None and assigned.progress.holds(message.queue_offset, message):
             self._member.again((assigned, message), after_s)
 
+    async def give_back(
+        self, message: ReceivedMessage, *, delay_level: int = 0, reason: str | None = None
+    ) -> None:
+        """A message could not be handled: the broker takes it, and the group gets it again later.
+
+        Here it is handled by that. Where its queue is another member's by now, nothing happens: it comes again there.
+
+        Args:
+            delay_level: how long it waits, as RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: it
+                goes to the group's dead letters, as do messages that have come back too often.
+            reason: why, for whoever looks at it later.
+
+        Raises:
+            BrokerError: the broker does not take it.
+            ConnectFailed, RequestTimeout: it is not known whether the broker has it.
+            DamagedMessage: nobody can say which message it is.
+        """
+        assigned = self._member.find(message.queue)
+        if assigned is not None and assigned.progress.holds(message.queue_offset, message):
+            await give_back(self._session, self.group, message, delay_level=delay_level, reason=reason)
+            self._member.handled((assigned, message))
+
     async def run(
         self, handler: Callable[[ReceivedMessage], Awaitable[object]], *, concurrency: int = 1
     ) -> None:
-        """Call `handler` with every message, up to `concurrency` at a time, until the consumer is closed.
+        """Call `handler` with every message, up to `concurrency` at a time, until the consumer is stopped or closed.
 
         A message is handled when its handler returns; only a contiguous handled beginning of a queue is committed.
         With `concurrency=1`, or in an orderly consumer, messages of a queue are handled in order. When a handler
-        raises, `on_failure` decides; by default the exception ends `run`: it comes out alone with `concurrency=1`,
+        raises, `on_failure` decides. If that ends `run`, the exception comes out alone with `concurrency=1`,
         otherwise in a group, and its message is not handled.
         """
         if concurrency < 1:
@@ -329,23 +367,11 @@ class Consumer:
             if concurrency > 1:
                 from reput_client.concurrent_handling import handle_concurrently  # needs an event loop
 
-                await handle_concurrently(self, handler, concurrency)
+                await handle_concurrently(self._taking, self._handling, handler, concurrency)
             else:
-                while (message := await self.take()) is not None:
-                    await self.handle(message, handler)
+                await self._handling.run_in_turn(handler)
         finally:
             self.rewind()
-
-    async def handle(
-        self, message: ReceivedMessage, handler: Callable[[ReceivedMessage], Awaitable[object]]
-    ) -> None:
-        """Call `handler` with a message from `take`, and do what `run` does when it returns or raises."""
-        try:
-            await handler(message)
-        except Exception as error:
-            await self.failed(message, error)
-        else:
-            self.done(message)
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
         """A message from `take` could not be handled, because of `error`: do with it what `on_failure` says.
@@ -353,25 +379,11 @@ class Consumer:
         Raises:
             Exception: `error` itself, if `on_failure` wants it to end everything.
         """
-        assigned = self._member.find(message.queue)
-        if assigned is None:
-            if isinstance(self._on_failure, StopRunning):
-                raise error
-            return  # its queue is another member's by now, and so is the message
-        failures = assigned.failures
-        attempts = failures[message.queue_offset] = failures.get(message.queue_offset, 0) + 1
-        failure = Failure(message, error, attempts, self.group, self._member.options.orderly)
-        decision = await self._on_failure.decide(failure, self._session)
-        if decision is Verdict.RAISE:
-            raise error
-        if decision is Verdict.HANDLED:
-            self.done(message)
-        else:
-            self.again(message, decision.after_s)
+        await self._handling.failed(message, error)
 
     def rewind(self) -> None:
         """Hand out again, next, what was taken and is not handled. Messages handled out of turn come twice."""
-        self._current = None
+        self._turn.finish()
         self._member.fetcher.rewind()
 
     async def commit(self) -> None:
@@ -380,81 +392,11 @@ class Consumer:
         Raises:
             ReputError: the offset store could not take it; progress is kept and committed later.
         """
-        self._current_is_handled()
+        self._taking.current_is_handled()
         await self._member.commits.commit(self._member.fetcher.queues.values())
-
-    # -- inside ------------------------------------------------------------------------------------------------
-
-    async def _take(self, timeout_s: float) -> Taken | None:
-        session = self._session
-        deadline = session.runtime.now() + timeout_s
-        try:
-            while not session.closed:
-                if self._commits_each_time:
-                    await self._commit_in_between(deadline)
-                taken = self._member.serving.take()
-                if taken is not None:
-                    self._until_yield -= 1
-                    if self._until_yield <= 0:
-                        await self._keep_going(taken)
-                    return taken
-                if not await self._fetch(deadline):
-                    return None
-        except ClientClosed:
-            if not session.closed:
-                raise
-        return None
-
-    async def _commit_in_between(self, deadline: float) -> None:
-        # Without a connection a commit would only use up the time that the caller gave for a message.
-        if self._session.connected and self._member.commits.dirty():
-            left_s = max(_COMMIT_TIMEOUT_MIN_S, deadline - self._session.runtime.now())
-            queues = self._member.fetcher.queues.values()
-            await self._member.commits.commit_quietly(queues, min(self._session.timeout_s, left_s))
-
-    async def _keep_going(self, taken: Taken) -> None:
-        """Now and then, although messages are at hand, pull ahead and let other tasks run."""
-        self._until_yield = _YIELD_EVERY
-        fetcher = self._member.fetcher
-        try:
-            self._session.poll()
-            fetcher.collect()
-            await fetcher.pull_more(self._session.deadline(None))
-            await self._session.runtime.pause()
-        except BaseException:
-            # Cancelled with a message in hand: it is neither handled nor lost, it comes first next time.
-            if self._member.fetcher.queues.get(taken[0].queue) is taken[0]:
-                self._member.serving.give_back(taken)
-            raise
-
-    async def _fetch(self, deadline: float) -> bool:
-        """Wait until a pull has brought something or there is something else to do; False at the deadline."""
-        session, member = self._session, self._member
-        fetcher = member.fetcher
-        if member.failure is not None:
-            raise member.failure
-        if not member.joined:
-            await self._join()  # the first use of one that was not entered, or of one in a forked child
-        session.poll()
-        brought = fetcher.collect()
-        await fetcher.pull_more(deadline)
-        if brought:
-            return True
-        if session.runtime.now() >= deadline:
-            return False
-        await session.pump.wait(
-            fetcher.waiter, min(deadline, fetcher.next_wake(), member.serving.next_wake())
-        )
-        return True
-
-    def _current_is_handled(self) -> None:
-        if self._current is not None:
-            taken, self._current = self._current, None
-            self._member.handled(taken)
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone, and become a member of its own when used."""
         self._session.after_fork()
+        self._taking.forget()
         self._member.forget()
-        self._current = None
-        self._busy = False

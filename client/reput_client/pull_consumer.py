@@ -14,8 +14,8 @@ from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX
 from reput_client.read_ahead import ReadAhead
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
+from reput_client.wanted import Wanted
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
-from reput_protocol.filters import TagFilter
 from reput_protocol.header import Value
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_client_group, check_topic
@@ -92,6 +92,7 @@ class PullConsumer:
         max_messages: int = PULL_MESSAGES_MAX,
         wait_s: float = 15.0,
         tags: str = "*",
+        sql: str | None = None,
         max_bytes: int = PULL_BYTES_MAX,
         read_ahead: bool = False,
     ) -> PullResult:
@@ -101,6 +102,7 @@ class PullConsumer:
             offset: the queue offset of the first wanted message.
             max_messages, max_bytes: at most as much; the first message comes whatever its size.
             tags: `*`, or tags joined by `||`.
+            sql: instead of tags, a SQL92 expression over the properties of messages, which the broker evaluates.
             read_ahead: while the queue has more, ask for it at once, so that it arrives while these messages are
                 handled. A next pull from `next_begin_offset` with the same arguments takes it; its answer, the
                 queue's bounds included, may be as old as this pull. One answer per queue is kept.
@@ -111,12 +113,13 @@ class PullConsumer:
         Raises:
             TopicNotFound, PermissionDenied, BrokerError: refused.
             FilterSyntaxError: `tags` cannot be parsed.
+            FilterRefused: the broker cannot parse `sql`; says where.
             RecordMalformed: what came is no records. (One that cannot be read is a damaged message among the others.)
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
         """
         if offset < 0 or max_messages < 1 or max_bytes < 1 or wait_s < 0:
             raise ValueError("offset and wait_s must be 0 or more, max_messages and max_bytes 1 or more")
-        tag_filter = TagFilter.parse(tags)
+        wanted = Wanted.of(tags, sql)
         deadline = self._session.deadline(None)
         queue, address = await self._session.queue(check_topic(topic), queue_id, deadline)
 
@@ -126,7 +129,7 @@ class PullConsumer:
                 topic,
                 queue_id,
                 start,
-                tag_filter,
+                wanted,
                 max_messages=max_messages,
                 max_bytes=max_bytes,
                 wait_s=wait_s,
@@ -141,7 +144,7 @@ class PullConsumer:
                 address=address,
                 deadline=deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0),
             )
-        result = pull_result(queue, offset, call, tag_filter)
+        result = pull_result(queue, offset, call, wanted)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
             connection = self._session.connection_to(address)
             self._read_ahead.start(topic, queue_id, ext(result.next_begin_offset, 0.0), connection)

@@ -7,10 +7,10 @@ from typing import Final
 from reput_client.core import Call
 from reput_client.pull_result import PulledMessages, PullResult, PullStatus
 from reput_client.record_positions import Pulled
+from reput_client.wanted import Wanted
 from reput_protocol.codes import PullSysFlag, ResponseCode
 from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import error_from_response
-from reput_protocol.filters import TagFilter
 from reput_protocol.header import HeaderType, Value
 from reput_protocol.message import MessageQueue
 
@@ -32,7 +32,7 @@ def pull_ext(
     topic: str,
     queue_id: int,
     queue_offset: int,
-    tag_filter: TagFilter,
+    wanted: Wanted,
     *,
     max_messages: int,
     max_bytes: int,
@@ -57,13 +57,13 @@ def pull_ext(
         sys_flag=sys_flag,
         commit_offset=commit_offset or 0,
         suspend_timeout_millis=round(wait_s * 1000),
-        subscription=tag_filter.expression,
-        expression_type="TAG",
+        subscription=wanted.expression,
+        expression_type=wanted.expression_type.value,
         max_msg_bytes=max_bytes,
     ).to_ext(HeaderType.MSGPACK)
 
 
-def pull_result(queue: MessageQueue, offset: int, call: Call, tag_filter: TagFilter) -> PullResult:
+def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: Wanted) -> PullResult:
     """Return what an answered pull from `offset` of a queue brought. Damaged messages are among the messages.
 
     Raises:
@@ -76,9 +76,9 @@ def pull_result(queue: MessageQueue, offset: int, call: Call, tag_filter: TagFil
         raise error_from_response(header.code, header.remark, header.ext)
     result = PullMessageResult.from_ext(header.ext)
     pulled = Pulled(
-        queue.topic, queue.queue_id, offset, result.next_begin_offset, filtered=not tag_filter.matches_all
+        queue.topic, queue.queue_id, offset, result.next_begin_offset, filtered=not wanted.is_everything
     )
-    messages = PulledMessages(queue.topic, call.body, tag_filter, queue.broker_name, pulled)
+    messages = PulledMessages(queue.topic, call.body, wanted.tag_filter, queue.broker_name, pulled)
     if status is PullStatus.FOUND and not messages:
         # Every message only shared its tag's hash with a wanted one.
         status = PullStatus.NO_MATCHED_MESSAGE

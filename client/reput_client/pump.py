@@ -43,6 +43,10 @@ class Pump:
         """Whether a caller has the read turn. While only the background has it, anybody may take what has come."""
         return self._reader is not None and not self._attending
 
+    def touch(self) -> None:
+        """A caller takes what comes, without waiting: the background need not read yet."""
+        self._unattended = False
+
     def add(self, connection: Connection) -> None:
         """Read `connection` from now on, also for a reader that is already waiting for the others."""
         self._connections.append(connection)

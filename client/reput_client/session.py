@@ -157,6 +157,7 @@ class Session:
     def poll(self) -> None:
         """Take what has already come on the open connections, without waiting."""
         if not self.pump.reading:
+            self.pump.touch()
             for connection in self._connections.values():
                 if connection.is_open:
                     connection.read_ready()

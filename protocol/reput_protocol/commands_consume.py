@@ -15,7 +15,7 @@ class SendBackHeader(CommandHeader):
 
     (RocketMQ: ConsumerSendMsgBackRequestHeader.) `delay_level` 0 leaves the delay to the broker, a level above it says
     how long, and a negative one sends the message to the dead letters at once. `max_reconsume_times` overrides the
-    group's setting.
+    group's setting. `reason` is ours: why, in the consumer's words.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUMER_SEND_MSG_BACK
@@ -27,6 +27,7 @@ class SendBackHeader(CommandHeader):
     origin_topic: str | None = None
     unit_mode: bool | None = None
     max_reconsume_times: I32 | None = None
+    reason: str | None = None
 
 
 @dataclass(slots=True)

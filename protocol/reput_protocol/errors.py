@@ -115,12 +115,29 @@ class InvalidName(InvalidMessage):
 
 
 class FilterSyntaxError(ReputError, ValueError):
-    """A filter expression cannot be parsed; `position` is the character where it went wrong."""
+    """A filter expression cannot be parsed; `position` is the character where it went wrong, counted from 0.
 
-    def __init__(self, reason: str, position: int) -> None:
-        super().__init__(f"{reason} (at character {position})")
+    With the `expression`, the text shows that place in it.
+    """
+
+    def __init__(self, reason: str, position: int, expression: str | None = None) -> None:
+        text = f"{reason} (at character {position})"
+        super().__init__(text if expression is None else f"{text}\n{_pointed_at(expression, position)}")
         self.reason = reason
         self.position = position
+        self.expression = expression
+
+
+def _pointed_at(expression: str, position: int) -> str:
+    """Return the part of `expression` around a position, and below it a caret."""
+    start = max(0, min(position - _SHOWN_AROUND, len(expression) - 2 * _SHOWN_AROUND))
+    end = start + 2 * _SHOWN_AROUND
+    before, after = "..." * (start > 0), "..." * (end < len(expression))
+    shown = "".join(char if char.isprintable() else " " for char in expression[start:end])
+    return f"  {before}{shown}{after}\n  {' ' * (len(before) + position - start)}^"
+
+
+_SHOWN_AROUND = 40
 
 
 class ErrorCode(Enum):
@@ -218,6 +235,10 @@ class StoreUnavailable(BrokerError):
     """
 
 
+class FilterRefused(BrokerError):
+    """The broker cannot parse a filter expression; its remark says where and why."""
+
+
 class OffsetOutOfRange(BrokerError):
     """The asked offset lies outside the queue; `ext` holds the bounds and the offset to go on with."""
 
@@ -249,6 +270,7 @@ _CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.DRAINING: StoreUnavailable,
     ErrorCode.NO_REPLICA: StoreUnavailable,
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.FILTER_SYNTAX: FilterRefused,
     ErrorCode.NOT_FOUND: NotFound,
 }
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.hashing import tags_code
+from reput_protocol.sql import SqlFilter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,6 +69,10 @@ class TagFilter:
         if self.matches_all:
             return np.ones(low.shape, dtype=np.bool_)
         return np.isin(low, np.fromiter(self.codes, dtype=np.int32, count=len(self.codes)))
+
+
+MessageFilter: TypeAlias = TagFilter | SqlFilter
+"""What a consumer asks for: by tag, or by all properties."""
 
 
 @lru_cache(maxsize=1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import structlog
 import trio
@@ -14,10 +15,12 @@ from reput_broker.delivery.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offset_journal import JournalWriteFailed
 from reput_broker.processors.commits import OffsetCommits
+from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing
+from reput_broker.store.filtered_get import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, TransferLimits
@@ -26,8 +29,9 @@ from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
-from reput_protocol.filters import TagFilter
+from reput_protocol.filters import MessageFilter
 from reput_protocol.header import HeaderType, Value
+from reput_protocol.sql import SqlFilter
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +63,7 @@ class PullProcessor:
         resets: offsets that an administrator has set, which pulls are told.
         progress: told what was handed out.
         hold: keeps pulls that wait for messages.
+        filter_check: makes filters of expressions.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class PullProcessor:
         hold: PullRequestHoldService,
         limits: LimitsConfig,
         counters: Counters,
+        filter_check: FilterCheck,
     ) -> None:
         self._store = store
         self._access = access
@@ -82,6 +88,7 @@ class PullProcessor:
         self._hold = hold
         self._limits = limits
         self._counters = counters
+        self._filter_check = filter_check
         self._cold_reads = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
 
     def handlers(self) -> dict[int, Handler]:
@@ -95,7 +102,7 @@ class PullProcessor:
         group = self._groups.consuming(header.consumer_group)
         self._access.readable(header.topic, header.queue_id)
         self._groups.check_readable(header.consumer_group, header.topic)
-        tag_filter = self._filter_of(header, group)
+        message_filter = self._filter_of(header, group)
         if header.queue_offset < 0:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
@@ -104,21 +111,16 @@ class PullProcessor:
         request.client.note_role("consumer")
         if header.sys_flag & _COMMIT:
             self._commit(request, header)
-        return self._answer(request, header, tag_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
+        return self._answer(request, header, message_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
 
-    def _filter_of(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> TagFilter | None:
+    def _filter_of(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> MessageFilter | None:
         """Return the filter that the pull brings, or else the one that its group has subscribed with."""
         if header.sys_flag & _SUBSCRIPTION:
-            kind, expression = header.expression_type, header.subscription
-        else:
-            subscription = self._groups.subscription(group, header.topic, header.sub_version)
-            kind, expression = subscription.expression_type, subscription.sub_string
-        if kind not in (None, "", "TAG"):
-            raise Refusal(
-                ErrorCode.FILTER_SYNTAX, f"filters of type {kind!r} are not served; use a tag expression"
-            )
-        tag_filter = TagFilter.parse(expression)
-        return None if tag_filter.matches_all else tag_filter
+            return self._filter_check.filter_of(header.expression_type, header.subscription)
+        subscription = self._groups.subscription(group, header.topic, header.sub_version)
+        return self._filter_check.filter_of_subscription(
+            subscription.expression_type, subscription.sub_string
+        )
 
     def _commit(self, request: Request, header: PullMessageHeader) -> None:
         """Commit what came along. A pull's answer says nothing about it, so a client that must know commits again.
@@ -145,29 +147,28 @@ class PullProcessor:
         return None if offset == header.queue_offset else offset
 
     def _answer(
-        self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None, *, may_suspend: bool
+        self,
+        request: Request,
+        header: PullMessageHeader,
+        message_filter: MessageFilter | None,
+        *,
+        may_suspend: bool,
     ) -> Response | None:
         reset_to = self._reset_to(header)
         if reset_to is not None:
             return self._moved_by_reset(request, header, reset_to)
         while True:
-            result = self._get(request, header, tag_filter)
-            self._progress.pulled(
-                header.consumer_group,
-                header.topic,
-                header.queue_id,
-                result.next_begin_offset,
-                request.client.peer,
-            )
-            code = _CODES.get(result.status)
-            if code is None:  # an empty queue
-                code = _NOT_FOUND if header.queue_offset == 0 else _MOVED
-            if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
-                self._park(request, header, tag_filter)
+            found = self._get(request, header, message_filter)
+            if isinstance(found, FilteredGet):
+                request.client.spawn(self._look_cold, request, header, found)
                 return None
-            ext = PullMessageResult(result.next_begin_offset, result.min_offset, result.max_offset).to_ext(
-                request.header_type
-            )
+            result = found
+            self._note_progress(request, header, result)
+            code = _code_of(result, header)
+            if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
+                self._park(request, header, message_filter)
+                return None
+            ext = _ext_of(result, request)
             if code != 0:
                 return Response(code, ext, remark=result.status.name)
             try:
@@ -187,6 +188,15 @@ class PullProcessor:
             request.client.spawn(self._read_cold, request, held, ext)
             return None
 
+    def _note_progress(self, request: Request, header: PullMessageHeader, result: GetMessageResult) -> None:
+        self._progress.pulled(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            result.next_begin_offset,
+            request.client.peer,
+        )
+
     def _moved_by_reset(self, request: Request, header: PullMessageHeader, offset: int) -> Response:
         low = self._store.min_offset_in_queue(header.topic, header.queue_id)
         high = self._store.max_offset_in_queue(header.topic, header.queue_id)
@@ -194,8 +204,9 @@ class PullProcessor:
         return Response(_MOVED, ext, remark="OFFSET_RESET")
 
     def _get(
-        self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None
-    ) -> GetMessageResult:
+        self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
+    ) -> GetMessageResult | FilteredGet:
+        """Look for messages; a get that is yet to be run has to look at messages that are not in memory."""
         limits = self._limits
         count = min(max(1, header.max_msg_nums), limits.pull_messages)
         size = limits.pull_bytes
@@ -204,11 +215,20 @@ class PullProcessor:
         transfer = ROCKETMQ_LIMITS
         if request.is_native:
             transfer = TransferLimits(size, count, size, count, ROCKETMQ_LIMITS.scan_bytes)
-        return self._store.get_message(
-            header.topic, header.queue_id, header.queue_offset, count, size, tag_filter, limits=transfer
-        )
+        place = header.topic, header.queue_id, header.queue_offset
+        if not isinstance(message_filter, SqlFilter):
+            return self._store.get_message(*place, count, size, message_filter, limits=transfer)
+        found = self._store.get_filtered(*place, count, size, message_filter, limits=transfer)
+        if isinstance(found, GetMessageResult) or found.cold:
+            return found
+        with found:
+            result = found.run()
+        self._store.count_get(result)
+        return result
 
-    def _park(self, request: Request, header: PullMessageHeader, tag_filter: TagFilter | None) -> None:
+    def _park(
+        self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
+    ) -> None:
         waiting = self._counters.request(request.header_type, PULL_WAIT_CODE)
         waiting.begin()
         parked_at = time.monotonic()
@@ -219,7 +239,7 @@ class PullProcessor:
                 self._groups.check_going_on(header.consumer_group)
                 self._access.readable(header.topic, header.queue_id)
                 self._groups.check_readable(header.consumer_group, header.topic)
-                response = self._answer(request, header, tag_filter, may_suspend=False)
+                response = self._answer(request, header, message_filter, may_suspend=False)
             except Refusal as refusal:
                 response = refusal.response()
             if response is not None:
@@ -227,7 +247,9 @@ class PullProcessor:
 
         queue = (header.topic, header.queue_id)
         wait_s = header.suspend_timeout_millis / 1000
-        self._hold.hold(request, queue, header.queue_offset, tag_filter, wait_s, resume, waiting.abandoned)
+        self._hold.hold(
+            request, queue, header.queue_offset, message_filter, wait_s, resume, waiting.abandoned
+        )
 
     def _count(self, header: PullMessageHeader, result: GetMessageResult) -> None:
         self._counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)
@@ -235,17 +257,48 @@ class PullProcessor:
     async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
         """Read records that are not in memory in a worker thread: a page fault here would stop everybody."""
 
-        def read() -> bytes:
+        def read() -> Response:
             with held:
-                return held.read()
+                return Response(0, ext, held.read(), "FOUND")
 
+        request.reply(await self._in_worker(read, held))
+
+    async def _look_cold(self, request: Request, header: PullMessageHeader, get: FilteredGet) -> None:
+        """Do the same for a filter that has to look at such records."""
+
+        def look() -> Response:
+            with get:
+                result = get.run()
+                found.append(result)
+                body = get.read(result) if result.count else b""
+            return Response(_code_of(result, header), _ext_of(result, request), body, result.status.name)
+
+        found: list[GetMessageResult] = []
+        response = await self._in_worker(look, get)
+        for result in found:
+            self._store.count_get(result)
+            self._note_progress(request, header, result)
+            if result.count:
+                self._count(header, result)
+        request.reply(response)
+
+    async def _in_worker(self, read: Callable[[], Response], held: HeldExtents | FilteredGet) -> Response:
         try:
-            body = await trio.to_thread.run_sync(read, limiter=self._cold_reads)
-            response = Response(0, ext, body, "FOUND")
+            return await trio.to_thread.run_sync(read, limiter=self._cold_reads)
         except Exception as error:
-            response = Refusal(
-                ErrorCode.INTERNAL, f"reading old messages failed: {error}; pull again"
-            ).response()
+            return Refusal(ErrorCode.INTERNAL, f"reading old messages failed: {error}; pull again").response()
         finally:
             held.release()  # the client left before the read began
-        request.reply(response)
+
+
+def _code_of(result: GetMessageResult, header: PullMessageHeader) -> int:
+    code = _CODES.get(result.status)
+    if code is None:  # an empty queue
+        return _NOT_FOUND if header.queue_offset == 0 else _MOVED
+    return code
+
+
+def _ext_of(result: GetMessageResult, request: Request) -> dict[str, Value]:
+    return PullMessageResult(result.next_begin_offset, result.min_offset, result.max_offset).to_ext(
+        request.header_type
+    )

@@ -6,7 +6,7 @@ it read, with the rows of each queue together, so that a dispatcher works per ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +18,7 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_protocol.dispatch_rows import Row
 from reput_protocol.record_batch import DispatchRows, DispatchRun
 from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT
+from reput_protocol.record_tail import properties_of
 
 Column = Sequence[int] | NDArray[Any]
 """Integers of one field, one per record: a list where there are few, an array of 64-bit integers where many."""
@@ -158,6 +159,25 @@ class Dispatcher(Protocol):
         """
 
 
+@dataclass(slots=True)
+class ArrivedRecords:
+    """The records by which a queue has grown in one step, for whoever wants to look into them while they are here."""
+
+    data: bytes
+    start_offset: int
+    """The log offset at which `data` starts."""
+    physical_offsets: Column
+    sizes: Column
+
+    def __len__(self) -> int:
+        return len(self.physical_offsets)
+
+    def properties(self) -> Iterator[bytes | None]:
+        """The properties text of each record; None for one that has none that could be read."""
+        for physical_offset, size in zip(self.physical_offsets, self.sizes, strict=True):
+            yield properties_of(self.data, int(physical_offset) - self.start_offset, int(size))
+
+
 class MessageArrivingListener(Protocol):
     """Told about new messages once they can be read (RocketMQ: MessageArrivingListener). Long polling hangs on it."""
 
@@ -168,5 +188,6 @@ class MessageArrivingListener(Protocol):
         max_queue_offset: int,
         tags_codes: Column,
         store_timestamp_ms: int,
+        records: ArrivedRecords,
     ) -> None:
         """Note that a queue now ends at `max_queue_offset`; called once per queue and step, after all dispatchers."""

@@ -2,7 +2,8 @@
 
 The rules look at the entries one after the other and stop at the first that does not fit any more. Both forms below
 apply the same rules in the same order: a plain loop for a few entries, array code for many. Nothing is read but the
-queue's entries; the records themselves are fetched later, as extents.
+queue's entries; the records themselves are fetched later, as extents. Only a filter over properties looks into records
+(filtered_get.py), by the plain loop.
 
 An entry that holds an address in the place of its tags code is one whose extended entry could not be read: it matches
 every filter, since whoever gets the message compares the tag itself.
@@ -10,7 +11,7 @@ every filter, since whoever gets the message compares the tag itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,14 +58,18 @@ def clamp_bytes(max_bytes: int) -> int:
 
 
 def select_few(
-    units: Sequence[tuple[int, int, int]],
+    units: Iterable[tuple[int, int, int]],
     window: LogWindow,
     max_messages: int,
     max_bytes: int,
     tag_filter: TagFilter | None,
     limits: TransferLimits,
+    accepts: Callable[[Extent], bool] | None = None,
 ) -> Selection:
-    """Apply the rules entry by entry: each of `units` is (physical offset, size, tags code)."""
+    """Apply the rules entry by entry: each of `units` is (physical offset, size, tags code).
+
+    `accepts` looks at the record of an entry that the tag filter lets through and that is in the log.
+    """
     log_start, log_end, memory_from, _ = window
     matches = None if tag_filter is None or tag_filter.matches_all else tag_filter.matches_code
     memory_bytes = min(max_bytes, limits.memory_bytes)
@@ -88,6 +93,8 @@ def select_few(
             continue
         if physical_offset < log_start or physical_offset + size > log_end or size <= 0:
             missing += 1
+            continue
+        if accepts is not None and not accepts(Extent(physical_offset, size)):
             continue
         count += 1
         total += size

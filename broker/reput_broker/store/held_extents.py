@@ -13,6 +13,11 @@ from types import TracebackType
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.results import Extent
+from reput_protocol.record_layout import SIZE_MAGIC
+from reput_protocol.record_tail import HEAD_BYTES_MAX, properties_of, properties_of_tail, tail_position
+
+_READ_WHOLE_BYTES_MAX = 16_384
+"""Records up to this size are read at once: a second read costs more than the body."""
 
 
 class HeldExtents:
@@ -22,11 +27,14 @@ class HeldExtents:
         FileMissing: one of the files has been deleted, or is being deleted; nothing is held.
     """
 
-    __slots__ = ("_extents", "_files")
+    __slots__ = ("_extents", "_files", "_last_file", "_view")
 
     def __init__(self, log: CommitLog, extents: Sequence[Extent]) -> None:
         self._extents = tuple(extents)
         self._files: list[MappedFile] = []
+        self._last_file: MappedFile | None = None
+        self._view: memoryview | None = None
+        """All of the last file that was looked into, in memory."""
         try:
             for extent in self._extents:
                 if self._file_of(extent) is None:
@@ -41,17 +49,54 @@ class HeldExtents:
                 return file
         return None
 
-    def read(self) -> bytes:
-        """The bytes of the extents, joined, by positional reads, for which no other thread waits; before `release`."""
+    def read(self, extents: Sequence[Extent] | None = None) -> bytes:
+        """The bytes of the extents, joined, by positional reads, for which no other thread waits; before `release`.
+
+        Others than those that were held may be asked for, if they lie in the same files.
+        """
         parts: list[bytes] = []
-        for extent in self._extents:
+        for extent in self._extents if extents is None else extents:
             file = self._file_of(extent)
             assert file is not None, "released extents are not read"
             parts.append(file.read_held(extent.physical_offset - file.base_offset, extent.size))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def properties_at(self, extent: Extent, *, cold: bool) -> bytes | None:
+        """The properties text of the record that is this extent, or None if no sound record is; before `release`.
+
+        The extent lies in a file of those that were held. The body is not read, unless, on the way to the disk, that
+        costs less than to pass over it.
+        """
+        physical_offset, size = extent
+        file = self._last_file
+        if file is None or not file.base_offset <= physical_offset < file.end_offset:
+            file = self._file_of(extent)
+            assert file is not None, "what is looked at was held before"
+            self._last_file = file
+            self._close_view()
+        position = physical_offset - file.base_offset
+        if not cold:
+            view = self._view
+            if view is None:
+                view = self._view = file.slice(0, file.read_position)
+            return properties_of(view, position, size)
+        if size <= _READ_WHOLE_BYTES_MAX:
+            return properties_of(file.read_held(position, size), 0, size)
+        head = file.read_held(position, HEAD_BYTES_MAX)
+        tail = tail_position(head, 0, size) if len(head) == HEAD_BYTES_MAX else None
+        if tail is None:
+            return None
+        rest = file.read_held(position + tail, size - tail)
+        return properties_of_tail(rest, 0, len(rest), SIZE_MAGIC.unpack_from(head)[1])
+
+    def _close_view(self) -> None:
+        view, self._view = self._view, None
+        if view is not None:
+            view.release()
+
     def release(self) -> None:
         """Let go. The last one to leave a file that is being deleted unmaps it, which takes time: best in a worker."""
+        self._close_view()
         files, self._files = self._files, []
         for file in files:
             file.release()

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
+from reput_broker.store.consume_queue_unit import Units
+from reput_broker.store.errors import FileMissing
+from reput_broker.store.filtered_get import FilteredGet
 from reput_broker.store.get_message import (
     ARRAY_THRESHOLD,
     LogWindow,
@@ -22,10 +26,11 @@ from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 from reput_broker.store.status import GetStatus
 from reput_protocol.filters import TagFilter
+from reput_protocol.sql import SqlFilter
 
 
 class MessageReader:
-    """Reads one store, for its owner; `read_extents` with `cold`, and held extents, serve other threads too.
+    """Reads one store, for its owner; cold `read_extents`, held extents and filtered gets serve other threads too.
 
     Args:
         log, queues: what is read.
@@ -71,39 +76,18 @@ class MessageReader:
             StoreClosed: the store is not open.
             StoreDamaged: an entry of the queue points to where no record can be.
         """
-        if not self._flags.is_open:
-            raise self._flags.closed()
-        stats = self._stats
-        stats.get_calls += 1
-        queue = self._queues.get(topic, queue_id)
-        if queue is None:
-            return GetMessageResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        low, high = queue.min_queue_offset, queue.max_queue_offset
-        if high == 0:
-            return GetMessageResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
-        if offset < low:
-            return GetMessageResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
-        if offset >= high:
-            if offset == high:
-                return GetMessageResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-            return GetMessageResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-
         wanted = max(1, max_messages)
         if tag_filter is None or tag_filter.matches_all:
             entries = min(wanted, limits.memory_messages)
         else:
             entries = max(limits.scan_bytes // QUEUE_UNIT_BYTES, wanted)
-        units = queue.read_units(offset, entries)
-        if not len(units):
-            low = queue.min_queue_offset
-            if offset < low:  # expired since it was looked at above
-                return GetMessageResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
-            return GetMessageResult(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), low, high)
+        found = self._entries(topic, queue_id, offset, entries)
+        if isinstance(found, GetMessageResult):
+            return found
+        queue, units, low, high = found
         if tag_filter is not None and not tag_filter.matches_all:
             units = queue.with_tags_codes(units)
-        log_end = self._log.max_offset
-        file_size = self._log.files.file_size
-        window = LogWindow(self._log.min_offset, log_end, log_end - self._memory_bytes, file_size)
+        window = self._window()
         max_bytes = clamp_bytes(max_bytes)
         if len(units) < ARRAY_THRESHOLD:
             selection = select_few(units.tolist(), window, wanted, max_bytes, tag_filter, limits)
@@ -118,14 +102,107 @@ class MessageReader:
             status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
             return GetMessageResult(status, next_begin, low, high)
         extents = selection.extents
-        cold = extents[0].physical_offset < max(window.memory_from, self.warm_from)
-        stats.get_found += 1
-        stats.get_messages += selection.taken
-        stats.get_bytes += selection.size
-        stats.get_cold += cold
-        return GetMessageResult(
+        cold = self._is_cold(extents[0].physical_offset, window)
+        result = GetMessageResult(
             GetStatus.FOUND, next_begin, low, high, selection.taken, selection.size, extents, cold
         )
+        self.count(result)
+        return result
+
+    def get_filtered(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        sql_filter: SqlFilter,
+        *,
+        limits: TransferLimits = ROCKETMQ_LIMITS,
+    ) -> GetMessageResult | FilteredGet:
+        """Prepare a get whose filter looks at properties, by the rules of `get_message`.
+
+        Returns:
+            The result, if there are no messages to look at. Otherwise the get itself, which holds files: `run` it,
+            in a worker thread if it is `cold`, `release` it, and `count` its result.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        wanted = max(1, max_messages)
+        entries = max(limits.scan_bytes // QUEUE_UNIT_BYTES, wanted)
+        while True:
+            found = self._entries(topic, queue_id, offset, entries)
+            if isinstance(found, GetMessageResult):
+                return found
+            queue, units, low, high = found
+            window = self._window()
+            first = int(units[0]["physical_offset"])
+            try:
+                return FilteredGet(
+                    self._log,
+                    queue,
+                    units,
+                    offset,
+                    window,
+                    (low, high),
+                    wanted,
+                    clamp_bytes(max_bytes),
+                    sql_filter,
+                    limits,
+                    cold=self._is_cold(first, window),
+                )
+            except FileMissing:
+                if self._log.min_offset == window.min_offset:
+                    raise
+
+    def _entries(
+        self, topic: str, queue_id: int, offset: int, count: int
+    ) -> tuple[ConsumeQueue, Units, int, int] | GetMessageResult:
+        """Return a queue, up to `count` of its entries from an offset on, its lowest and its next offset.
+
+        Instead of that the result of the get, if there is no entry.
+        """
+        if not self._flags.is_open:
+            raise self._flags.closed()
+        self._stats.get_calls += 1
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return GetMessageResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_queue_offset, queue.max_queue_offset
+        if high == 0:
+            return GetMessageResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return GetMessageResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset >= high:
+            if offset == high:
+                return GetMessageResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+            return GetMessageResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        units = queue.read_units(offset, count)
+        if not len(units):
+            low = queue.min_queue_offset
+            if offset < low:  # expired since it was looked at above
+                return GetMessageResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+            return GetMessageResult(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), low, high)
+        return queue, units, low, high
+
+    def _window(self) -> LogWindow:
+        log = self._log
+        log_end = log.max_offset
+        return LogWindow(log.min_offset, log_end, log_end - self._memory_bytes, log.files.file_size)
+
+    def _is_cold(self, physical_offset: int, window: LogWindow) -> bool:
+        return physical_offset < max(window.memory_from, self.warm_from)
+
+    def count(self, result: GetMessageResult) -> None:
+        """Count a get that has found something, and nothing else; the result of `get_message` is counted already."""
+        if result.status is not GetStatus.FOUND:
+            return
+        stats = self._stats
+        stats.get_found += 1
+        stats.get_messages += result.count
+        stats.get_bytes += result.size
+        stats.get_cold += result.cold
 
     def read_extents(self, extents: Sequence[Extent], *, cold: bool = False) -> bytes:
         """The bytes of the extents, joined: a copy, valid for as long as the caller likes.

@@ -8,8 +8,8 @@ survive or not, page by page, in any order.
 
 Ownership. One thread owns the store and calls everything, with these exceptions: `commit_log`, `flush_commit_log`,
 `flush_consume_queues`, `write_checkpoint`, `prepare_next_file`, `make_log_file`, `unlock_full_files` and the steps of
-the cleaners may run in worker threads, each in one at a time; `read_extents` with `cold=True`, and reading and
-releasing held extents, in any number of them.
+the cleaners may run in worker threads, each in one at a time; `read_extents` with `cold=True`, reading and releasing
+held extents, and running and releasing filtered gets, in any number of them.
 
 Each subject has a class in a file of its own. `MessageStore` makes these parts for one directory, opens and closes it,
 and shows their methods as its own.
@@ -155,6 +155,8 @@ class MessageStore:
         self.unlock_full_files = writer.unlock_full_files
         # Getting (message_reader.py, queue_offsets.py, store_index.py)
         self.get_message = reader.get_message
+        self.get_filtered = reader.get_filtered
+        self.count_get = reader.count
         self.read_extents = reader.read_extents
         self.hold_extents = reader.hold_extents
         self.message_at = reader.message_at

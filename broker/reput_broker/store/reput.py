@@ -17,7 +17,13 @@ from typing import NoReturn
 
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.dispatch import DispatchBatch, Dispatcher, MessageArrivingListener, rows_by_queue
+from reput_broker.store.dispatch import (
+    ArrivedRecords,
+    DispatchBatch,
+    Dispatcher,
+    MessageArrivingListener,
+    rows_by_queue,
+)
 from reput_broker.store.errors import FileMissing, StoreDamaged
 from reput_broker.store.recovery import REPAIR_REMEDY
 from reput_broker.store.stats import StoreStats
@@ -125,6 +131,7 @@ class Reput:
                     queue.end_queue_offset,
                     queue.tags_codes,
                     queue.store_timestamp_ms,
+                    ArrivedRecords(data, position, queue.physical_offsets, queue.sizes),
                 )
 
     def _fail(self, offset: int, reason: str) -> NoReturn:

@@ -12,6 +12,8 @@ from reput_client.blocking.consumer import Consumer
 from reput_client.blocking.offset_store import LocalFileOffsetStore, RemoteOffsetStore
 from reput_client.blocking.producer import Producer
 from reput_client.blocking.pull_consumer import PullConsumer
+from reput_client.group.failures import OnFailure, RetryHere, StopRunning
+from reput_client.group.giving_back import GiveBack
 from reput_client.offset_store import ReadOffsetType
 from reput_client.pull_result import PullResult, PullStatus
 from reput_client.receipts import SendReceipt
@@ -21,9 +23,11 @@ from reput_protocol.message import Message, MessageQueue
 __all__ = [
     "Admin",
     "Consumer",
+    "GiveBack",
     "LocalFileOffsetStore",
     "Message",
     "MessageQueue",
+    "OnFailure",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -31,5 +35,7 @@ __all__ = [
     "ReadOffsetType",
     "ReceivedMessage",
     "RemoteOffsetStore",
+    "RetryHere",
     "SendReceipt",
+    "StopRunning",
 ]

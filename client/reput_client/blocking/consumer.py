@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Self
 
 from reput_client import consumer as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
+from reput_client.blocking.handler_threads import run_in_threads
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.group.allocation import AllocationStrategy, averagely
@@ -38,11 +37,13 @@ class Consumer(BlockingClient):
         topic: str | None = None,
         topics: Iterable[str] | Mapping[str, str] | None = None,
         tags: str = "*",
+        sql: str | None = None,
         start: Start = "earliest",
         mode: str = "clustering",
         orderly: bool = False,
         allocation: AllocationStrategy = averagely,
         on_failure: OnFailure | None = None,
+        handler_timeout_s: float = asynchronous.HANDLER_TIMEOUT_S,
         prefetch_messages: int = 2048,
         prefetch_bytes: int = 16 * 1024 * 1024,
         queue_messages_max: int = 1000,
@@ -63,11 +64,13 @@ class Consumer(BlockingClient):
             topic=topic,
             topics=topics,
             tags=tags,
+            sql=sql,
             start=start,
             mode=mode,
             orderly=orderly,
             allocation=allocation,
             on_failure=on_failure,
+            handler_timeout_s=handler_timeout_s,
             prefetch_messages=prefetch_messages,
             prefetch_bytes=prefetch_bytes,
             queue_messages_max=queue_messages_max,
@@ -126,7 +129,7 @@ class Consumer(BlockingClient):
         return self
 
     def __next__(self) -> ReceivedMessage:
-        message = self._runtime.call(self._consumer.next_at_hand)
+        message = self._runtime.call(self._consumer.next_in_turn)
         if message is None:
             message = self.receive()
             if message is None:
@@ -152,6 +155,10 @@ class Consumer(BlockingClient):
         """A message is not handled: it comes again, after `after_s` seconds. In order, its queue waits that long."""
         self._runtime.call(lambda: self._consumer.again(message, after_s))
 
+    def give_back(self, message: ReceivedMessage, *, delay_level: int = 0, reason: str | None = None) -> None:
+        """A message could not be handled: the broker takes it, and the group gets it again later."""
+        self._runtime.run(self._consumer.give_back(message, delay_level=delay_level, reason=reason))
+
     def commit(self) -> None:
         """Commit all progress now, the message last received through iteration included."""
         self._runtime.run(self._consumer.commit())
@@ -160,21 +167,33 @@ class Consumer(BlockingClient):
         """Hand out again, next, what was taken and is not handled."""
         self._runtime.call(self._consumer.rewind)
 
-    def run(self, handler: Callable[[ReceivedMessage], object], *, concurrency: int = 1) -> None:
-        """Call `handler` with every message, in `concurrency` threads, until the consumer is closed.
+    def stop(self) -> None:
+        """Hand out nothing more: an iteration ends when its loop comes back, `run` when its handlers are done.
 
-        With `concurrency=1` the handler runs in the calling thread. When a handler raises, `on_failure` decides; by
-        default the first exception ends `run` once the handlers in progress are done, and comes out; its message is
-        not handled.
+        Never waits; any thread may call it, and a signal handler.
+        """
+        self._runtime.call_soon(self._consumer.stop)
+
+    def run(self, handler: Callable[[ReceivedMessage], object], *, concurrency: int = 1) -> None:
+        """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
+
+        With `concurrency=1` the handler runs in the calling thread. When a handler raises, `on_failure` decides. If
+        that ends `run`, the first exception comes out once the handlers in progress are done; its message is not
+        handled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         try:
             if concurrency == 1:
-                while (message := self.take()) is not None:
-                    self._handle(message, handler)
+                for message in self:
+                    try:
+                        handler(message)
+                    except Exception as error:
+                        self._runtime.run(self._consumer.failed(message, error))
             else:
-                self._run_in_threads(handler, concurrency)
+                run_in_threads(
+                    self.take, lambda: self._consumer.stopped, lambda m: self._handle(m, handler), concurrency
+                )
         finally:
             self.rewind()
 
@@ -185,35 +204,3 @@ class Consumer(BlockingClient):
             self._runtime.run(self._consumer.failed(message, error))
         else:
             self.done(message)
-
-    def _run_in_threads(self, handler: Callable[[ReceivedMessage], object], concurrency: int) -> None:
-        slots = threading.Semaphore(concurrency)
-        failed = threading.Event()
-
-        def handle(message: ReceivedMessage) -> None:
-            try:
-                self._handle(message, handler)
-            except BaseException:
-                failed.set()
-                raise
-            finally:
-                slots.release()
-
-        futures: set[Future[None]] = set()
-        with ThreadPoolExecutor(concurrency) as pool:
-            while True:
-                slots.acquire()
-                # A handler may fail while no message comes; a bounded wait notices that.
-                message = None
-                while message is None and not failed.is_set() and not self._consumer.closed:
-                    message = self.take(_LOOK_ROUND_S)
-                if message is None or failed.is_set():
-                    break
-                futures = {future for future in futures if not future.done() or future.exception()}
-                futures.add(pool.submit(handle, message))
-            wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            future.result()
-
-
-_LOOK_ROUND_S = 0.5

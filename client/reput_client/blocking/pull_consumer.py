@@ -60,6 +60,7 @@ class PullConsumer(BlockingClient):
         max_messages: int = PULL_MESSAGES_MAX,
         wait_s: float = 15.0,
         tags: str = "*",
+        sql: str | None = None,
         max_bytes: int = PULL_BYTES_MAX,
         read_ahead: bool = False,
     ) -> PullResult:
@@ -72,6 +73,7 @@ class PullConsumer(BlockingClient):
                 max_messages=max_messages,
                 wait_s=wait_s,
                 tags=tags,
+                sql=sql,
                 max_bytes=max_bytes,
                 read_ahead=read_ahead,
             )

@@ -7,6 +7,7 @@ child starts with a lock of its own and connects anew; it never touches the pare
 
 from __future__ import annotations
 
+import _thread
 import math
 import os
 import select
@@ -85,6 +86,20 @@ class BlockingRuntime:
             self._after_fork()
         with self._lock:
             return function()
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """As `call`, but never waits: where the client's code is running, `function` follows as soon as that pauses.
+
+        So a signal handler may call this, whatever it has interrupted.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                function()
+            finally:
+                self._lock.release()
+        else:
+            # Not a `Thread`: starting one takes locks of its own, which the interrupted code might hold.
+            _thread.start_new_thread(self.call, (function,))
 
     def _after_fork(self) -> None:
         # Another thread of the parent may have held the lock when it forked; here nobody will ever release it.

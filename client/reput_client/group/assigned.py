@@ -9,7 +9,7 @@ from reput_client.connection import Connection
 from reput_client.core import Call
 from reput_client.group.progress import QueueProgress
 from reput_client.received import ReceivedMessage
-from reput_protocol.filters import TagFilter
+from reput_client.wanted import Wanted
 from reput_protocol.message import MessageQueue
 
 
@@ -33,7 +33,7 @@ class AssignedQueue:
     def __init__(
         self,
         queue: MessageQueue,
-        tag_filter: TagFilter,
+        wanted: Wanted,
         start: int,
         committed: int | None,
         *,
@@ -41,7 +41,7 @@ class AssignedQueue:
         is_retry: bool = False,
     ) -> None:
         self.queue = queue
-        self.tag_filter = tag_filter
+        self.wanted = wanted
         self.is_retry = is_retry
         self.next_offset = start
         self.progress: QueueProgress[ReceivedMessage] = QueueProgress(start)

@@ -131,7 +131,7 @@ class Fetcher:
             queue.topic,
             queue.queue_id,
             assigned.next_offset,
-            assigned.tag_filter,
+            assigned.wanted,
             max_messages=room.messages,
             max_bytes=room.size_b,
             wait_s=_POLL_S,
@@ -180,7 +180,7 @@ class Fetcher:
                 log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, call.error)
             return False
         try:
-            result = pull_result(queue, assigned.next_offset, call, assigned.tag_filter)
+            result = pull_result(queue, assigned.next_offset, call, assigned.wanted)
         except BrokerError as error:
             if not error.retryable and not assigned.is_retry:
                 raise

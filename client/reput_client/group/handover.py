@@ -207,7 +207,7 @@ class Handover:
             topic = queue.topic
             assigned = AssignedQueue(
                 queue,
-                self._subscriptions.filter_of(topic),
+                self._subscriptions.wanted_of(topic),
                 start,
                 committed,
                 locked_until=locked_until,

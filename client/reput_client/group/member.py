@@ -51,6 +51,7 @@ class MemberOptions:
     limits: FlowLimits = field(default_factory=FlowLimits)
     commit_interval_s: float = 5.0
     heartbeat_interval_s: float = 30.0
+    handler_timeout_s: float = math.inf
     offset_store: OffsetStore | None = None
 
 
@@ -107,6 +108,7 @@ class GroupMember:
                 lambda: self.client_id,
                 self.fetcher.queues,
                 on_lost=lambda assigned: self._handover.doubt_queue(assigned),
+                on_renewed=self.fetcher.wake,
             )
             if options.orderly and clustering
             else None

@@ -38,13 +38,13 @@ class _Line:
                 message, self.first = self.first, None
                 assigned.unserved -= 1
                 return message
-            message = next(self.made, None)
-            if message is None:
+            made = next(self.made, None)
+            if made is None:
                 self.made = made_ahead(assigned, self.unmade)
-                message = next(self.made, None)
-            if message is not None:
+                made = next(self.made, None)
+            if made is not None:
                 assigned.unserved -= 1
-                return message
+                return made
             if self.result is not None:
                 assigned.progress.advance(self.result.next_begin_offset)
                 assigned.unserved_bytes -= self.result.messages.record_bytes

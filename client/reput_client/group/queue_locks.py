@@ -37,13 +37,18 @@ class QueueLocks:
         client_id: Callable[[], str],
         queues: Mapping[MessageQueue, AssignedQueue],
         on_lost: Callable[[AssignedQueue], None],
+        on_renewed: Callable[[], None],
     ) -> None:
-        """Renew the locks of `queues`; `on_lost` is told of one that the broker does not confirm."""
+        """Renew the locks of `queues`.
+
+        `on_lost` is told of one that the broker does not confirm, `on_renewed` when one can be relied on again.
+        """
         self._session = session
         self._group = group
         self._client_id = client_id
         self._queues = queues
         self._on_lost = on_lost
+        self._on_renewed = on_renewed
         self._due_at = math.inf
 
     def begin(self) -> None:
@@ -69,7 +74,10 @@ class QueueLocks:
         for assigned in ours:
             until = locked.get(assigned.queue)
             if until is not None:
+                had_expired = assigned.locked_until <= self._session.runtime.now()
                 assigned.locked_until = until
+                if had_expired:
+                    self._on_renewed()
             elif self._queues.get(assigned.queue) is assigned:
                 log.warning("group %s: the lock of %s is another member's", self._group, assigned.queue)
                 self._on_lost(assigned)

@@ -81,7 +81,7 @@ class Taking:
 
     def take_at_hand(self) -> Taken | None:
         """As `take`, but None where that would have to wait or has something else to do; never waits."""
-        if self._busy or self._over or self._commits_each_time or monotonic() >= self._look_round_at:
+        if self._busy or self.over or self._commits_each_time or monotonic() >= self._look_round_at:
             return None
         return self._member.serving.take()
 
@@ -92,17 +92,18 @@ class Taking:
         self._member.fetcher.wake()
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether nothing is handed out any more."""
         return self._stopping or self._session.closed
 
     async def _take(self, timeout_s: float) -> Taken | None:
         deadline = self._session.runtime.now() + timeout_s
-        while not self._over:
+        while not self.over:
             if self._commits_each_time:
                 await self._commit_in_between(deadline)
             if monotonic() >= self._look_round_at:
                 await self._look_round()
-                if self._over:
+                if self.over:
                     return None
             taken = self._member.serving.take()
             if taken is not None:

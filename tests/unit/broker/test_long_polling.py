@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,15 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from reput_broker.config import LongPollingConfig
 from reput_broker.long_polling import PullRequestHoldService
-from reput_protocol.filters import TagFilter
+from reput_broker.store.dispatch import ArrivedRecords
+from reput_protocol.filters import MessageFilter, TagFilter
 from reput_protocol.hashing import tags_code
+from reput_protocol.properties import encode_properties
+from reput_protocol.record import Record, encode_record
+from reput_protocol.sql import SqlFilter
 
 QUEUE = ("orders", 0)
+NO_RECORDS = ArrivedRecords(b"", 0, [], [])
 
 
 class Peer:
@@ -30,24 +36,32 @@ class Holder:
         self.abandoned: list[str] = []
 
     def hold(
-        self, name: str, offset: int, wait_s: float = 15.0, tags: str | None = None, group: str = "g"
+        self,
+        name: str,
+        offset: int,
+        wait_s: float = 15.0,
+        tags: str | None = None,
+        group: str = "g",
+        sql: str | None = None,
     ) -> Any:
         client: Any = Peer()
         request: Any = SimpleNamespace(client=client, ext={"consumerGroup": group})
-        tag_filter = None if tags is None else TagFilter.parse(tags)
+        message_filter: MessageFilter | None = None if tags is None else TagFilter.parse(tags)
+        if sql is not None:
+            message_filter = SqlFilter.parse(sql)
         self.service.hold(
             request,
             QUEUE,
             offset,
-            tag_filter,
+            message_filter,
             wait_s,
             lambda: self.resumed.append((name, trio.current_time())),
             lambda: self.abandoned.append(name),
         )
         return client
 
-    def arrive(self, end: int, *tags: str) -> None:
-        self.service.arriving(*QUEUE, end, [tags_code(tag) for tag in tags], 0)
+    def arrive(self, end: int, *tags: str, records: ArrivedRecords = NO_RECORDS) -> None:
+        self.service.arriving(*QUEUE, end, [tags_code(tag) for tag in tags], 0, records)
         self.service.answer_ready()
 
     @property
@@ -99,7 +113,7 @@ async def test_a_gone_client_is_forgotten() -> None:
     assert holder.service.count == 1
     assert holder.abandoned == ["gone"]
     late = holder.hold("leaves later", 0)
-    holder.service.arriving(*QUEUE, 1, [tags_code("x")], 0)
+    holder.service.arriving(*QUEUE, 1, [tags_code("x")], 0, NO_RECORDS)
     late.is_closed = True
     holder.service.answer_ready()
     holder.hold("gone unnoticed", 1).is_closed = True
@@ -144,3 +158,40 @@ async def test_only_the_pulls_of_one_group_are_run_again_when_its_offsets_are_se
     holder.service.release_group("a", [("orders", 1), QUEUE])
     assert holder.names == ["a"]
     assert holder.service.count == 1
+
+
+def arrived(*properties: dict[str, str]) -> ArrivedRecords:
+    encoded = [
+        bytes(encode_record(Record("orders", b"", properties=encode_properties(p)))) for p in properties
+    ]
+    sizes = [len(record) for record in encoded]
+    starts = [1000 + sum(sizes[:index]) for index in range(len(sizes))]
+    return ArrivedRecords(b"".join(encoded), 1000, starts, sizes)
+
+
+@pytest.mark.trio
+async def test_a_pull_with_an_expression_is_woken_by_messages_for_which_it_is_true() -> None:
+    holder = Holder()
+    holder.hold("large", 0, sql="amount > 100")
+    holder.hold("any", 0, sql="amount IS NOT NULL")
+    holder.hold("large too", 0, sql="amount > 100")
+    holder.hold("behind", 9, sql="amount > 100")
+    holder.arrive(1, records=arrived({"region": "eu"}))
+    assert holder.names == []
+    holder.arrive(3, records=arrived({"amount": "7"}, {"amount": "none"}))
+    assert holder.names == ["any"]
+    holder.arrive(5, records=arrived({"amount": "7"}, {"amount": "700"}))
+    assert sorted(holder.names[1:]) == ["large", "large too"]
+    assert holder.service.count == 1
+
+
+@pytest.mark.trio
+async def test_when_it_cannot_be_told_what_arrived_the_pull_itself_looks() -> None:
+    holder = Holder()
+    holder.hold("damaged", 0, sql="amount > 100")
+    records = arrived({"amount": "7"})
+    holder.arrive(1, records=replace(records, data=b"\xff" + records.data[1:]))
+    assert holder.names == ["damaged"]
+    holder.hold("many", 0, sql="amount > 100")
+    holder.arrive(1000, records=arrived(*[{"amount": "7"}] * 257))
+    assert holder.names == ["damaged", "many"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.dispatch import ArrivedRecords, DispatchBatch
 from reput_broker.store.errors import DiskFull, StoreReadOnly
 from reput_broker.store.reput_steps import DISPATCH_RETRY_MS
 from reput_broker.store.status import PutStatus
@@ -30,6 +30,7 @@ class Arrivals:
         max_queue_offset: int,
         tags_codes: Sequence[int],
         store_timestamp_ms: int,
+        records: ArrivedRecords,
     ) -> None:
         self.calls.append(
             (topic, queue_id, max_queue_offset, [int(code) for code in tags_codes], store_timestamp_ms)

@@ -1,0 +1,83 @@
+"""What queues and groups cost a broker that has many of them: private memory and descriptors for each.
+
+    python benchmarks/many_queues.py --queues 10000 --groups 1000
+
+Every queue gets one message, and every group commits an offset in each of eight queues. Private memory is RssAnon of
+the broker's process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from reput_cli.bench_report import host_facts
+from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from servers import RunningBroker, broker
+
+_QUEUES_A_TOPIC = 1000
+_QUEUES_A_GROUP = 8
+_SETTLE_S = 6.0
+"""Offsets are saved every five seconds; what that takes is over then."""
+
+
+def main() -> None:
+    """Fill a broker with groups, then with queues; print what each cost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queues", type=int, default=10_000)
+    parser.add_argument("--groups", type=int, default=1000)
+    arguments = parser.parse_args()
+    with (
+        broker("async", STORE__COMMIT_LOG_FILE_SIZE="64MiB") as server,
+        Admin(server.address, timeout_s=30.0) as admin,
+    ):
+        measure_groups(server, admin, arguments.groups)
+        measure_queues(server, admin, arguments.queues)
+    print(host_facts())
+
+
+def measure_groups(server: RunningBroker, admin: Admin, count: int) -> None:
+    """Print what a group with eight offsets costs, and how long it takes to list them all."""
+    admin.create_topic("orders", queues=_QUEUES_A_GROUP)
+    before = _private_kib(server)
+    for number in range(count):
+        with PullConsumer(server.address, group=f"group-{number}") as consumer:
+            for queue_id in range(_QUEUES_A_GROUP):
+                consumer.commit("orders", queue_id, 1)
+    time.sleep(_SETTLE_S)
+    each = (_private_kib(server) - before) / count
+    started_at = time.perf_counter()
+    listed = len(admin.list_groups())
+    took = time.perf_counter() - started_at
+    print(
+        f"{count} groups with {_QUEUES_A_GROUP} offsets: {each:.1f} KiB each; {listed} listed in {took:.3f} s"
+    )
+
+
+def measure_queues(server: RunningBroker, admin: Admin, count: int) -> None:
+    """Print what a queue with a message costs."""
+    before, descriptors = _private_kib(server), _descriptors(server)
+    with Producer(server.address, group="bench") as producer:
+        for first in range(0, count, _QUEUES_A_TOPIC):
+            topic, queues = f"bench-{first}", min(_QUEUES_A_TOPIC, count - first)
+            admin.create_topic(topic, queues=queues)
+            for queue_id in range(queues):
+                producer.send(Message(topic, bytes(100)), queue_id=queue_id, ack="page_cache")
+    time.sleep(_SETTLE_S)
+    each = (_private_kib(server) - before) / count
+    more = _descriptors(server) - descriptors
+    print(f"{count} queues: {each:.1f} KiB each; {more} more descriptors in all")
+
+
+def _private_kib(server: RunningBroker) -> float:
+    return server.memory_mib("RssAnon") * 1024
+
+
+def _descriptors(server: RunningBroker) -> int:
+    return len(os.listdir(Path("/proc") / str(server.pid) / "fd"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Which filters are served: the one door from an expression to a filter, and CheckClientConfig (46).
+
+(RocketMQ: ClientManageProcessor.checkClientConfig, FilterFactory.)
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Final
+
+from reput_broker.config_filters import FiltersConfig
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_protocol.bodies_heartbeat import CheckClientBody
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import ErrorCode, FilterSyntaxError
+from reput_protocol.filters import MessageFilter, TagFilter
+from reput_protocol.group_terms import ExpressionType
+from reput_protocol.sql import SqlFilter
+
+_TAG: Final = ExpressionType.TAG.value
+
+
+class FilterCheck:
+    """Makes filters of expressions, as far as this broker serves them.
+
+    Invariant: the SQL92 expressions that are in use by somebody, a waiting pull for example, have at most
+    `filters.sql_characters_max` characters, whoever sends how many.
+    """
+
+    def __init__(self, config: FiltersConfig) -> None:
+        self._config = config
+        self._in_use: weakref.WeakSet[SqlFilter] = weakref.WeakSet()
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client_config}
+
+    def check_client_config(self, request: Request) -> Response:
+        """Judge a subscription before its consumer starts. Any refusal keeps the consumer from starting."""
+        subscription = CheckClientBody.from_json(request.body).subscription
+        self.filter_of(subscription.expression_type, subscription.sub_string)
+        return Response()
+
+    def filter_of(self, expression_type: str | None, expression: str | None) -> MessageFilter | None:
+        """Return the filter that an expression stands for, None if that lets every message through.
+
+        Args:
+            expression_type: `TAG`, which None and an empty text stand for too, or `SQL92`.
+            expression: the text; for tags None, an empty text and `*` stand for everything.
+
+        Raises:
+            FilterSyntaxError: it cannot be parsed, or nobody knows its language.
+            Refusal: SQL92 is turned off, or too much of it is in use.
+        """
+        if expression_type is None or expression_type == _TAG or not expression_type:
+            tag_filter = TagFilter.parse(expression)
+            return None if tag_filter.matches_all else tag_filter
+        if not self._config.sql:
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_REQUEST,
+                f"this broker does not filter messages by {expression_type[:40]}, only by TAG; "
+                "set its option filters.sql = true",
+                response_code=ResponseCode.SYSTEM_ERROR,
+            )
+        if expression_type != ExpressionType.SQL92:
+            raise FilterSyntaxError(
+                f"filters of type {expression_type[:40]!r} are unknown; TAG and SQL92 are served", 0
+            )
+        sql_filter = SqlFilter.parse(expression or "")
+        if sql_filter not in self._in_use:
+            self._use(sql_filter)
+        return sql_filter
+
+    def filter_of_subscription(
+        self, expression_type: str | None, expression: str | None
+    ) -> MessageFilter | None:
+        """Do as `filter_of`, for an expression that came with a heartbeat, where nobody could refuse it.
+
+        Raises:
+            Refusal: for every reason; a bad expression under the code FILTER_DATA_NOT_EXIST, as RocketMQ says it.
+        """
+        try:
+            return self.filter_of(expression_type, expression)
+        except FilterSyntaxError as error:
+            raise Refusal(
+                ErrorCode.FILTER_SYNTAX, str(error), response_code=ResponseCode.FILTER_DATA_NOT_EXIST
+            ) from None
+
+    def _use(self, sql_filter: SqlFilter) -> None:
+        characters = sum(len(other.expression) for other in self._in_use)
+        if characters + len(sql_filter.expression) > self._config.sql_characters_max:
+            raise Refusal(
+                ErrorCode.BUSY,
+                f"SQL92 expressions of {characters} characters are in use; use shorter ones, or raise "
+                "filters.sql_characters_max",
+            )
+        self._in_use.add(sql_filter)

@@ -1,0 +1,172 @@
+"""The values of an expression, and what becomes of two of different types that are compared.
+
+A property is text, here its UTF-8 bytes; literals are text, whole numbers of 32 or 64 bits, doubles and truth values.
+Before two values are compared, both become what `Conversion` makes of them for the pair of their types (RocketMQ:
+ComparisonExpression.__compare). Text that is no such number has no place in any order: `NotComparable` then ends the
+evaluation, whatever the rest of the expression says, and the message does not match.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple, TypeAlias
+
+Evaluate: TypeAlias = Callable[[bytes], Any]
+"""Takes a record's properties text and returns a value of one type, or None where there is none."""
+
+_I32: Final = (-0x8000_0000, 0x7FFF_FFFF)
+_I64: Final = (-0x8000_0000_0000_0000, 0x7FFF_FFFF_FFFF_FFFF)
+_I64_DIGITS: Final = 19
+
+_DECIMAL: Final = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_SUFFIXED: Final = re.compile(rb"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]")
+_HEXADECIMAL: Final = re.compile(
+    rb"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
+)
+_NAMED: Final = {
+    sign + word: float((sign + word).decode()) for sign in (b"", b"+", b"-") for word in (b"NaN", b"Infinity")
+}
+_TRIMMED: Final = bytes(range(0x21))  # what Java's String.trim takes off
+
+
+class Kind(Enum):
+    """The type of a value."""
+
+    TEXT = auto()
+    INT = auto()
+    """A whole number that fits into 32 bits: text compared with it must fit too."""
+    LONG = auto()
+    DOUBLE = auto()
+    BOOLEAN = auto()
+    NOTHING = auto()
+    """Never anything but None."""
+
+
+NUMBERS: Final = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
+
+
+class NotComparable(Exception):
+    """Two values met that cannot be compared; the message does not match."""
+
+
+class Conversion(NamedTuple):
+    """What to make of the left and of the right value, so that Python compares the results as Java would."""
+
+    left: Callable[[Any], Any]
+    right: Callable[[Any], Any]
+
+
+def to_int(value: bytes) -> int:
+    """Read 32-bit decimal text as Integer.valueOf does; raises NotComparable."""
+    return _to_whole(value, _I32)
+
+
+def to_long(value: bytes) -> int:
+    """Read 64-bit decimal text as Long.valueOf does; raises NotComparable."""
+    return _to_whole(value, _I64)
+
+
+def _to_whole(value: bytes, bounds: tuple[int, int]) -> int:
+    number = int(value) if value.isdigit() and len(value) < _I64_DIGITS else _to_large(value)
+    if not bounds[0] <= number <= bounds[1]:
+        raise NotComparable
+    return number
+
+
+def _to_large(value: bytes) -> int:
+    """Read a sign, leading zeros and digits of any script, as Java does."""
+    text = value.decode("utf-8", "replace")
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits.isdecimal() or max(digits) > "\uffff":
+        raise NotComparable
+    # Every digit of another script counts as the one it stands for; int() reads them, but not thousands of them.
+    significant = digits.lstrip("0") if digits.isascii() else digits
+    if len(significant) > 4 * _I64_DIGITS:
+        raise NotComparable
+    return int(text[: len(text) - len(digits)] + (significant or "0"))
+
+
+def to_double(value: bytes) -> float:
+    """Read a number as Double.valueOf does; raises NotComparable."""
+    if _DECIMAL.fullmatch(value):
+        return float(value)
+    trimmed = value.strip(_TRIMMED)
+    if _DECIMAL.fullmatch(trimmed):
+        return float(trimmed)
+    if trimmed in _NAMED:
+        return _NAMED[trimmed]
+    if match := _SUFFIXED.fullmatch(trimmed):
+        return float(match[1])
+    if match := _HEXADECIMAL.fullmatch(trimmed):
+        try:
+            return float.fromhex(match[1].decode())
+        except OverflowError:
+            return float("-inf" if trimmed.startswith(b"-") else "inf")
+    raise NotComparable
+
+
+def to_boolean(value: bytes) -> bool:
+    """Read a truth value as Boolean.valueOf does: whatever is not `true`, in any case, is false."""
+    return value.lower() == b"true"
+
+
+def double_rank(value: float) -> int:
+    """Return an integer that is ordered as Double.compareTo orders: -0.0 before 0.0, NaN last and like itself."""
+    if value != value:
+        return 0x7FF8_0000_0000_0000
+    bits: int = _I64_OF.unpack(_F64.pack(value))[0]
+    return bits if bits >= 0 else bits ^ 0x7FFF_FFFF_FFFF_FFFF
+
+
+_F64: Final = struct.Struct(">d")
+_I64_OF: Final = struct.Struct(">q")
+
+
+def conversion(left: Kind, right: Kind, *, is_order: bool) -> Conversion | None:
+    """Return how values of two types are compared, or None if they are never equal; neither is None.
+
+    `is_order` tells `<` and its kin from `=`: two texts are equal as they are, but ordered as numbers.
+    """
+    if left is Kind.TEXT and right is Kind.TEXT and is_order:
+        return Conversion(_text_rank, _text_rank)
+    if left is Kind.BOOLEAN and right is Kind.TEXT:
+        return Conversion(_refuse, _as_it_is)  # RocketMQ fails on it; the other way round it does not
+    if left is right or Kind.NOTHING in (left, right):
+        rank = double_rank if left is Kind.DOUBLE else _as_it_is
+        return Conversion(rank, rank)
+    if left is Kind.TEXT:
+        return Conversion(_OF_TEXT[right], double_rank if right is Kind.DOUBLE else _as_it_is)
+    if right is Kind.TEXT:
+        return Conversion(double_rank if left is Kind.DOUBLE else _as_it_is, _OF_TEXT[left])
+    if Kind.BOOLEAN in (left, right):
+        return None
+    if Kind.DOUBLE in (left, right):
+        return Conversion(_number_rank, _number_rank)
+    return Conversion(_as_it_is, _as_it_is)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _refuse(_: Any) -> Any:
+    raise NotComparable
+
+
+def _text_rank(value: bytes) -> int:
+    return double_rank(to_double(value))
+
+
+def _number_rank(value: float) -> int:
+    return double_rank(float(value))
+
+
+_OF_TEXT: Final[dict[Kind, Callable[[bytes], Any]]] = {
+    Kind.BOOLEAN: to_boolean,
+    Kind.INT: to_int,
+    Kind.LONG: to_long,
+    Kind.DOUBLE: _text_rank,
+}

@@ -1,0 +1,30 @@
+"""What our filters say about a case of `cases.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from reput_protocol.errors import FilterSyntaxError
+from reput_protocol.properties import encode_properties
+from reput_protocol.sql import SqlFilter
+from reput_protocol.sql.values import NotComparable
+
+
+def outcome(expression: str, messages: Iterable[Mapping[str, str]]) -> str | list[bool | str | None]:
+    """`refused`, or for each message true, false, None or `failed`."""
+    try:
+        compiled = SqlFilter.parse(expression)
+    except FilterSyntaxError:
+        return "refused"
+    return [evaluated(compiled, encode_properties(message)) for message in messages]
+
+
+def evaluated(compiled: SqlFilter, properties: bytes) -> bool | str | None:
+    """The value for one message; checked against what `matches` says of it."""
+    try:
+        value = compiled.evaluate(properties)
+    except NotComparable:
+        assert not compiled.matches(properties)
+        return "failed"
+    assert compiled.matches(properties) is (value is True)
+    return value

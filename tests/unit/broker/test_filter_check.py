@@ -1,0 +1,63 @@
+"""From an expression to a filter: what is served, what is refused, and how much may be in use at once."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from reput_broker.config_filters import FiltersConfig
+from reput_broker.processors.filter_check import FilterCheck
+from reput_broker.request import Refusal
+from reput_protocol.codes import ResponseCode
+from reput_protocol.errors import ErrorCode, FilterSyntaxError
+from reput_protocol.filters import TagFilter
+from reput_protocol.sql import SqlFilter, sql_filter
+
+
+def test_tags_are_the_default_and_everything_needs_no_filter() -> None:
+    check = FilterCheck(FiltersConfig())
+    for kind in (None, "", "TAG"):
+        for expression in (None, "", "*"):
+            assert check.filter_of(kind, expression) is None
+        assert isinstance(check.filter_of(kind, "a || b"), TagFilter)
+    assert isinstance(check.filter_of("SQL92", "a = 1"), SqlFilter)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression"), [("SQL92", "a ="), ("SQL92", None), ("sql92", "a = 1"), ("TAG", "||")]
+)
+def test_what_cannot_be_parsed_has_a_code_of_its_own_in_a_subscription(
+    kind: str, expression: str | None
+) -> None:
+    check = FilterCheck(FiltersConfig())
+    with pytest.raises(FilterSyntaxError) as caught:
+        check.filter_of(kind, expression)
+    with pytest.raises(Refusal) as refused:
+        check.filter_of_subscription(kind, expression)
+    assert (refused.value.error, refused.value.response_code) == (ErrorCode.FILTER_SYNTAX, 27)
+    assert refused.value.text == str(caught.value)
+
+
+def test_sql_can_be_turned_off() -> None:
+    check = FilterCheck(FiltersConfig(sql=False))
+    assert isinstance(check.filter_of("TAG", "a"), TagFilter)
+    for kind in ("SQL92", "XPATH"):
+        with pytest.raises(Refusal) as refused:
+            check.filter_of(kind, "a = 1")
+        assert refused.value.response_code == ResponseCode.SYSTEM_ERROR
+
+
+def test_expressions_in_use_are_bounded_and_those_that_nobody_uses_are_not_counted() -> None:
+    check = FilterCheck(FiltersConfig(sql_characters_max=8192))
+    long = [f"a = '{str(number) * 7000}'" for number in (1, 2)]
+    in_use = check.filter_of("SQL92", long[0])
+    assert check.filter_of("SQL92", long[0]) is in_use, "the same one again costs nothing"
+    with pytest.raises(Refusal, match=r"filters\.sql_characters_max") as refused:
+        check.filter_of("SQL92", long[1])
+    assert refused.value.error is ErrorCode.BUSY
+    assert check.filter_of("SQL92", "a = 1") is not None
+    del in_use
+    sql_filter._parse.cache_clear()
+    gc.collect()
+    assert check.filter_of("SQL92", long[1]) is not None
