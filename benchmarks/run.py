@@ -24,6 +24,7 @@ TOPIC = "bench"
 SIZE = 1024
 BATCH = 64
 IN_FLIGHT = 64
+FILE_MIB = 16
 Row = dict[str, Any]
 
 
@@ -32,10 +33,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of messages")
+    parser.add_argument("--only", choices=sorted(MEASURES), help="one measurement alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows: list[Row] = []
-    for measure in (latency, pipelined_singles, blocks, pull, flushed_share, idle, memory):
+    for name, measure in MEASURES.items():
+        if arguments.only not in (None, name):
+            continue
         row = measure(arguments.rounds, arguments.scale)
         rows.append(row)
         if not arguments.json:
@@ -144,6 +148,27 @@ def flushed_share(rounds: int, scale: float) -> Row:
     }
 
 
+def file_waits(rounds: int, scale: float) -> Row:
+    """Puts that waited for a file of the log, while the log crosses from file to file as fast as it can be written."""
+    count = int(400_000 * scale) // BATCH * BATCH
+    waits, puts, files = [], [], []
+    for _ in range(rounds):
+        with broker("async", STORE__COMMIT_LOG_FILE_SIZE=f"{FILE_MIB}MiB") as server:
+            _create_topic(server)
+            plan = BenchPlan(server.address, TOPIC, count, SIZE, ack="page_cache", in_flight=8, batch=BATCH)
+            run_producer(plan, 0)
+            waits.append(server.metric("reput_log_file_waits_total"))
+            puts.append(count // BATCH)
+            files.append(server.metric("reput_storage_end_offset_bytes") / (FILE_MIB << 20))
+    return {
+        "measure": f"puts that waited for a file of the log, blocks of 64, async flush, {FILE_MIB} MiB files",
+        "waited": round(statistics.median(waits)),
+        "most": round(max(waits)),
+        "puts": puts[0],
+        "files": round(statistics.median(files)),
+    }
+
+
 def idle(rounds: int, scale: float) -> Row:
     """An empty broker that nobody talks to."""
     starts, memory_mib, cpu = [], [], []
@@ -196,6 +221,18 @@ def _against_echo(
 def _create_topic(server: RunningBroker) -> None:
     with Admin(server.address) as admin:
         admin.create_topic(TOPIC, queues=4)
+
+
+MEASURES: dict[str, Callable[[int, float], Row]] = {
+    "latency": latency,
+    "singles": pipelined_singles,
+    "blocks": blocks,
+    "pull": pull,
+    "flushed": flushed_share,
+    "file-waits": file_waits,
+    "idle": idle,
+    "memory": memory,
+}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import random
 import shutil
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,9 +70,10 @@ def put(
     queue_id: int = 0,
     tag: str | None = None,
     properties: dict[str, str] | None = None,
+    keys: Sequence[str] = (),
 ) -> PutResult:
-    """Put messages as one block."""
-    messages = [Message(topic, body, tag=tag, properties=properties) for body in bodies]
+    """Put messages as one block, all with the same keys."""
+    messages = [Message(topic, body, tag=tag, keys=keys, properties=properties) for body in bodies]
     block = bytearray(encode_put_block(messages, topic, queue_id, T0))
     return store.put_block(block, topic=topic, queue_id=queue_id, count=len(bodies), born_host=BORN_HOST)
 
@@ -209,6 +210,27 @@ def flip_bit(path: Path, position: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 1 << bit
     path.write_bytes(data)
+
+
+def make_sparse(path: Path) -> None:
+    """Leave out every page of a file that holds nothing, as `cp --sparse=always` does; its time stays."""
+    status = path.stat()
+    data = path.read_bytes()
+    with open(path, "r+b") as file:
+        file.truncate(0)
+        file.truncate(len(data))
+        for start in range(0, len(data), PAGE_BYTES):
+            page = data[start : start + PAGE_BYTES]
+            if page.strip(b"\0"):
+                file.seek(start)
+                file.write(page)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def is_set_aside(path: Path) -> bool:
+    """Whether the disk has set all of a file aside."""
+    status = path.stat()
+    return status.st_blocks * 512 >= status.st_size
 
 
 def tree(root: Path) -> dict[str, bytes]:

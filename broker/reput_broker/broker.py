@@ -22,6 +22,7 @@ from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
+from reput_broker.delivery.deduplication import Deduplication
 from reput_broker.disk_figures import refresh_disk_figures
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.health import BrokerState, Health
@@ -38,6 +39,7 @@ from reput_broker.processors.appender import Appender
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
+from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.put_run import PutRunProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.queue import QueueProcessor
@@ -52,6 +54,7 @@ from reput_broker.services import AllocateService, OffsetSaveService, ReputMessa
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
+from reput_broker.store_health import StoreHealth
 from reput_broker.surroundings import Surroundings
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
@@ -87,6 +90,7 @@ class Broker:
         self._surroundings = surroundings or Surroundings()
         self.counters = Counters()
         self.health = Health()
+        self._store_health = StoreHealth(self.health)
         self.sources = MetricsSources(
             config, self.counters, self.health, clock_ms=self._surroundings.clock_ms
         )
@@ -357,6 +361,14 @@ class Broker:
                 access,
                 appender,
                 counters,
+                PutOnce(
+                    Deduplication(
+                        store,
+                        dispatch=self._reput.catch_up,
+                        clock_ms=self._surroundings.clock_ms,
+                        window_s=lambda: config.dedup.window,
+                    )
+                ),
                 cluster=config.cluster,
                 default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
             ),
@@ -462,7 +474,8 @@ class Broker:
         await refresh_disk_figures(self.sources.disk, self.config, self._store.oldest_store_timestamp)
 
     def _say_ready(self, report: RecoveryReport) -> None:
-        self.health.state = BrokerState.RUNNING if self._store.is_writable else BrokerState.READONLY
+        is_read_only = self._store.read_only_reason is not None
+        self.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
         log.info(
             "broker_ready",
             data_dir=str(self.config.data_dir),
@@ -483,11 +496,13 @@ class Broker:
         )
 
     def _on_store_event(self, event: str, facts: Any) -> None:
-        """Log what the store noticed, in whatever thread; a store that has stopped taking messages shows in health."""
+        """Log what the store noticed, in whatever thread, and let health show it."""
         log.warning(event, **facts)
-        if event == "store_read_only":
-            with suppress(trio.RunFinishedError):
+        with suppress(trio.RunFinishedError):
+            if event == "store_read_only":
                 self._token.run_sync_soon(self._turn_read_only, str(facts["reason"]))
+            else:
+                self._token.run_sync_soon(self._store_health.note, event, facts)
 
     def _turn_read_only(self, reason: str) -> None:
         self.health.state = BrokerState.READONLY

@@ -28,6 +28,7 @@ from pydantic import (
     field_validator,
 )
 
+from reput_broker.config_dedup import DedupConfig
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
 from reput_broker.config_filters import FiltersConfig
@@ -419,6 +420,7 @@ class BrokerConfig(_Section):
     log: LogConfig = Field(default_factory=LogConfig)
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
+    dedup: DedupConfig = Field(default_factory=DedupConfig)
     groups: GroupsConfig = Field(default_factory=GroupsConfig)
     filters: FiltersConfig = Field(default_factory=FiltersConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)

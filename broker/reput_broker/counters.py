@@ -96,11 +96,12 @@ class Histogram:
 class TopicTraffic:
     """Messages accepted into one topic, by kind, and how old its messages were when handed out."""
 
-    __slots__ = ("bytes_in", "deliver_seconds", "message_bytes", "messages_in")
+    __slots__ = ("bytes_in", "deliver_seconds", "duplicates", "message_bytes", "messages_in")
 
     def __init__(self, kind: str) -> None:
         self.messages_in: dict[str, int] = {kind: 0}
         self.bytes_in = 0
+        self.duplicates = 0
         self.message_bytes = Histogram(MESSAGE_BYTES)
         self.deliver_seconds = Histogram(DELIVER_SECONDS)
 

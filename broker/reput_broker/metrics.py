@@ -143,6 +143,9 @@ class MetricsCollector(Collector):
             ),
         )
         yield from _pieces("reput_bytes_in_total", (((topic,), t.bytes_in) for topic, t in topics.items()))
+        yield from _pieces(
+            "reput_duplicates_rejected_total", (((topic,), t.duplicates) for topic, t in topics.items())
+        )
         yield from _pieces("reput_bytes_out_total", ((names, t.bytes_out) for names, t in groups.items()))
         yield from _pieces(
             "reput_message_size_bytes", (((topic,), t.message_bytes) for topic, t in topics.items())
@@ -304,4 +307,4 @@ def _version() -> str:
 
 def _topic_series(traffic: TopicTraffic) -> int:
     histograms = (traffic.message_bytes, traffic.deliver_seconds)
-    return len(traffic.messages_in) + 1 + sum(len(h.buckets) + 2 for h in histograms)
+    return len(traffic.messages_in) + 2 + sum(len(h.buckets) + 2 for h in histograms)

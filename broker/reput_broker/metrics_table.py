@@ -42,6 +42,11 @@ _TABLE = (
     _counter("reput_messages_in_total", "Messages accepted.", "topic", "kind"),
     _counter("reput_messages_out_total", "Messages handed to consumers.", "topic", "group", "kind"),
     _counter("reput_bytes_in_total", "Bytes of accepted messages as they are stored.", "topic"),
+    _counter(
+        "reput_duplicates_rejected_total",
+        "Messages sent again that were answered with the receipt of the first time.",
+        "topic",
+    ),
     _counter("reput_bytes_out_total", "Bytes of messages handed to consumers.", "topic", "group"),
     _histogram(
         "reput_message_size_bytes",

@@ -132,6 +132,8 @@ class AllocateService:
         self._wanted = trio.Event()
         self._filled = trio.Event()
         store.when_file_wanted(self._want)
+        if store.file_refusal is not None:  # nothing can be appended to the file that the start found
+            self._want()
 
     def _want(self) -> None:
         self._wanted.set()
@@ -142,7 +144,11 @@ class AllocateService:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Make files until cancelled. What fails is tried again: puts are refused when it comes to that."""
+        """Make files until cancelled. What fails is tried again by itself, and said once until it is over.
+
+        Puts are refused when it comes to that, and taken again when a file has been made.
+        """
+        said = ""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -152,10 +158,13 @@ class AllocateService:
                 while self._store.should_prepare_next_file():
                     await trio.to_thread.run_sync(self._store.prepare_next_file)
             except (ReputError, OSError) as error:
-                log.warning(
-                    "next_file_not_made", detail=str(error), hint="free disk space; it is tried again"
-                )
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("next_file_not_made", detail=said, hint="it is tried again by itself")
                 await trio.sleep(_RETRY_INTERVAL_S)
+                self._want()
+            else:
+                said = ""
 
     async def unlock_full_files(self) -> None:
         """Let go of files that warm-up has locked into memory, some seconds after they are full."""

@@ -85,7 +85,7 @@ class PipelinedSend:
         self._timeout_s = timeout_s
         self._waiter = Waiter()
         self._window: deque[_Sent] = deque()
-        self._lanes: dict[tuple[MessageQueue, int], _Lane] = {}
+        self._lanes: dict[tuple[MessageQueue, int, bool], _Lane] = {}
         self._receipts: list[SendReceipt | None] = []
         self._errors: dict[int, ReputError] = {}
 
@@ -126,9 +126,10 @@ class PipelinedSend:
             assert route is not None
             receipts.append(None)
             queue = self._choose(route)
-            lane = self._lanes.get((queue, 1))
+            has_own_id = message.unique_id is not None
+            lane = self._lanes.get((queue, 1, has_own_id))
             if lane is None or not lane.connection.is_open:
-                lane = await self._new_lane(queue, 1)
+                lane = await self._new_lane(queue, 1, has_own_id)
             unique_id = message.unique_id
             if unique_id is None and self._ids is not None:
                 unique_id = self._ids.next()
@@ -165,9 +166,10 @@ class PipelinedSend:
             index = len(receipts)
             receipts += [None] * len(group)
             queue = self._choose(route)
-            lane = self._lanes.get((queue, len(group)))
+            has_own_ids = any(message.unique_id is not None for message in group)
+            lane = self._lanes.get((queue, len(group), has_own_ids))
             if lane is None or not lane.connection.is_open:
-                lane = await self._new_lane(queue, len(group))
+                lane = await self._new_lane(queue, len(group), has_own_ids)
             unique_ids = ids_for(group, self._ids)
             block = b""
             if group[0].is_delayed:
@@ -196,11 +198,11 @@ class PipelinedSend:
             return queue_by_key(route, self._key)
         return self._selector.choose(route)
 
-    async def _new_lane(self, queue: MessageQueue, count: int) -> _Lane:
+    async def _new_lane(self, queue: MessageQueue, count: int, has_own_ids: bool) -> _Lane:
         deadline = self._session.deadline(self._timeout_s)
         connection = await self._putter.connection(queue, deadline)
-        template = self._putter.template(queue, count, self._ack)
-        lane = self._lanes[queue, count] = _Lane(queue, connection, template)
+        template = self._putter.template(queue, count, self._ack, may_be_stored=has_own_ids)
+        lane = self._lanes[queue, count, has_own_ids] = _Lane(queue, connection, template)
         return lane
 
     async def _make_room(self) -> bool:

@@ -50,7 +50,10 @@ class Producer:
             process), `flushed` (survives the machine) or `replicated`.
         timeout_s: seconds a send may take, connecting included; each repetition has as many.
         retries: how often a send is repeated when its outcome is unknown or the broker is busy. 0, because a
-            repeated send can store a message twice.
+            repeated send can store a message twice; not so with `deduplicate`.
+        deduplicate: have the broker store each message once, known by topic and unique id, within its
+            `dedup.window`; one that it has already is answered with the receipt of the first time. Fresh ids are
+            looked for only when a send is repeated; a message's own `unique_id` always is, whoever sent it before.
         linger_s: seconds a `send` waits for others to share a block with; 0 sends at once.
         batch_bytes: the size of the blocks of `send_batch` and of lingering sends, at most 8 MiB.
         max_in_flight: how many messages `send_pipelined` keeps unanswered unless it is told.
@@ -74,6 +77,7 @@ class Producer:
         batch_bytes: int = 1024 * 1024,
         max_in_flight: int = 64,
         unique_ids: bool = True,
+        deduplicate: bool = False,
         new_backoff: Callable[[], Backoff] = Backoff,
         runtime: Runtime | None = None,
     ) -> None:
@@ -81,6 +85,8 @@ class Producer:
         self._ack = AckLevel(ack)
         if retries < 0 or linger_s < 0 or max_in_flight < 1:
             raise ValueError("retries and linger_s must not be negative, max_in_flight not less than 1")
+        if deduplicate and not unique_ids:
+            raise ValueError("deduplicate knows messages by their unique ids; leave unique_ids on")
         if not 1 <= batch_bytes <= BLOCK_BYTES_MAX:
             raise ValueError(f"batch_bytes must be 1 to {BLOCK_BYTES_MAX}, not {batch_bytes}")
         self._session = Session(
@@ -90,7 +96,7 @@ class Producer:
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
         )
-        self._putter = Putter(self._session, self.group)
+        self._putter = Putter(self._session, self.group, deduplicate=deduplicate)
         self._selector = RoundRobin()
         self._retries = retries
         self._linger_s = linger_s
@@ -151,9 +157,13 @@ class Producer:
             route = await self._session.publish_route(message.topic, deadline)
             queue = self._choose(route, queue_id, key)
             try:
-                if self._linger_s > 0 and attempt == 0 and not message.is_delayed:
+                # What may be stored already shares no block: the broker takes or knows a block as a whole.
+                may_be_stored = attempt > 0 or (self._putter.deduplicate and message.unique_id is not None)
+                if self._linger_s > 0 and not may_be_stored and not message.is_delayed:
                     return await self._lingering.send(queue, message, unique_id, level, deadline)
-                return await self._send_alone(queue, message, unique_id, level, deadline)
+                return await self._send_alone(
+                    queue, message, unique_id, level, deadline, may_be_stored=may_be_stored
+                )
             except (SendOutcomeUnknown, ConnectionLost, BrokerError) as error:
                 attempt += 1
                 if attempt > self._retries or (isinstance(error, BrokerError) and not error.retryable):
@@ -162,6 +172,44 @@ class Producer:
             finally:
                 if route.template:
                     self._session.routes.forget(message.topic)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Send one message and wait for no answer: for what may be lost, such as measurements.
+
+        Returns when the system has the message. Nobody says whether the broker stored it, or refused it; it counts it
+        either way. Messages to one queue are stored in the order in which they were sent. It does not linger.
+
+        Raises:
+            ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
+            BrokerError: the topic cannot be sent to.
+            SendOutcomeUnknown: the connection ended when part of the message had left.
+        """
+        unique_id = message.unique_id
+        if unique_id is None and self._ids is not None:
+            unique_id = self._ids.next()
+        deadline = self._session.deadline(timeout_s)
+        route = await self._session.publish_route(message.topic, deadline)
+        queue = self._choose(route, queue_id, key)
+        try:
+            template, body = self._frame(
+                queue,
+                message,
+                unique_id,
+                AckLevel.PAGE_CACHE,
+                may_be_stored=message.unique_id is not None,
+                oneway=True,
+            )
+            await self._putter.put_oneway(queue, template, body, deadline)
+        finally:
+            if route.template:
+                self._session.routes.forget(message.topic)
 
     async def send_batch(
         self,
@@ -272,29 +320,46 @@ class Producer:
         return self._selector.choose(route)
 
     async def _send_alone(
-        self, queue: MessageQueue, message: Message, unique_id: str | None, ack: AckLevel, deadline: float
+        self,
+        queue: MessageQueue,
+        message: Message,
+        unique_id: str | None,
+        ack: AckLevel,
+        deadline: float,
+        *,
+        may_be_stored: bool,
     ) -> SendReceipt:
-        body: Buffer
-        if message.is_delayed:
-            body = message.body
-            template = self._putter.single(queue, message, unique_id, ack)
-        else:
-            body = encode_put_record(
-                queue.topic.encode(),
-                queue.queue_id,
-                message.body,
-                encode_properties_text(message, unique_id),
-                message.flag,
-                0,
-                wall_clock_ms(),
-            )
-            if len(body) > BLOCK_BYTES_MAX:
-                raise too_large(len(body))
-            template = self._putter.template(queue, 1, ack)
+        template, body = self._frame(queue, message, unique_id, ack, may_be_stored=may_be_stored)
         call = await self._putter.put(queue, template, body, deadline, (unique_id,))
         receipt = single_receipt(queue.topic, result_of(call), unique_id)
         check_ack(call, ack, [receipt])
         return receipt
+
+    def _frame(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        unique_id: str | None,
+        ack: AckLevel,
+        *,
+        may_be_stored: bool,
+        oneway: bool = False,
+    ) -> tuple[RequestTemplate, Buffer]:
+        """Return header and body of the frame with which one message leaves."""
+        if message.is_delayed:
+            return self._putter.single(queue, message, unique_id, ack, oneway=oneway), message.body
+        record = encode_put_record(
+            queue.topic.encode(),
+            queue.queue_id,
+            message.body,
+            encode_properties_text(message, unique_id),
+            message.flag,
+            0,
+            wall_clock_ms(),
+        )
+        if len(record) > BLOCK_BYTES_MAX:
+            raise too_large(len(record))
+        return self._putter.template(queue, 1, ack, may_be_stored=may_be_stored, oneway=oneway), record
 
     def _parts(self, messages: Sequence[Message]) -> Iterable[Sequence[Message]]:
         """Cut `messages` into runs that make blocks of about `batch_bytes`; a delayed message is a part of its own."""
@@ -315,7 +380,7 @@ class Producer:
         if messages[0].is_delayed:
             (message,) = messages
             template = self._putter.single(queue, message, unique_ids[0], ack)
-            return await self._send_frame(queue, template, message.body, unique_ids, ack, timeout_s)
+            return await self._send_frame(queue, template, template, message.body, unique_ids, ack, timeout_s)
         block = encode_put_block(messages, queue.topic, queue.queue_id, wall_clock_ms(), unique_ids)
         if len(block) > BLOCK_BYTES_MAX:
             # Long properties made it larger than it looked.
@@ -324,18 +389,22 @@ class Producer:
             half = len(messages) // 2
             receipts = await self._send_part(queue, messages[:half], ack, timeout_s)
             return receipts + await self._send_part(queue, messages[half:], ack, timeout_s)
-        template = self._putter.template(queue, len(messages), ack)
-        return await self._send_frame(queue, template, block, unique_ids, ack, timeout_s)
+        has_own_ids = any(message.unique_id is not None for message in messages)
+        template = self._putter.template(queue, len(messages), ack, may_be_stored=has_own_ids)
+        again = self._putter.template(queue, len(messages), ack, may_be_stored=True)
+        return await self._send_frame(queue, template, again, block, unique_ids, ack, timeout_s)
 
     async def _send_frame(
         self,
         queue: MessageQueue,
         template: RequestTemplate,
+        again: RequestTemplate,
         body: Buffer,
         unique_ids: Sequence[str | None],
         ack: AckLevel,
         timeout_s: float | None,
     ) -> list[SendReceipt]:
+        """Send one frame, under the header `again` after the first time."""
         attempt = 0
         while True:
             try:
@@ -347,6 +416,7 @@ class Producer:
                 if attempt > self._retries or (isinstance(error, BrokerError) and not error.retryable):
                     raise
                 await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
+                template = again
                 continue
             receipts = receipts_of(queue.topic, body, result, unique_ids)
             check_ack(call, ack, receipts)

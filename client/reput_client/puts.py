@@ -16,7 +16,7 @@ from reput_client.errors import AckNotReached, ClientClosed, RequestTimeout, Sen
 from reput_client.receipts import SendReceipt
 from reput_client.session import Session, wall_clock_ms
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
+from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode
 from reput_protocol.commands_send import (
     PutMessageHeader,
     PutMessageResult,
@@ -24,7 +24,7 @@ from reput_protocol.commands_send import (
     SendMessageResult,
 )
 from reput_protocol.errors import HeaderFieldError, InvalidMessage, error_from_response
-from reput_protocol.header import HeaderType
+from reput_protocol.header import ONEWAY_FLAG, HeaderType
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
@@ -46,23 +46,42 @@ _SIZE_AT = I32.unpack_from
 
 
 class Putter:
-    """Sends blocks of records, and messages that travel alone, for one producer of `group`."""
+    """Sends blocks of records, and messages that travel alone, for one producer of `group`.
 
-    def __init__(self, session: Session, group: str) -> None:
+    With `deduplicate` the broker is told of every block whether it may be stored already.
+    """
+
+    def __init__(self, session: Session, group: str, *, deduplicate: bool = False) -> None:
         self._session = session
         self._group = group
-        self._templates: dict[tuple[MessageQueue, int, AckLevel], RequestTemplate] = {}
+        self.deduplicate = deduplicate
+        self._templates: dict[tuple[MessageQueue, int, AckLevel, Dedup | None, int], RequestTemplate] = {}
 
-    def template(self, queue: MessageQueue, count: int, ack: AckLevel) -> RequestTemplate:
-        """Return the encoded header of such a put; producers use few, so they are kept."""
-        key = (queue, count, ack)
+    def template(
+        self,
+        queue: MessageQueue,
+        count: int,
+        ack: AckLevel,
+        *,
+        may_be_stored: bool = False,
+        oneway: bool = False,
+    ) -> RequestTemplate:
+        """Return the encoded header of such a put; producers use few, so they are kept.
+
+        `may_be_stored`: it was sent before, or the ids of its messages are the application's.
+        """
+        dedup = None
+        if self.deduplicate:
+            dedup = Dedup.CHECK if may_be_stored else Dedup.MARK
+        flag = ONEWAY_FLAG if oneway else 0
+        key = (queue, count, ack, dedup, flag)
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= _TEMPLATES_MAX:
                 self._templates.clear()
-            header = PutMessageHeader(topic=queue.topic, queue_id=queue.queue_id, count=count, ack=ack)
+            header = PutMessageHeader(queue.topic, queue.queue_id, count, ack, dedup)
             ext = header.to_ext(HeaderType.MSGPACK)
-            template = self._templates[key] = RequestTemplate(RequestCode.PUT_MESSAGE, ext)
+            template = self._templates[key] = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag)
         return template
 
     def single(
@@ -74,6 +93,7 @@ class Putter:
         *,
         added_properties: Mapping[str, str] | None = None,
         sys_flag: int = 0,
+        oneway: bool = False,
     ) -> RequestTemplate:
         """Return the encoded header of a 310 that carries `message`; its body is the message's.
 
@@ -87,6 +107,11 @@ class Putter:
         text = encode_properties_text(message, unique_id)
         if added_properties:
             text += encode_properties(added_properties)
+        if self.deduplicate:
+            raise InvalidMessage(
+                "a message that the broker makes another record of, such as a delayed one, is not deduplicated; send "
+                "it with a producer without deduplicate"
+            )
         size = record_bytes(len(message.body), queue.topic, len(text))
         if size > BLOCK_BYTES_MAX or len(text) > PROPERTIES_BYTES_MAX:
             raise too_large(size)
@@ -100,7 +125,8 @@ class Putter:
             properties=text.decode(),
             ack=ack,
         )
-        return RequestTemplate(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK))
+        flag = ONEWAY_FLAG if oneway else 0
+        return RequestTemplate(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK), flag=flag)
 
     async def connection(self, queue: MessageQueue, deadline: float) -> Connection:
         """Return an open connection to the queue's broker."""
@@ -145,6 +171,35 @@ class Putter:
                 return call
             if call.sent:
                 raise outcome_unknown(queue, unique_ids, str(call.error)) from call.error
+            if isinstance(call.error, ClientClosed) or self._session.runtime.now() >= deadline:
+                raise call.error
+
+    async def put_oneway(
+        self, queue: MessageQueue, template: RequestTemplate, body: Buffer, deadline: float
+    ) -> None:
+        """Send one frame that nobody answers; return when the system has all of it.
+
+        Raises:
+            SendOutcomeUnknown: the connection ended when part of it had left.
+            RequestTimeout, ConnectFailed, ClientClosed: it did not leave.
+        """
+        started_at = self._session.runtime.now()
+        while True:
+            connection = await self.connection(queue, deadline)
+            call = connection.start_oneway(template, Waiter(), body)
+            connection.flush_now()
+            withdrawn = False
+            try:
+                left = call.done or await self._session.pump.wait(call.waiter, deadline)
+            finally:
+                if not call.done:
+                    withdrawn = connection.abandon(call)
+            if not left:
+                if withdrawn:
+                    raise RequestTimeout(f"send to {queue.topic}/{queue.queue_id}", deadline - started_at)
+                raise outcome_unknown(queue, (), "its connection takes no more")
+            if call.error is None:
+                return
             if isinstance(call.error, ClientClosed) or self._session.runtime.now() >= deadline:
                 raise call.error
 

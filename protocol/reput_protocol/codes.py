@@ -207,6 +207,17 @@ class AckLevel(StrEnum):
     REPLICATED = "replicated"
 
 
+class Dedup(StrEnum):
+    """What the broker does about a put that may come twice, known by the unique ids of its messages.
+
+    `MARK`: sent for the first time, with ids made for it; it may be sent again. `CHECK`: it may be stored already, then
+    it is answered as it was the first time.
+    """
+
+    MARK = "mark"
+    CHECK = "check"
+
+
 class BoundaryType(StrEnum):
     """Which of several messages of one time a search by time means: the first or the last."""
 

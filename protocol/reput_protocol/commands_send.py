@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Self
 
-from reput_protocol.codes import AckLevel, RequestCode
+from reput_protocol.codes import AckLevel, Dedup, RequestCode
 from reput_protocol.command_header import I32, I64, CommandHeader, Wire, read_fields, write_fields
 from reput_protocol.header_model import HeaderType, Value, text_ext
 from reput_protocol.names import DEFAULT_TOPIC
@@ -15,6 +15,11 @@ _MSGPACK: Final = HeaderType.MSGPACK.value
 _I32_MAX: Final = 0x7FFF_FFFF
 _I64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 _ACK_LEVELS: dict[Value, AckLevel] = {level.value: level for level in AckLevel}
+_DEDUPS: dict[Value, Dedup | None] = {
+    None: None,
+    Dedup.MARK.value: Dedup.MARK,
+    Dedup.CHECK.value: Dedup.CHECK,
+}
 
 
 @dataclass(slots=True)
@@ -95,7 +100,10 @@ class SendMessageResult(CommandHeader):
 
 @dataclass(slots=True)
 class PutMessageHeader(CommandHeader):
-    """Header of PutMessage, the native send; the body is a block of `count` records of one topic and queue."""
+    """Header of PutMessage, the native send; the body is a block of `count` records of one topic and queue.
+
+    With `dedup` every record has a unique id, and no message is stored twice in the broker's window.
+    """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_MESSAGE
 
@@ -103,11 +111,13 @@ class PutMessageHeader(CommandHeader):
     queue_id: I32
     count: I32
     ack: AckLevel = AckLevel.FLUSHED
+    dedup: Dedup | None = None
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, Value]) -> Self:
         """Read the fields; see `CommandHeader.from_ext`. The straight way takes what our client sends."""
         get = ext.get
+        dedup = get("dedup")
         topic = get("topic")
         queue_id = get("queueId")
         count = get("count")
@@ -119,8 +129,9 @@ class PutMessageHeader(CommandHeader):
             and ack is not None
             and 0 <= queue_id <= _I32_MAX
             and 0 <= count <= _I32_MAX
+            and dedup in _DEDUPS
         ):
-            return cls(topic, queue_id, count, ack)
+            return cls(topic, queue_id, count, ack, _DEDUPS[dedup])
         header: Self = read_fields(cls, ext)
         return header
 
@@ -132,6 +143,8 @@ class PutMessageHeader(CommandHeader):
             "count": self.count,
             "ack": self.ack,
         }
+        if self.dedup is not None:
+            ext["dedup"] = self.dedup
         return ext if header_type == _MSGPACK else dict(text_ext(ext))
 
 

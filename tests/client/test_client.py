@@ -531,3 +531,41 @@ def test_a_wrong_address_fails_at_once(face: Face) -> None:
             await face.Admin("127.0.0.1:1", timeout_s=0.05).list_topics()
 
     face.run(scenario)
+
+
+def test_a_oneway_send_is_stored_and_unanswered(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer:
+            for number in range(20):
+                await producer.send_oneway(Message(topic, b"%d" % number), queue_id=2)
+            receipt = await producer.send(Message(topic, b"last"), queue_id=2)
+        assert receipt.queue_offset == 20, "in the order in which they were sent"
+        async with face.PullConsumer(address, group="g") as consumer:
+            result = await consumer.pull(topic, 2, 0, wait_s=0.0)
+        assert [message.body for message in result.messages][:20] == [b"%d" % number for number in range(20)]
+
+    face.run(scenario)
+
+
+def test_a_oneway_send_tells_what_is_known_before_it_leaves(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with face.Producer(address) as producer:
+            with pytest.raises(InvalidMessage, match="no writable queue 77"):
+                await producer.send_oneway(Message(topic, b"x"), queue_id=77)
+            with pytest.raises(InvalidMessage):
+                await producer.send_oneway(Message(topic, b"x" * (9 << 20)))
+
+    face.run(scenario)
+
+
+def test_a_producer_that_deduplicates_refuses_what_it_cannot(face: Face, address: str, topic: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ValueError, match="unique_ids"):
+            face.Producer(address, deduplicate=True, unique_ids=False)
+        async with face.Producer(address, deduplicate=True) as producer:
+            with pytest.raises(InvalidMessage, match="not deduplicated"):
+                await producer.send(Message(topic, b"x", delay_level=1))
+            first = await producer.send(Message(topic, b"x", unique_id="a"))
+            assert await producer.send(Message(topic, b"x", unique_id="a")) == first
+
+    face.run(scenario)

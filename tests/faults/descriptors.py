@@ -1,4 +1,7 @@
-"""A process that can open no more files for a while: nothing is lost, and it goes on by itself afterwards."""
+"""A process that can open no more files for a while: nothing is lost, and it goes on by itself afterwards.
+
+Files of the log, of the queues and of the index have to be made meanwhile, index files and the checkpoint to be synced.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from crash.checker import Violation
 from faults.driver import Driver
 from faults.outcome import Outcome, scratch
+from reput_broker.store import index_backlog
 from reput_broker.store.status import PutStatus
 from stores import small_options
 
@@ -20,11 +26,15 @@ def out_of_descriptors(seed: int, rounds: int) -> Outcome:
     outcome = Outcome()
     for number in range(rounds):
         rng = random.Random(seed + number)
-        with scratch() as directory:
+        with scratch() as directory, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                index_backlog, "KEYS_AT_ONCE", 0
+            )  # dispatch inserts keys at once, and needs files for them
             options = small_options(
                 directory / "store",
                 queue_files_open_max=rng.choice((1, 2, 512)),
                 consume_queue_entries=rng.choice((7, 40)),
+                index_entries=rng.choice((4, 12)),
             )
             driver = Driver(options, rng)
             driver.open()
@@ -42,7 +52,9 @@ def out_of_descriptors(seed: int, rounds: int) -> Outcome:
 
 def _load(driver: Driver, steps: int) -> None:
     for _ in range(steps):
-        driver.put(driver.rng.randrange(1, 5))
+        result = driver.put(driver.rng.randrange(1, 5))
+        if result is None or result.status not in (PutStatus.PUT_OK, PutStatus.CREATE_MAPPED_FILE_FAILED):
+            driver.found.append(Violation("own code", f"{result}: {driver.raised[-1:]}"))
         if driver.rng.random() < 0.5:
             driver.work()
 

@@ -67,6 +67,25 @@ class Rename(NamedTuple):
     target: str
 
 
+class Exchange(NamedTuple):
+    """Two names in the same directory changed places, at once."""
+
+    directory: int
+    source: str
+    target: str
+
+
+class Move(NamedTuple):
+    """A name went from one directory to another: it may be lost in neither, and for a while be in both."""
+
+    directory: int
+    source: str
+    to_directory: int
+    target: str
+    number: int
+    """Tells one from another that is like it."""
+
+
 class SyncDirectory(NamedTuple):
     """The names in a directory became durable."""
 
@@ -74,7 +93,7 @@ class SyncDirectory(NamedTuple):
 
 
 FileChange = Write | Resize
-NameChange = Link | Unlink | Rename
+NameChange = Link | Unlink | Rename | Exchange | Move
 Event = FileChange | SyncFile | NameChange | SyncDirectory
 
 
@@ -102,6 +121,8 @@ class Disk:
     def __init__(self) -> None:
         self.files: dict[int, FileState] = {}
         self.directories: dict[int, DirectoryState] = {ROOT: DirectoryState()}
+        self.moved: dict[int, int] = {}
+        """The node of each move by the move's number."""
 
     @classmethod
     def of(cls, root: Path) -> Disk:
@@ -135,10 +156,14 @@ class Disk:
                 file.durable = bytes(file.now)
                 file.pending.clear()
             case SyncDirectory(node):
-                directory = self.directories[node]
-                directory.durable = dict(directory.now)
-                directory.pending.clear()
-            case Link() | Unlink() | Rename():
+                self._sync_names(node)
+            case Move():
+                moved = self.directories[event.directory].now.pop(event.source)
+                self.directories[event.to_directory].now[event.target] = moved
+                self.moved[event.number] = moved
+                for node in (event.directory, event.to_directory):
+                    self.directories[node].pending.append(event)
+            case Link() | Unlink() | Rename() | Exchange():
                 directory = self.directories[event.directory]
                 if isinstance(event, Link):
                     if event.is_directory:
@@ -147,6 +172,19 @@ class Disk:
                         self.files[event.node] = FileState()
                 _rename(directory.now, event)
                 directory.pending.append(event)
+
+    def _sync_names(self, node: int) -> None:
+        """Make the names in a directory durable; what was moved out of it is durable where it is now before that."""
+        directory = self.directories[node]
+        pending = list(directory.pending)
+        directory.durable = dict(directory.now)
+        directory.pending.clear()
+        for event in pending:
+            if isinstance(event, Move) and event.directory == node and self._is_pending(event):
+                self._sync_names(event.to_directory)
+
+    def _is_pending(self, move: Move) -> bool:
+        return move in self.directories[move.to_directory].pending
 
     # -- what may be left ----------------------------------------------------------------------------------
 
@@ -181,9 +219,19 @@ class Disk:
         how_data = rng.choice(("sectors", "sectors", "pages", "lost", "kept", "order"))
         how_names = rng.choice(("any", "any", "lost", "kept", "order"))
         share = rng.choice((0.1, 0.5, 0.9))
-        names = {
-            node: _surviving_names(state, how_names, share, rng) for node, state in self.directories.items()
+        changes = {
+            node: _surviving_changes(state, how_names, share, rng) for node, state in self.directories.items()
         }
+        names: dict[int, dict[str, int]] = {}
+        for node, state in self.directories.items():
+            names[node] = dict(state.durable)
+            for event in changes[node]:
+                if not isinstance(event, Move):
+                    _rename(names[node], event)
+                elif node == event.to_directory:
+                    names[node][event.target] = self.moved[event.number]
+                elif not self._is_pending(event) or event in changes[event.to_directory]:
+                    names[node].pop(event.source, None)
         self._lay_out(target, ROOT, names, lambda node: _surviving(self.files[node], how_data, share, rng))
 
     def _lay_out(self, target: Path, node: int, names: dict[int, dict[str, int]], content_of) -> None:  # type: ignore[no-untyped-def]
@@ -209,11 +257,14 @@ def _change(content: bytearray, event: FileChange) -> None:
     content[event.position : end] = event.data
 
 
-def _rename(names: dict[str, int], event: NameChange) -> None:
+def _rename(names: dict[str, int], event: Link | Unlink | Rename | Exchange) -> None:
     if isinstance(event, Link):
         names[event.name] = event.node
     elif isinstance(event, Unlink):
         names.pop(event.name, None)
+    elif isinstance(event, Exchange):
+        if event.source in names and event.target in names:
+            names[event.source], names[event.target] = names[event.target], names[event.source]
     elif event.source in names:
         names[event.target] = names.pop(event.source)
 
@@ -261,16 +312,12 @@ def _surviving(file: FileState, how: str, share: float, rng: random.Random) -> b
     return content[:size]
 
 
-def _surviving_names(state: DirectoryState, how: str, share: float, rng: random.Random) -> dict[str, int]:
-    """Which names are left of one directory."""
+def _surviving_changes(state: DirectoryState, how: str, share: float, rng: random.Random) -> list[NameChange]:
+    """Which of the pending changes to one directory's names are left."""
     if not state.pending or how == "kept":
-        return state.now
-    names = dict(state.durable)
+        return state.pending
     if how == "order":
-        for event in state.pending[: rng.randrange(len(state.pending) + 1)]:
-            _rename(names, event)
-    elif how == "any":
-        for event in state.pending:
-            if rng.random() < share:
-                _rename(names, event)
-    return names
+        return state.pending[: rng.randrange(len(state.pending) + 1)]
+    if how == "any":
+        return [event for event in state.pending if rng.random() < share]
+    return []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from crash.checker import Violation
 from faults.driver import Driver
 from faults.outcome import VIOLATIONS_MAX, Outcome, scratch
 from faults.workload import abandon
+from mounts import try_to_mount, unmount
 from reput_broker.store.status import PutStatus
 from stores import small_options
 
@@ -34,7 +34,7 @@ def full_disks(seed: int, rounds: int) -> Outcome:
     outcome = Outcome()
     for number in range(rounds):
         rng = random.Random(seed + number)
-        with scratch() as directory, _small_disk(directory) as (disk, how):
+        with scratch() as directory, small_disk(directory) as (disk, how):
             outcome.add(f"seed {seed + number}, {how}", _fill(disk, rng))
             if how not in outcome.notes:
                 outcome.notes.append(how)
@@ -103,6 +103,11 @@ class SmallDisk:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_bsize
 
+    def leave(self, size: int) -> None:
+        """Take all space away but so much."""
+        with open(self.path / "ballast", "wb") as file:
+            file.write(bytes(max(0, self._free() - size)))
+
     def free(self) -> None:
         """Give it back."""
         os.unlink(self.path / "ballast")
@@ -122,7 +127,9 @@ class CountedDisk(SmallDisk):
             path = os.readlink(f"/proc/self/fd/{fd}")
             if path.startswith(str(self.path)) and not path.endswith(("checkpoint", "abort", "lock")):
                 argument = arguments[size_at - 1]
-                size = argument if isinstance(argument, int) else len(argument)
+                # Of what is set aside only what the file has not got yet costs space.
+                has = os.fstat(fd).st_blocks * 512
+                size = max(0, argument - has) if isinstance(argument, int) else len(argument)
                 if size > self._left:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._left -= size
@@ -133,20 +140,23 @@ class CountedDisk(SmallDisk):
     def fill(self, size: int) -> None:
         self._left = min(self._left, 24 << 20) - size
 
+    def leave(self, size: int) -> None:
+        self._left = size
+
     def free(self) -> None:
         self._left += 24 << 20
 
 
 @contextmanager
-def _small_disk(directory: Path) -> Iterator[tuple[SmallDisk, str]]:
+def small_disk(directory: Path) -> Iterator[tuple[SmallDisk, str]]:
+    """A disk of 64 MiB, and what it is made of."""
     path = directory / "disk"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "reput-faults", str(path)]
-    if os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0:
+    if try_to_mount(path, DISK_BYTES):
         try:
             yield SmallDisk(path), "a tmpfs of 64 MiB"
         finally:
-            subprocess.run(["umount", "--lazy", str(path)], check=True)
+            unmount(path)
         return
     patches = pytest.MonkeyPatch()
     try:

@@ -21,6 +21,7 @@ from stores import FakeClock, bodies, dispatch_all, put
 
 Queue = tuple[str, int]
 QUEUES: tuple[Queue, ...] = (("T", 0), ("T", 1), ("U", 0))
+KEYS_CHECKED = 200
 
 
 @dataclass(slots=True)
@@ -33,6 +34,8 @@ class Driver:
     clock: FakeClock = field(default_factory=FakeClock)
     stored: dict[Queue, list[bytes]] = field(default_factory=lambda: {queue: [] for queue in QUEUES})
     flushed: dict[Queue, int] = field(default_factory=lambda: dict.fromkeys(QUEUES, 0))
+    keys: dict[str, tuple[Queue, int]] = field(default_factory=dict)
+    """The key of each put that was taken, the queue it went to and how many messages have it."""
     statuses: list[PutStatus] = field(default_factory=list)
     raised: list[str] = field(default_factory=list)
     found: list[Violation] = field(default_factory=list)
@@ -49,8 +52,9 @@ class Driver:
         queue = self.rng.choice(QUEUES)
         self._number += 1
         block = [b"%d/%d:" % (self._number, n) + bytes(self.body_bytes) for n in range(count)]
+        key = f"k{self._number}"
         try:
-            result = put(self.store, *block, topic=queue[0], queue_id=queue[1])
+            result = put(self.store, *block, topic=queue[0], queue_id=queue[1], keys=[key])
         except (StoreError, OSError) as error:
             self.raised.append(f"{type(error).__name__}: {error}")
             return None
@@ -61,13 +65,15 @@ class Driver:
                     Violation("offsets", f"{queue}: {result.queue_offset} for {len(self.stored[queue])}")
                 )
             self.stored[queue] += block
+            self.keys[key] = queue, count
         return result
 
     def work(self) -> None:
         """Sync, dispatch, sync the queues, write the checkpoint, make a file: each may fail by itself."""
         self.clock.now_ms += 500
         self.flush()
-        for step in (self.store.reput_step, self.store.flush_consume_queues, self.store.write_checkpoint):
+        store = self.store
+        for step in (store.reput_step, store.flush_consume_queues, store.flush_index, store.write_checkpoint):
             if self.rng.random() < 0.7:
                 self.attempt(step)
         if self.store.should_prepare_next_file():
@@ -112,6 +118,20 @@ class Driver:
             if served != stored:
                 self.found.append(
                     Violation("nothing lost", f"{what}: {queue} has {len(served)} of {len(stored)}")
+                )
+        self._check_keys(what)
+
+    def _check_keys(self, what: str) -> None:
+        """Some of the keys find what was stored with them."""
+        while self.store.index_step():
+            pass
+        self.store.settle_index()
+        for key in self.rng.sample(sorted(self.keys), min(len(self.keys), KEYS_CHECKED)):
+            (topic, _), count = self.keys[key]
+            found = self.store.query_message(topic, key, count + 1)
+            if len(found.records) != count or not found.is_complete:
+                self.found.append(
+                    Violation("key query", f"{what}: {key} finds {len(found.records)} of {count}")
                 )
 
     def kill_and_check(self) -> None:

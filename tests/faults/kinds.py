@@ -9,12 +9,16 @@ from faults.descriptors import out_of_descriptors
 from faults.disk_full import full_disks
 from faults.expiry import cuts_while_files_expire, recoveries_of_expired_logs
 from faults.failed_sync import failed_syncs
+from faults.killed_rebuild import killed_rebuilds
+from faults.killed_repair import killed_repairs
 from faults.log_cuts import garbage_after_the_end, log_cuts
 from faults.log_damage import damage_in_the_middle
 from faults.log_flips import flips
 from faults.lost_files import lost_files
 from faults.outcome import Kind
 from faults.power_cut import kills_during_recovery, power_cuts
+from faults.shared_logs import stores_sharing_a_log
+from faults.sparse_files import sparse_files
 
 
 class Tried(NamedTuple):
@@ -37,7 +41,11 @@ KINDS: dict[str, Tried] = {
     "garbage after the end, stale bytes ahead of it": Tried(garbage_after_the_end, 300, 0.2),
     "any other file deleted or garbled": Tried(lost_files, 400, 0.3),
     "a disk of 64 MiB filled under load": Tried(full_disks, 1, in_rounds=True),
+    "sparse last files, then a full disk": Tried(sparse_files, 3, in_rounds=True),
     "a sync that fails once": Tried(failed_syncs, 150, 0.2),
     "a wall clock that jumps": Tried(clock_jumps, 150, 0.2),
+    "a repair ended anywhere, and begun again": Tried(killed_repairs, 150, 0.2),
+    "a rebuild ended anywhere, then a start": Tried(killed_rebuilds, 200, 0.2),
+    "two stores given one directory": Tried(stores_sharing_a_log, 200, 0.2),
     "no file descriptors left": Tried(out_of_descriptors, 10, 5.0, in_rounds=True),
 }

@@ -194,8 +194,8 @@ def check_refused(
         found.append(Violation("named", f"{type(error).__name__}: {error} instead of {path} at {position}"))
     if names_repair and "reput store repair" not in str(error):
         found.append(Violation("named", f"{error} does not name the repair"))
-    left = [name for name in sorted(made.options.data_dir.rglob("*")) if name.name != "lock"]
-    if tree(made.options.data_dir) != before or left != [name for name in names if name.name != "lock"]:
+    left = sorted(made.options.data_dir.rglob("*"))
+    if tree(made.options.data_dir) != before or left != names:
         found.append(Violation("nothing changed", f"the refused start changed the directory: {error}"))
     return found
 

@@ -7,6 +7,7 @@ product.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,16 +20,37 @@ from faults.descriptors import out_of_descriptors
 from faults.disk_full import full_disks
 from faults.expiry import cuts_while_files_expire
 from faults.failed_sync import failed_syncs
+from faults.killed_rebuild import killed_rebuilds
+from faults.killed_repair import killed_repairs
 from faults.log_cuts import garbage_after_the_end, log_cuts
 from faults.log_damage import damage_in_the_middle
 from faults.log_flips import flips
 from faults.lost_files import lost_files
 from faults.outcome import Kind
+from faults.planted_directories import (
+    copy_not_synced_before_removal,
+    cut_before_copies_are_synced,
+    cut_without_a_mark,
+    expired_queues_not_kept,
+    expired_queues_not_synced,
+    faster_owner_not_noticed,
+    killed_rebuild_not_put_back,
+    lock_made_before_judged,
+    log_directories_not_locked,
+    missing_directories_not_locked,
+    queues_removed_before_replaced,
+    refused_start_leaves_directories,
+    side_files_share_a_name,
+    side_names_not_synced,
+)
 from faults.power_cut import kills_during_recovery, power_cuts
+from faults.shared_logs import stores_sharing_a_log
+from faults.sparse_files import sparse_files
 from reput_broker import config_file
 from reput_broker.offset_journal import OffsetJournal
 from reput_broker.store import (
     file_io,
+    index_file,
     judging,
     log_walk,
     mapped_file,
@@ -210,7 +232,7 @@ def full_disk_swallowed(patch: pytest.MonkeyPatch) -> None:
 
 def full_disk_final(patch: pytest.MonkeyPatch) -> None:
     """a store whose disk was full once stays so"""
-    patch.setattr(RunningFlags, "note_space", _nothing)
+    patch.setattr(RunningFlags, "note_written", _nothing)
     real = RunningFlags.note_disk_full
 
     def note(self: RunningFlags, error: DiskFull) -> None:
@@ -326,6 +348,22 @@ def damage_hides_what_follows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pull_result, "survey", give_up)
 
 
+def new_files_sparse(patch: pytest.MonkeyPatch) -> None:
+    """files of log and index are made ahead with their length, and the disk sets nothing aside for them"""
+    patch.setattr(file_io, "allocate", os.ftruncate)
+
+
+def found_files_sparse(patch: pytest.MonkeyPatch) -> None:
+    """a start goes on in a last file that has holes without having it set aside"""
+    for module in (mapped_file, index_file):
+        patch.setattr(module, "set_aside", _nothing)
+
+
+def descriptors_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
+    """a file that cannot be made for want of descriptors counts as one that could not be synced"""
+    patch.setattr(file_io, "is_out_of_descriptors", lambda _: False)
+
+
 class Bug(NamedTuple):
     """A bug and the checker that must catch it."""
 
@@ -367,6 +405,23 @@ BUGS: tuple[Bug, ...] = (
     Bug(queue_forgets_its_end, cuts_while_files_expire, 10_000),
     Bug(misplaced_record_handed_out, flips),
     Bug(damage_hides_what_follows, flips),
+    Bug(new_files_sparse, sparse_files, 1),
+    Bug(found_files_sparse, sparse_files, 1),
+    Bug(descriptors_taken_for_damage, out_of_descriptors, 20),
+    Bug(missing_directories_not_locked, stores_sharing_a_log, 1000),
+    Bug(log_directories_not_locked, stores_sharing_a_log, 1000),
+    Bug(lock_made_before_judged, stores_sharing_a_log, 1000),
+    Bug(refused_start_leaves_directories, stores_sharing_a_log, 1000),
+    Bug(faster_owner_not_noticed, stores_sharing_a_log, 2000),
+    Bug(side_files_share_a_name, killed_repairs, 1000),
+    Bug(copy_not_synced_before_removal, killed_repairs, 1000),
+    Bug(cut_before_copies_are_synced, killed_repairs, 1000),
+    Bug(side_names_not_synced, killed_repairs, 1000),
+    Bug(cut_without_a_mark, killed_repairs, 1000),
+    Bug(queues_removed_before_replaced, killed_rebuilds, 1000),
+    Bug(killed_rebuild_not_put_back, killed_rebuilds, 1000),
+    Bug(expired_queues_not_kept, killed_rebuilds, 1000),
+    Bug(expired_queues_not_synced, killed_rebuilds, 1000),
 )
 
 

@@ -23,7 +23,9 @@ from faults.disk import (
     ROOT,
     Disk,
     Event,
+    Exchange,
     Link,
+    Move,
     Rename,
     Resize,
     SyncDirectory,
@@ -31,6 +33,7 @@ from faults.disk import (
     Unlink,
     Write,
 )
+from reput_broker.store import directory_swap
 from reput_broker.store.mapped_file import MappedFile
 
 _read_link = os.readlink
@@ -67,6 +70,7 @@ class Recorder:
         for name in ("unlink", "remove", "rmdir", "mkdir"):
             patch(os, name, self._then_looking(getattr(os, name)))
         patch(os, "open", self._opening(os.open))
+        patch(directory_swap, "exchange", self._exchanging(directory_swap.exchange))
         real_init = MappedFile.__init__
 
         def mapped(file: MappedFile, *arguments: Any, **options: Any) -> None:
@@ -196,12 +200,37 @@ class Recorder:
             real(source, target, **options)
             if inside:
                 directory, _, name = before.rpartition("/")
-                assert after.rpartition("/")[0] == directory, "renames stay in their directory"
-                for path in [path for path in self._by_path if f"{path}/".startswith(f"{before}/")]:
-                    self._by_path[after + path.removeprefix(before)] = self._by_path.pop(path)
-                self._note(Rename(self._by_path[directory], name, after.rpartition("/")[2]))
+                to_directory, _, new_name = after.rpartition("/")
+                for path, node in self._take_out(before).items():
+                    self._by_path[after + path] = node
+                node, to_node = self._by_path[directory], self._by_path[to_directory]
+                if node == to_node:
+                    self._note(Rename(node, name, new_name))
+                else:
+                    self._note(Move(node, name, to_node, new_name, len(self.events)))
 
         return rename
+
+    def _exchanging(self, real: Callable[[Path, Path], bool]) -> Callable[[Path, Path], bool]:
+        def exchange(first: Path, second: Path) -> bool:
+            one, other = os.path.abspath(first), os.path.abspath(second)
+            if self._is_inside(one):
+                self.look()
+            done = real(first, second)
+            if done and self._is_inside(one):
+                nodes, others = self._take_out(one), self._take_out(other)
+                for path, below in ((other, nodes), (one, others)):
+                    self._by_path.update({path + name: node for name, node in below.items()})
+                directory, _, name = one.rpartition("/")
+                self._note(Exchange(self._by_path[directory], name, other.rpartition("/")[2]))
+            return done
+
+        return exchange
+
+    def _take_out(self, top: str) -> dict[str, int]:
+        """Forget the paths of a name and of everything below it; return them, relative to it, with their nodes."""
+        paths = [path for path in self._by_path if f"{path}/".startswith(f"{top}/")]
+        return {path.removeprefix(top): self._by_path.pop(path) for path in paths}
 
     def _then_looking(self, real: Callable[..., None]) -> Callable[..., None]:
         def call(path: Any, *arguments: Any, **options: Any) -> None:
@@ -221,6 +250,7 @@ class Recorder:
 
 def _copy(disk: Disk) -> Disk:
     copy = Disk()
+    copy.moved = dict(disk.moved)
     for node, file in disk.files.items():
         copy.files[node] = type(file)(file.durable, bytearray(file.now), list(file.pending))
     for node, directory in disk.directories.items():

@@ -13,12 +13,13 @@ import trio
 
 from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.counters import Counters
+from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.pending_puts import PendingRequest
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Refusal, Request, Response
 from reput_broker.services import ReputMessageService
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
@@ -96,9 +97,10 @@ class Appender:
             if self._store.needs_new_file(size):
                 try:
                     await trio.to_thread.run_sync(self._store.make_log_file)
-                except DiskFull as error:
-                    self._counters.rejected["disk_full"] += 1
-                    raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
+                except (DiskFull, FileNotMade) as error:
+                    raise self._no_file(error) from error
+                except StoreClosed as error:
+                    raise self._refusal(PutStatus.SERVICE_NOT_AVAILABLE) from error
             result = put()
         if result.status is not _OK:
             raise self._refusal(result.status)
@@ -107,7 +109,10 @@ class Appender:
     def _finish(
         self, request: Request, result: PutResult, size: int, response: Response, topic: str, ack: AckLevel
     ) -> Response | None:
-        self._counters.topic(topic).count_in(result.count, size)
+        if isinstance(result, StoredBefore):
+            self._counters.topic(topic).duplicates += result.count
+        else:
+            self._counters.topic(topic).count_in(result.count, size)
         self._wake_reput()
         if ack is AckLevel.FLUSHED:
             request.body = _STORED  # it is in the log; a request that waits for the disk need not keep it
@@ -128,8 +133,22 @@ class Appender:
         self._page_cache_seconds.observe(time.monotonic() - request.received_at)
         return response
 
+    def _no_file(self, error: DiskFull | FileNotMade) -> Refusal:
+        """Return the refusal for a put that needs a file which cannot be made; the error says why and what to do."""
+        rejected = self._counters.rejected
+        if isinstance(error, DiskFull):
+            rejected["disk_full"] += 1
+            return Refusal(ErrorCode.DISK_FULL, str(error))
+        if error.is_out_of_descriptors:
+            rejected["busy"] += 1
+            return Refusal(ErrorCode.BUSY, f"{error}; send again in a moment")
+        return Refusal(ErrorCode.READ_ONLY, f"{error}; send again once that is done")
+
     def _refusal(self, status: PutStatus) -> Refusal:
         store, rejected = self._store, self._counters.rejected
+        refusal = store.file_refusal
+        if status is PutStatus.CREATE_MAPPED_FILE_FAILED and refusal is not None:
+            return self._no_file(refusal)
         if status is PutStatus.DISK_FULL:
             rejected["disk_full"] += 1
             reason = store.disk_full_reason or "no space left for a new file"

@@ -82,6 +82,7 @@ class PutRunProcessor:
         store, lock, size = self._store, self._lock, len(block)
         if (
             lock.is_held
+            or header.dedup is not None
             or run.ack is AckLevel.REPLICATED
             or size > BLOCK_BYTES_MAX
             or not store.is_writable
@@ -146,6 +147,8 @@ class PutRunProcessor:
         if self._lock.is_held or run.ack is AckLevel.REPLICATED:
             return False
         if max(map(len, run.blocks)) > BLOCK_BYTES_MAX:
+            return False
+        if any(header.dedup for header in run.headers):
             return False
         may_write = self._access.may_write
         wanted = {(header.topic, header.queue_id) for header in run.headers}

@@ -6,7 +6,9 @@ import random
 from collections.abc import Awaitable
 
 from reput_broker.counters import Counters
+from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.processors.appender import Appender, malformed
+from reput_broker.processors.put_once import Put, PutOnce
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
@@ -30,6 +32,7 @@ class SendProcessor:
         access: TopicAccess,
         appender: Appender,
         counters: Counters,
+        once: PutOnce,
         *,
         cluster: str,
         default_ack: AckLevel,
@@ -38,6 +41,7 @@ class SendProcessor:
         self._access = access
         self._appender = appender
         self._counters = counters
+        self._once = once
         self._cluster = cluster
         self._default_ack = default_ack
         self._host: Host = store.options.host
@@ -92,7 +96,7 @@ class SendProcessor:
 
         def answer(result: PutResult) -> Response:
             receipt = PutMessageResult(
-                header.queue_id,
+                result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
                 result.queue_offset,
                 result.physical_offset,
                 result.store_timestamp_ms,
@@ -101,8 +105,10 @@ class SendProcessor:
             )
             return Response(0, receipt.to_ext(request.header_type))
 
-        size = len(request.body)
-        return self._appender.append(request, size, put, answer, header.topic, header.ack)
+        def append(put: Put) -> Response | Awaitable[Response | None] | None:
+            return self._appender.append(request, len(request.body), put, answer, header.topic, header.ack)
+
+        return append(put) if header.dedup is None else self._once.append(request, header, put, append)
 
     # RocketMQ's forms
 

@@ -11,23 +11,27 @@ of each file tells: if its second half filled in less than `HURRY_FACTOR` times 
 in a hurry until a file shows otherwise, and everything happens one half to one whole file earlier. (RocketMQ makes the
 next file as soon as the one before it is begun, hurry or not.)
 
+The file that a start finds last is one that somebody else made, perhaps with holes where nothing was written yet. It is
+set aside in full before the first append to it, as if it were made then.
+
 With warm-up, pages are fetched and locked into memory after the file is made, so that no put waits for that either.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.warm_up import unlock, warm_up
 
 CREATE_RETRY_MS = 1000
-"""How long a full disk is left alone before somebody tries again to make a file."""
+"""How long nobody tries again to make a file after that has failed."""
 HURRY_FACTOR = 4
 HURRY_MS_MIN = 500
 """A second half filled in less than this is a hurry however quickly files were made so far."""
@@ -50,8 +54,10 @@ class AllocateMappedFile:
         self._file: MappedFile | None = None
         self._mark: tuple[int, int] | None = None
         self._making_ms = 0
-        self._full: DiskFull | None = None
-        self._full_at_ms = 0
+        self._found: MappedFile | None = None
+        self._found_lock = threading.Lock()
+        self._refusal: DiskFull | FileNotMade | None = None
+        self._refused_at_ms = 0
         self._locked: deque[MappedFile] = deque()
         self._may_lock = options.warm_mapped_file
 
@@ -91,27 +97,56 @@ class AllocateMappedFile:
 
     @property
     def should_prepare(self) -> bool:
-        """Whether fewer files lie ready than should."""
-        return self.wanted > self._files.prepared_count
+        """Whether fewer files lie ready than should, or the one that a start found is not set aside yet."""
+        return self._found is not None or self.wanted > self._files.prepared_count
 
     @property
-    def waits_for_space(self) -> bool:
-        """Whether the last attempt to make a file found no room, and none lies ready."""
-        return self._full is not None and not self._files.prepared_count
+    def refusal(self) -> DiskFull | FileNotMade | None:
+        """Why the next append that needs a file cannot have one, as far as the last attempt to make one could tell."""
+        return None if self._files.prepared_count else self._refusal
 
     # -- how -------------------------------------------------------------------------------------------------
+
+    def found(self, file: MappedFile) -> None:
+        """Note the file that a start found last: nothing may be appended to it before `set_found_aside`."""
+        self._found = file
+
+    @property
+    def has_found(self) -> bool:
+        """Whether that file is still to be set aside."""
+        return self._found is not None
+
+    def set_found_aside(self) -> None:
+        """Set that file aside, if that is still to be done. Blocks. Raises as `prepare` does."""
+        with self._found_lock:  # not a second time: somebody may be writing to it
+            file = self._found
+            if file is None:
+                return
+            with self._unless_just_refused():
+                try:
+                    file.set_aside()
+                except OSError as error:
+                    raise FileNotMade(file.path, error) from error
+            self._found = None
+            self._refusal = None
 
     def prepare(self) -> bool:
         """Make one more file if fewer than wanted, or none at all, lie ready; False if none was made. Blocks.
 
+        The file that a start found comes first: set aside, it is the one that the next append needs.
+
         Raises:
-            DiskFull: there is no room, or there was none a moment ago.
+            DiskFull, FileNotMade: there is no room, or it cannot be made for another reason; or so it was a moment ago.
         """
+        if self._found is not None:
+            self.set_found_aside()
+            return False
         started_ms = self._clock_ms()
-        with self._unless_just_full():
+        with self._unless_just_refused():
             file = self._files.prepare_next(max(1, self.wanted))
         if file is None:
             return False
+        self._refusal = None
         if self._options.warm_mapped_file:
             self._warm_up(file)
         self._making_ms = max(0, self._clock_ms() - started_ms)
@@ -119,27 +154,32 @@ class AllocateMappedFile:
 
     def make_first(self) -> None:
         """Make the first file of an empty log. Raises as `prepare` does."""
-        with self._unless_just_full():
+        with self._unless_just_refused():
             self._files.last_file_for(create=True)
+        self._refusal = None
 
     def make_needed(self) -> None:
         """Make the file that a put needs at this moment, if none lies ready. Raises as `prepare` does."""
-        with self._unless_just_full():
+        with self._unless_just_refused():
             self._files.prepare_next()
+        self._refusal = None
 
     @contextmanager
-    def _unless_just_full(self) -> Iterator[None]:
-        """Do not try to make a file when the disk was full a moment ago: trying costs time that every put would pay."""
-        now = self._clock_ms()
-        if self._full is not None and 0 <= now - self._full_at_ms < CREATE_RETRY_MS:
-            raise DiskFull(self._full.path, self._full.needed_bytes)
+    def _unless_just_refused(self) -> Iterator[None]:
+        """Do not try to make a file when that failed a moment ago: trying costs time that every put would pay.
+
+        That no descriptor is to be had shows at once, and may be over at once.
+        """
+        now, refusal = self._clock_ms(), self._refusal
+        is_dear = isinstance(refusal, DiskFull) or (refusal is not None and not refusal.is_out_of_descriptors)
+        if refusal is not None and is_dear and 0 <= now - self._refused_at_ms < CREATE_RETRY_MS:
+            raise refusal.with_traceback(None)
         try:
             yield
-        except DiskFull as error:
-            self._full = error
-            self._full_at_ms = now
+        except (DiskFull, FileNotMade) as error:
+            self._refusal = error
+            self._refused_at_ms = now
             raise
-        self._full = None
 
     # -- warm-up ---------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from typing import NamedTuple
 from reput_protocol.checksum import crc32
 
 from .errors import FlushFailed, ForeignFile
-from .file_io import sync_directory, write_all
+from .file_io import is_out_of_descriptors, sync_directory, write_all
 
 CHECKPOINT_BYTES = 4096
 _FIELDS = struct.Struct(">qqqqq")
@@ -82,6 +82,7 @@ class StoreCheckpoint:
         self.mark: FlushMark | None = None
         """None until it is set, or if the file's mark is missing or void."""
         self._lock = threading.Lock()
+        self._flush_lock = threading.Lock()
         self._mark_lock = threading.Lock()
         self._fd: int | None = None
         self._written = b""
@@ -148,6 +149,7 @@ class StoreCheckpoint:
 
         Raises:
             DiskFull: the file could not be made or written.
+            OSError: it could not be opened, for want of descriptors for example; nothing has changed.
         """
         with self._lock:
             self._write()
@@ -166,34 +168,39 @@ class StoreCheckpoint:
     def flush(self) -> None:
         """Write the marks as they are now and bring them to the disk; nothing is done if they are there already.
 
-        Blocks.
+        Blocks; a second call waits for the first. The system tells of a failed sync once: were two to run at a time,
+        one of them would take for written what is lost.
 
         Raises:
             DiskFull: the file could not be made or written.
             FlushFailed: the sync failed, now or earlier; final.
+            OSError: it could not be opened, for want of descriptors for example; the call may be repeated.
         """
-        if self._flush_error is not None:
-            raise self._flush_error
-        with self._lock:
-            is_new = not self._flushed
-            self._write()
-            data, fd = self._written, self._fd
-            if data == self._flushed or fd is None:
-                return
-            fd = os.dup(fd)
-        try:
-            os.fsync(fd)
-            if is_new:
-                sync_directory(self.path.parent)
-        except FlushFailed as error:
-            self._flush_error = error
-            raise
-        except OSError as error:
-            self._flush_error = FlushFailed(self.path, error)
-            raise self._flush_error from error
-        finally:
-            os.close(fd)
-        self._flushed = data
+        with self._flush_lock:
+            if self._flush_error is not None:
+                raise self._flush_error
+            with self._lock:
+                is_new = not self._flushed
+                self._write()
+                data, fd = self._written, self._fd
+                if data == self._flushed or fd is None:
+                    return
+                fd = os.dup(fd)
+            try:
+                os.fsync(fd)
+                if is_new:
+                    sync_directory(self.path.parent)
+            except FlushFailed as error:
+                self._flush_error = error
+                raise
+            except OSError as error:
+                if is_out_of_descriptors(error):
+                    raise  # it is the directory that could not be opened
+                self._flush_error = FlushFailed(self.path, error)
+                raise self._flush_error from error
+            finally:
+                os.close(fd)
+            self._flushed = data
 
     def close(self) -> None:
         """Close the file. Flushes nothing."""

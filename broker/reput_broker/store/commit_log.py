@@ -14,9 +14,10 @@ Store timestamps are the broker's clock at the append. They do not decrease as l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from reput_broker.store.allocate_mapped_file import AllocateMappedFile
-from reput_broker.store.errors import FileMissing, StorePoolExhausted
+from reput_broker.store.errors import DiskFull, FileMissing, FileNotMade, StorePoolExhausted
 from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
@@ -66,9 +67,9 @@ class CommitLog:
         directories, read_only = options.log_dirs, options.read_only_commit_log_dirs
         self.files: MappedFileQueue
         if len(directories) > 1 or read_only:
-            self.files = MultiPathMappedFileQueue(directories, read_only, size)
+            self.files = MultiPathMappedFileQueue(directories, read_only, size, options.on_event)
         else:
-            self.files = MappedFileQueue(directories[0], size)
+            self.files = MappedFileQueue(directories[0], size, options.on_event)
         self.supply = AllocateMappedFile(self.files, options, clock_ms)
         self.pool: TransientStorePool | None = None
         if options.transient_store_pool:
@@ -87,6 +88,8 @@ class CommitLog:
         """Store time of the last append, 0 before the first."""
         self._options = options
         self._file: MappedFile | None = None
+        self._limit = size
+        """Up to here the file in use may be filled: 0 until the disk has set it aside."""
 
     # -- where the log begins and ends -----------------------------------------------------------------------
 
@@ -134,10 +137,24 @@ class CommitLog:
         return offset - offset % self._file_size + self._file_size
 
     def adopt_last_file(self) -> None:
-        """Go on appending to the last file; called once recovery has set where it ends."""
+        """Go on appending to the last file; called once recovery has set where it ends.
+
+        Where the disk cannot set the rest of it aside, nothing is appended until it can: `file_refusal` says why.
+        """
         file = self.files.last_file
-        if file is not None:
-            self._enter(file, None if file.is_full else self._borrow_buffer())
+        if file is None:
+            return
+        self._enter(file, None if file.is_full else self._borrow_buffer())
+        if not file.is_full:
+            self.supply.found(file)
+            self._limit = 0
+            with suppress(DiskFull, FileNotMade):
+                self._lift_limit()
+
+    def _lift_limit(self) -> None:
+        """Let the file in use be filled that a start found, once it is set aside. Raises as `supply.prepare` does."""
+        self.supply.set_found_aside()
+        self._limit = self._file_size
 
     # -- open and close --------------------------------------------------------------------------------------
 
@@ -163,11 +180,18 @@ class CommitLog:
         return size + BLANK_BYTES <= self._file_size
 
     def needs_new_file(self, size: int) -> bool:
-        """Whether appending `size` bytes would have to create a file, because the next one is not ready yet."""
-        file = self._file
-        if file is not None and file.wrote_position + size + BLANK_BYTES <= self._file_size:
+        """Whether appending `size` bytes would have to create a file, because the next one is not ready yet.
+
+        Or to set the one in use aside, which takes as long.
+        """
+        if self.has_room(size):
             return False
-        return not self.files.prepared_count
+        if self.supply.has_found:
+            return True
+        if self._limit:
+            return not self.files.prepared_count
+        self._limit = self._file_size  # a worker has set it aside meanwhile
+        return self.needs_new_file(size)
 
     def note_file_wait(self) -> None:
         """Count a put that has to wait for a file."""
@@ -182,14 +206,14 @@ class CommitLog:
         """Make one more file ahead if none, or too few, lie ready; False if not. Blocks; may run in a worker thread.
 
         Raises:
-            DiskFull: there is no room, or there was none a moment ago.
+            DiskFull, FileNotMade: as `AllocateMappedFile.prepare`.
         """
         return self.supply.prepare()
 
     @property
-    def waits_for_space(self) -> bool:
-        """Whether the last attempt to make a file found no room, and none lies ready."""
-        return self.supply.waits_for_space
+    def file_refusal(self) -> DiskFull | FileNotMade | None:
+        """Why no file could be made when that was last tried; None if it could, or while one lies ready."""
+        return self.supply.refusal
 
     def append_block(
         self, block: bytearray, check: BlockCheck, topic: str, queue_id: int, count: int, born_host: bytes
@@ -199,13 +223,13 @@ class CommitLog:
         The block must fit into a file (`fits`). Readable at once, durable once `flush` has passed its end.
 
         Raises:
-            DiskFull: a new file was needed and could not be made; nothing has changed but the block.
+            DiskFull, FileNotMade: a new file was needed and could not be made; nothing has changed but the block.
             StorePoolExhausted: a new file was needed and no buffer is free for it; the same.
         """
         size = len(block)
         file = self._file
-        if file is None or file.wrote_position + size + BLANK_BYTES > self._file_size:
-            file = self._roll()
+        if file is None or file.wrote_position + size + BLANK_BYTES > self._limit:
+            file = self._roll(size)
         physical_offset = file.base_offset + file.wrote_position
         key = (topic, queue_id)
         queue_offset = self.next_queue_offsets.get(key, 0)
@@ -230,7 +254,7 @@ class CommitLog:
     def has_room(self, size: int) -> bool:
         """Whether `size` bytes fit into the file in use."""
         file = self._file
-        return file is not None and file.wrote_position + size + BLANK_BYTES <= self._file_size
+        return file is not None and file.wrote_position + size + BLANK_BYTES <= self._limit
 
     def append_run(
         self,
@@ -288,12 +312,12 @@ class CommitLog:
                 and take no place in a queue.
 
         Raises:
-            DiskFull, StorePoolExhausted: as for `append_block`.
+            DiskFull, FileNotMade, StorePoolExhausted: as for `append_block`.
         """
         block = bytearray().join(encoded)
         file = self._file
-        if file is None or file.wrote_position + len(block) + BLANK_BYTES > self._file_size:
-            file = self._roll()
+        if file is None or file.wrote_position + len(block) + BLANK_BYTES > self._limit:
+            file = self._roll(len(block))
         physical_offset = file.base_offset + file.wrote_position
         key = (records[0].topic, records[0].queue_id)
         next_queue_offset = first_queue_offset = self.next_queue_offsets.get(key, 0)
@@ -332,8 +356,15 @@ class CommitLog:
         self.supply.reached(offset)
         self.on_file_wanted()
 
-    def _roll(self) -> MappedFile:
-        """Close the file in use with a blank record and go on in the next one, which is made first if it has to be."""
+    def _roll(self, size: int) -> MappedFile:
+        """Close the file in use with a blank record and go on in the next one, which is made first if it has to be.
+
+        If nothing could be appended to the file in use so far, `size` bytes may go into it from now on.
+        """
+        if not self._limit:
+            self._lift_limit()
+            if self._file is not None and self.has_room(size):
+                return self._file
         buffer = self._borrow_buffer()
         if buffer is None and self.pool is not None and self._options.fast_fail_if_no_buffer:
             raise StorePoolExhausted(self.pool.count)

@@ -6,8 +6,7 @@ without waiting for the disk, and recovery checks it against what it can read (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from . import consume_queue_recovery as recovery
 from . import consume_queue_search as search
 from .consume_queue_ext import BitMaps, ConsumeQueueExt
-from .consume_queue_ext_unit import ConsumeQueueExtUnit, is_address
+from .consume_queue_ext_unit import ConsumeQueueExtUnit
 from .consume_queue_unit import (
     NO_UNITS,
     PRE_BLANK,
@@ -31,6 +30,7 @@ from .consume_queue_unit import (
 from .errors import FileMissing, StoreDamaged
 from .file_names import file_name
 from .options import EventHandler, ignore_event
+from .queue_ext_entries import QueueExtEntries
 from .queue_files import QueueFileCache
 from .sparse_file_queue import SparseFileQueue
 
@@ -59,8 +59,8 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_ext", "_ext_end", "_files", "_on_event", "_time_cache", "duplicates", "entries_per_file", "ext_is_lost",
-        "max_physical_offset", "min_logic_offset", "order_errors", "queue_id", "topic",
+        "_ext", "_files", "_on_event", "_time_cache", "duplicates", "entries_per_file", "max_physical_offset",
+        "min_logic_offset", "order_errors", "queue_id", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -84,10 +84,7 @@ class ConsumeQueue:
         """Units whose queue offset did not follow the one before."""
         self._files = SparseFileQueue(directory, entries_per_file * UNIT_BYTES, cache)
         self._on_event = on_event
-        self._ext = ext
-        self._ext_end = 0
-        self.ext_is_lost = False
-        """Whether the queue holds an address whose extended entry is gone although its message is not."""
+        self._ext = QueueExtEntries(self._files, ext)
         self._time_cache: search.FileTimes = {}
 
     def __repr__(self) -> str:
@@ -102,8 +99,7 @@ class ConsumeQueue:
             ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
         """
         self._files.load(after_crash=after_crash)
-        if self._ext is not None:
-            self._ext.load(after_crash=after_crash)
+        self._ext.load(after_crash=after_crash)
         self.min_logic_offset = self._files.first_start
 
     # -- offsets -------------------------------------------------------------------------------------------
@@ -136,7 +132,12 @@ class ConsumeQueue:
     @property
     def bytes_to_flush(self) -> int:
         """Bytes put and not yet known to be on the disk."""
-        return self._files.bytes_to_flush + (0 if self._ext is None else self._ext.bytes_to_flush)
+        return self._files.bytes_to_flush + self._ext.bytes_to_flush
+
+    @property
+    def ext_is_lost(self) -> bool:
+        """Whether the queue holds an address whose extended entry is gone although its message is not."""
+        return self._ext.is_lost
 
     def roll_next_file(self, queue_offset: int) -> int:
         """Return the first queue offset of the file after the one that contains `queue_offset`."""
@@ -188,7 +189,7 @@ class ConsumeQueue:
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
         """
-        if len(physical_offsets) < _ARRAY_THRESHOLD or (self._ext is not None and bit_maps is not None):
+        if len(physical_offsets) < _ARRAY_THRESHOLD or (self._ext.are_kept and bit_maps is not None):
             self._put_sequence(
                 _plain(physical_offsets),
                 _plain(sizes),
@@ -224,16 +225,14 @@ class ConsumeQueue:
         units["physical_offset"] = starts[skip:]
         units["size"] = sizes[skip:]
         expected = (first_queue_offset + skip) * UNIT_BYTES
-        ext = self._ext
-        if ext is None:
+        if self._ext.are_kept:
+            stored_ms = np.asarray(store_timestamps_ms[skip:])
+            with self._ext.put_many(np.asarray(tags_codes[skip:]), stored_ms) as addresses:
+                units["tags_code"] = addresses
+                self._append(expected, units.tobytes(), int(ends[-1]))
+        else:
             units["tags_code"] = tags_codes[skip:]
             self._append(expected, units.tobytes(), int(ends[-1]))
-        else:
-            with self._undoing(ext):
-                units["tags_code"] = ext.put_many(
-                    np.asarray(tags_codes[skip:]), np.asarray(store_timestamps_ms[skip:])
-                )
-                self._append(expected, units.tobytes(), int(ends[-1]))
         self.duplicates += skip
         if expected != self._files.end - count * UNIT_BYTES:
             self._report_order_errors(count, first_queue_offset + skip, self.max_queue_offset - count)
@@ -256,7 +255,7 @@ class ConsumeQueue:
         first_wrong = (0, 0)
         units: list[bytes] = []
         taken: list[int] = []
-        ext = self._ext
+        are_extended = self._ext.are_kept
         pack = UNIT.pack
         for number, (physical_offset, size, tags_code) in enumerate(
             zip(physical_offsets, sizes, tags_codes, strict=True)
@@ -272,20 +271,19 @@ class ConsumeQueue:
                 if not units:
                     first_expected = expected
                 units.append(pack(physical_offset, size, tags_code))
-                if ext is not None:
+                if are_extended:
                     taken.append(number)
                 current += UNIT_BYTES
                 max_physical = end
             expected += UNIT_BYTES
-        if units and ext is None:
+        if units and not are_extended:
             self._append(first_expected, units[0] if len(units) == 1 else b"".join(units), max_physical)
-        elif units and ext is not None:
-            with self._undoing(ext):
-                addresses = ext.put(
-                    [tags_codes[number] for number in taken],
-                    [store_timestamps_ms[number] for number in taken],
-                    None if bit_maps is None else [bit_maps[number] for number in taken],
-                )
+        elif units:
+            with self._ext.put(
+                [tags_codes[number] for number in taken],
+                [store_timestamps_ms[number] for number in taken],
+                None if bit_maps is None else [bit_maps[number] for number in taken],
+            ) as addresses:
                 extended = [
                     pack(physical_offsets[number], sizes[number], address)
                     for number, address in zip(taken, addresses, strict=True)
@@ -294,16 +292,6 @@ class ConsumeQueue:
         self.duplicates += len(physical_offsets) - len(units)
         if wrong:
             self._report_order_errors(wrong, *first_wrong)
-
-    @contextmanager
-    def _undoing(self, ext: ConsumeQueueExt) -> Iterator[None]:
-        """Take extended entries back if the units that are to hold their addresses cannot be written."""
-        end = ext.end
-        try:
-            yield
-        except BaseException:
-            ext.cut(end)
-            raise
 
     def _append(self, expected: int, data: bytes, max_physical_offset: int) -> None:
         files = self._files
@@ -367,19 +355,11 @@ class ConsumeQueue:
 
         An address whose entry cannot be read stays: no filter may keep that message back.
         """
-        if self._ext is None or not len(units):
-            return units
-        codes = units["tags_code"].astype(np.int64)
-        resolved = units.copy()
-        resolved["tags_code"] = self._ext.tags_codes_at(codes)
-        return resolved
+        return self._ext.with_tags_codes(units)
 
     def get_ext_unit(self, queue_offset: int) -> ConsumeQueueExtUnit | None:
         """Return the extended entry of one message; None if it has none, or it cannot be read."""
-        unit = self.get_unit(queue_offset)
-        if unit is None or self._ext is None:
-            return None
-        return self._ext.get(unit.tags_code)
+        return self._ext.get(self.get_unit(queue_offset))
 
     def offset_by_timestamp(
         self,
@@ -443,11 +423,11 @@ class ConsumeQueue:
         self.max_physical_offset = -1 if last is None else last.end_offset
         self.min_logic_offset = self._files.first_start
         self._time_cache.clear()
-        self._ext_end, self.ext_is_lost = self._ext_end_at(self._files.end, min_physical_offset)
+        self._ext.look(min_physical_offset)
 
     def settle(self) -> None:
         """Cut off what follows the end that `recover` found, and files that do not count."""
-        strays = self._files.drop_strays() + (0 if self._ext is None else self._ext.drop_strays())
+        strays = self._files.drop_strays() + self._ext.drop_strays()
         if strays:
             facts = {"topic": self.topic, "queue_id": self.queue_id, "files": strays}
             self._on_event("consume_queue_files_dropped", facts)
@@ -462,7 +442,7 @@ class ConsumeQueue:
         end, last = recovery.find_end_before(files, physical_offset)
         if last is None:
             return QueueRest(0, 0, False)
-        _, ext_is_lost = self._ext_end_at(end, min_physical_offset)
+        ext_is_lost = self._ext.would_be_lost(end, min_physical_offset)
         return QueueRest(files.first_start // UNIT_BYTES, end // UNIT_BYTES, ext_is_lost)
 
     def truncate_dirty(
@@ -480,35 +460,12 @@ class ConsumeQueue:
         self.max_physical_offset = physical_offset if last is None else last.end_offset
         self.min_logic_offset = min(self.min_logic_offset, self._files.end)
         self._time_cache.clear()
-        self._ext_end, self.ext_is_lost = self._ext_end_at(self._files.end, min_physical_offset)
-        self.settle_ext()
-
-    def _ext_end_at(self, end: int, min_physical_offset: int) -> tuple[int, bool]:
-        """Where the extended entries end whose addresses lie before a position, and whether any of them is lost.
-
-        Their files have no gap, so it is enough to look at the first and the last that a message in the log needs.
-        """
-        ext = self._ext
-        if ext is None:
-            return 0, False
-        last = recovery.last_address(self._files, end)
-        if last is None:
-            return 0, False
-        found = ext.end_of(last.tags_code)
-        if last.physical_offset < min_physical_offset:
-            return found or 0, False
-        first = recovery.first_address(self._files, end, min_physical_offset)
-        return found or 0, found is None or (first is not None and ext.end_of(first.tags_code) is None)
+        self._ext.look(min_physical_offset)
+        self._ext.settle()
 
     def settle_ext(self) -> None:
         """Cut extended entries off behind the last that the queue knows of; nothing is done if that one is lost."""
-        ext = self._ext
-        if ext is None or self.ext_is_lost:
-            return
-        if self._ext_end:
-            ext.cut(self._ext_end)
-        else:
-            ext.destroy()
+        self._ext.settle()
 
     def _report_cut(self, old_end: int, new_end: int) -> None:
         self._on_event(
@@ -533,10 +490,8 @@ class ConsumeQueue:
         self.min_logic_offset = search.first_live_position(
             self._files, max(self.min_logic_offset, self._files.first_start), min_physical_offset
         )
-        if self._ext is not None and self.min_logic_offset != before:
-            first = self.get_unit(self.min_queue_offset)
-            if first is not None and is_address(first.tags_code):
-                self._ext.delete_before(first.tags_code)
+        if self._ext.are_kept and self.min_logic_offset != before:
+            self._ext.delete_before(self.get_unit(self.min_queue_offset))
 
     def _begins_with_pre_blank(self) -> bool:
         files = self._files
@@ -590,20 +545,14 @@ class ConsumeQueue:
     def destroy(self) -> None:
         """Delete all files and the queue's directory; the queue is then as if nothing was ever put."""
         self._files.destroy()
-        if self._ext is not None:
-            self._ext.destroy()
-            self._ext_end = 0
-            self.ext_is_lost = False
+        self._ext.destroy()
         self.max_physical_offset = -1
         self.min_logic_offset = 0
         self._time_cache.clear()
 
     def is_able_to_flush(self, least_pages: int) -> bool:
         """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
-        ext = self._ext
-        return self._files.is_able_to_flush(least_pages) or (
-            ext is not None and ext.is_able_to_flush(least_pages)
-        )
+        return self._files.is_able_to_flush(least_pages) or self._ext.is_able_to_flush(least_pages)
 
     def flush(self) -> int:
         """Bring all units put before the call to the disk; return the logic position up to which that is certain.
@@ -613,8 +562,7 @@ class ConsumeQueue:
         Raises:
             FlushFailed: a sync failed, now or earlier; final.
         """
-        if self._ext is not None:
-            self._ext.flush()
+        self._ext.flush()
         return self._files.flush()
 
 

@@ -4,8 +4,12 @@ It is an open-file-description lock. A classic record lock, which Java takes, be
 in the same process would get it too, and closing any other descriptor of the file would drop it. Both kinds collide
 with each other, so that Apache's broker and this one keep out of each other's directory.
 
-A log may lie outside of the store directory. So that two stores cannot be given one log, each directory of it is locked
-too, with a lock on the directory itself: no file may be put there.
+With it the directories of the log are locked (`log_dir_locks.py`).
+
+Locking has two steps, so that a start that is refused leaves a directory as it was found. `reserve` locks what is
+there. `acquire` makes what is missing, the lock file and directories for new files of the log, and locks that too; it
+comes when nothing else can refuse the start any more. A lock file is never removed, and whoever changes anything in a
+directory has made one before: if there is none when `acquire` makes it, nobody has changed anything since `reserve`.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .abort_marker import AbortMarker
-from .errors import LogDirectoryLocked, StoreLocked
-from .file_io import make_directories, write_all
+from .errors import StoreLocked
+from .file_io import write_all
+from .log_dir_locks import LogDirectoryLocks, make_noting, remove_empty
 
 # struct flock of Linux: type, whence, start, length, pid (0 for this kind of lock).
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -31,43 +36,100 @@ _held_here: set[tuple[int, int]] = set()
 
 
 class DirectoryLock:
-    """The lock of one store directory. The file stays; only the lock comes and goes."""
+    """The lock of one store directory. The file stays; only the lock comes and goes.
 
-    def __init__(self, path: Path, abort: AbortMarker, log_dirs: Iterable[Path] = ()) -> None:
-        """Name the lock file, the marker in which an owner leaves its process id, and where an owner's log lies."""
+    Args:
+        path: the lock file.
+        abort: the marker in which an owner leaves its process id.
+        log_dirs: where the owner's log lies.
+        new_file_dirs: those of them in which new files are made: `acquire` makes them where they are missing.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        abort: AbortMarker,
+        log_dirs: Iterable[Path] = (),
+        new_file_dirs: Iterable[Path] = (),
+    ) -> None:
         self.path = path
         self._abort = abort
-        self._log_dirs = tuple(log_dirs)
-        self._log_fds: list[int] = []
+        self._log_dirs = LogDirectoryLocks(log_dirs, new_file_dirs)
+        self._made: list[Path] = []
         self._fd: int | None = None
         self._identity = (0, 0)
+        self._is_reserved = False
+        self._is_acquired = False
 
     @property
     def is_held(self) -> bool:
-        """Whether this object holds the lock."""
+        """Whether this object holds the lock file's lock; not while there is no lock file."""
         return self._fd is not None
 
-    def acquire(self) -> None:
-        """Take the lock, without waiting, and write `lock` into the file.
+    def reserve(self) -> None:
+        """Lock what there is of the directory, without waiting, and change nothing.
 
         Raises:
-            StoreLocked: somebody else has it, or a directory of the log; nothing was changed.
+            StoreLocked: somebody else has it, or a directory of the log; nothing is locked.
         """
-        assert self._fd is None
-        make_directories(self.path.parent)
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        assert not self._is_reserved
         try:
-            self._lock(fd)
-            self._lock_log()
+            self._open_lock_file()
+            self._log_dirs.lock_existing()
+        except BaseException:
+            self.release()
+            raise
+        self._is_reserved = True
+
+    def acquire(self) -> None:
+        """Take the lock as a whole, without waiting: make what is missing, and write `lock` into the file.
+
+        Reserves first if that has not been done; does nothing if the lock is held as a whole.
+
+        Raises:
+            StoreLocked: somebody else has it, or a directory of the log, or was faster; nothing is locked, and what was
+                made is gone.
+            DiskFull, FlushFailed, OSError: something could not be made; nothing is locked, and at most an empty lock
+                file is left.
+        """
+        if self._is_acquired:
+            return
+        if not self._is_reserved:
+            self.reserve()
+        try:
+            make_noting(self.path.parent, self._made)
+            self._log_dirs.lock_new()
+            fd = self._make_lock_file() if self._fd is None else self._fd
+        except BaseException:
+            self._log_dirs.remove_made()
+            remove_empty(self._made)
+            self.release()
+            raise
+        try:
             write_all(fd, b"lock", 0, self.path)
             os.fsync(fd)
-        except BaseException as error:
-            self._fd = fd
+        except BaseException:
             self.release()
-            if isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.EACCES):
-                raise StoreLocked(self.path, self._owner_pid()) from None
             raise
-        self._fd = fd
+        self._is_acquired = True
+
+    def _open_lock_file(self) -> None:
+        """Lock the file if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._lock_or_say_who(self._fd)
+
+    def _make_lock_file(self) -> int:
+        """Make the file and lock it; whoever was faster, in either, is the owner."""
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            raise StoreLocked(self.path, self._owner_pid()) from None
+        self._lock_or_say_who(self._fd)
+        if os.fstat(self._fd).st_size:
+            # An owner has come and gone meanwhile: what was read of the directory may not hold any more.
+            raise StoreLocked(self.path, None)
+        return self._fd
 
     def acquire_shared(self) -> bool:
         """Keep every owner out while others may look too, and change nothing on the disk.
@@ -84,11 +146,9 @@ class DirectoryLock:
         except FileNotFoundError:
             return False
         try:
-            self._lock(fd, shared=True)
-        except OSError as error:
+            self._lock_or_say_who(fd, shared=True)
+        except BaseException:
             os.close(fd)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise StoreLocked(self.path, self._owner_pid()) from None
             raise
         self._fd = fd
         return True
@@ -106,20 +166,13 @@ class DirectoryLock:
         _held_here.add(identity)
         self._identity = identity
 
-    def _lock_log(self) -> None:
-        """Lock every log directory that is there; file systems without such locks go without."""
-        for directory in self._log_dirs:
-            try:
-                fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0))
-            except FileNotFoundError:
-                continue
-            self._log_fds.append(fd)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LogDirectoryLocked(directory) from None
-            except OSError:
-                continue
+    def _lock_or_say_who(self, fd: int, *, shared: bool = False) -> None:
+        try:
+            self._lock(fd, shared=shared)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise StoreLocked(self.path, self._owner_pid()) from None
+            raise
 
     def _owner_pid(self) -> int | None:
         """Ask the system who holds a record lock, else the marker that a broker leaves while it runs."""
@@ -132,9 +185,11 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Give the lock back; does nothing if it is not held."""
-        while self._log_fds:
-            os.close(self._log_fds.pop())
+        self._is_reserved = self._is_acquired = False
+        self._made.clear()
+        self._log_dirs.release()
         fd, self._fd = self._fd, None
         if fd is not None:
             _held_here.discard(self._identity)
+            self._identity = (0, 0)
             os.close(fd)

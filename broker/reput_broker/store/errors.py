@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -106,6 +107,63 @@ class DiskFull(StoreError):
         super().__init__(f"no space left for {needed_bytes} bytes of {path}; free disk space and send again")
         self.path = Path(path)
         self.needed_bytes = needed_bytes
+
+
+NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""Error numbers with which the system says that something may not be written."""
+
+
+def _permission_remedy(cause_errno: int | None, path: Path) -> str:
+    if cause_errno == errno.EROFS:
+        return f"mount the file system of {path} for writing"
+    return f"let the user that the broker runs as (uid {os.geteuid()}) write to {path}"
+
+
+class StoreNotWritable(StoreError):
+    """The system does not let the store directory, or a part of it, be written. What was there is as it was.
+
+    Attributes:
+        path: what could not be made or opened.
+        cause_errno: the system's error number.
+    """
+
+    def __init__(self, path: Path | str, cause_errno: int) -> None:
+        super().__init__(
+            f"the store cannot be opened: {path}: {os.strerror(cause_errno)}; "
+            f"{_permission_remedy(cause_errno, Path(path))}, or choose another data directory (data_dir)"
+        )
+        self.path = Path(path)
+        self.cause_errno = cause_errno
+
+
+class FileNotMade(StoreError):
+    """A file of the log cannot be made, or made ready, for a reason other than want of space.
+
+    Nothing was stored, and nothing is lost: it is tried again.
+
+    Attributes:
+        path: the file.
+        cause_errno: the system's error number, or None.
+        is_out_of_descriptors: whether it was only that no more files can be open.
+    """
+
+    def __init__(self, path: Path | str, cause: OSError | FlushFailed) -> None:
+        self.path = Path(path)
+        self.cause_errno = cause.cause_errno if isinstance(cause, FlushFailed) else cause.errno
+        self.is_out_of_descriptors = self.cause_errno in (errno.EMFILE, errno.ENFILE)
+        reason = str(cause) if self.cause_errno is None else os.strerror(self.cause_errno)
+        super().__init__(
+            f"{path} cannot be made: {reason}; {self._remedy(self.path.parent)}; it is tried again by itself"
+        )
+
+    def _remedy(self, directory: Path) -> str:
+        if self.is_out_of_descriptors:
+            return "allow the broker more open files (ulimit -n, LimitNOFILE)"
+        if self.cause_errno in NOT_PERMITTED:
+            return _permission_remedy(self.cause_errno, directory)
+        if self.cause_errno == errno.EEXIST:
+            return "no broker made the file that is there; move it away"
+        return f"check the disk of {directory}"
 
 
 class FlushFailed(StoreError):

@@ -13,6 +13,7 @@ from .errors import DiskFull, FlushFailed
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CHUNK_BYTES = 1 << 20
+_STATUS_BLOCK_BYTES = 512  # what st_blocks counts, whatever the blocks of the file system are
 _ZEROS = bytes(_CHUNK_BYTES)
 
 
@@ -34,9 +35,9 @@ def is_able_to_flush(flushed: int, written: int, file_size: int, least_pages: in
     return pages >= least_pages
 
 
-def is_no_space(error: OSError) -> bool:
+def is_no_space(error: OSError | FlushFailed) -> bool:
     """Whether the disk or the quota is full."""
-    return error.errno in _NO_SPACE
+    return (error.cause_errno if isinstance(error, FlushFailed) else error.errno) in _NO_SPACE
 
 
 def is_out_of_descriptors(error: OSError) -> bool:
@@ -91,16 +92,64 @@ def allocate(fd: int, size: int) -> None:
     A mapping over blocks that do not exist dies of SIGBUS when the disk fills up; over these it cannot.
     Raises the plain OSError; ENOSPC leaves the file shorter than asked for.
     """
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(fd, 0, size)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
+    if _fallocate(fd, size):
+        return
     position = 0
     while position < size:
         position += os.pwrite(fd, memoryview(_ZEROS)[: size - position], position)
+
+
+def set_aside(fd: int, size: int, path: Path) -> None:
+    """Have the disk set aside all `size` bytes of a file that exists, as `allocate` does for a new one.
+
+    A file that was copied, cut by hand or made by another broker may have blocks only where something was written. Its
+    bytes and its modification time stay. Nothing else may write to it meanwhile.
+
+    Raises:
+        DiskFull: there is no room. Where that can be told beforehand, none of it was taken.
+        OSError: the system could not.
+    """
+    status = os.fstat(fd)
+    missing = max(0, size - status.st_blocks * _STATUS_BLOCK_BYTES)
+    if missing > _free_bytes(fd):
+        raise DiskFull(path, missing)
+    try:
+        if not _fallocate(fd, size):
+            _write_back(fd, size)
+    except OSError as error:
+        if is_no_space(error):
+            raise DiskFull(path, missing) from error
+        raise
+    with contextlib.suppress(OSError):  # somebody else's file: its time says when it was last written
+        os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _fallocate(fd: int, size: int) -> bool:
+    """Ask the system to set `size` bytes aside; False where it cannot."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, 0, size)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+    return False
+
+
+def _free_bytes(fd: int) -> int:
+    """How much this process may still write to the disk that a file lies on; quotas are not looked at."""
+    disk = os.fstatvfs(fd)
+    return disk.f_frsize * (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail)
+
+
+def _write_back(fd: int, size: int) -> None:
+    """Write every byte of a file as it is: what was a hole has a block then."""
+    position = 0
+    while position < size:
+        chunk = os.pread(fd, min(_CHUNK_BYTES, size - position), position)
+        if not chunk:  # shorter than it should be
+            return
+        position += os.pwrite(fd, chunk, position)
 
 
 def create_file(path: Path, size: int) -> int:
@@ -108,10 +157,13 @@ def create_file(path: Path, size: int) -> int:
 
     Its bytes and its name are durable on return.
 
+    No file is left behind if it fails, unless the disk does not let it be removed.
+
     Raises:
-        DiskFull: there is no room; no file is left behind.
-        FlushFailed: the system could not make it durable; no file is left behind.
+        DiskFull: there is no room.
+        FlushFailed: the system could not make it durable.
         FileExistsError: there is one already.
+        OSError: it cannot be made there, or no descriptor was to be had (`is_out_of_descriptors`).
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -120,11 +172,13 @@ def create_file(path: Path, size: int) -> int:
         sync_directory(path.parent)
     except BaseException as error:
         os.close(fd)
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that takes nothing any more, perhaps not even this
+            path.unlink()
         if isinstance(error, OSError):
             if is_no_space(error):
                 raise DiskFull(path, size) from error
-            raise FlushFailed(path, error) from error
+            if not is_out_of_descriptors(error):
+                raise FlushFailed(path, error) from error
         raise
     return fd
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from .errors import ForeignFile, StoreDamaged
@@ -58,11 +60,14 @@ def list_files_of(
 ) -> list[tuple[int, Path]]:
     """Return the files of a stream that lies in several directories, as `list_stream_files` does for one.
 
+    A file that holds nothing does not count beside one of the same name: a directory in which a file could not be made
+    may keep what was begun (`FileMaker`). It is added to `unfinished`.
+
     Returns:
         The start offset of each file, and where it lies. A directory that does not exist has none.
 
     Raises:
-        ForeignFile: also where two directories hold the same part of the stream.
+        ForeignFile: also where two directories hold the same part of the stream and neither is empty.
         StoreDamaged: as `list_stream_files` does.
     """
     entries = sorted(
@@ -72,6 +77,7 @@ def list_files_of(
         for entry in os.scandir(directory)
         if not entry.is_dir()
     )
+    entries = _without_leftovers(entries, unfinished)
     files: list[tuple[int, Path]] = []
     for index, (name, size, directory) in enumerate(entries):
         path = directory / name
@@ -84,7 +90,7 @@ def list_files_of(
             )
         expected = files[-1][0] + file_size if files else start
         if size != file_size:
-            unwritten = size == 0 or (after_crash and size < file_size and _holds_only_zeros(path, size))
+            unwritten = size == 0 or (after_crash and size < file_size and holds_only_zeros(path, size))
             if index == len(entries) - 1 and unwritten:
                 unfinished.append(path)
                 break
@@ -111,6 +117,21 @@ def list_files_of(
     return files
 
 
+def _without_leftovers(
+    entries: list[tuple[str, int, Path]], unfinished: list[Path]
+) -> list[tuple[str, int, Path]]:
+    """Leave out, and add to `unfinished`, what holds nothing of files with the same name, but for one of them."""
+    kept: list[tuple[str, int, Path]] = []
+    for name, twins in groupby(entries, key=itemgetter(0)):
+        group = list(twins)
+        for entry in group[:] if len(group) > 1 else ():
+            if len(group) > 1 and holds_only_zeros(entry[2] / name, entry[1]):
+                group.remove(entry)
+                unfinished.append(entry[2] / name)
+        kept += group
+    return kept
+
+
 def _parse_start(path: Path, file_size: int) -> int:
     name = path.name
     if not (name.isascii() and name.isdecimal()) or len(name) != _NAME_DIGITS or int(name) > _OFFSET_MAX:
@@ -125,7 +146,8 @@ def _parse_start(path: Path, file_size: int) -> int:
     return start
 
 
-def _holds_only_zeros(path: Path, size: int) -> bool:
+def holds_only_zeros(path: Path, size: int) -> bool:
+    """Whether the first `size` bytes of a file are zero; reads what is not a hole."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return is_all_zero(fd, 0, size)

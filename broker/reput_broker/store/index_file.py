@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.errors import FlushFailed, ForeignFile
-from reput_broker.store.file_io import create_file, sync_data
+from reput_broker.store.file_io import create_file, set_aside, sync_data
 from reput_broker.store.index_times import SECONDS_MAX, IndexTimes, time_bounds
 
 HEADER_BYTES: Final = 40
@@ -55,7 +55,7 @@ class IndexHeader(NamedTuple):
 class IndexFile:
     """A mapped index file of `slots` slots and `entries` entries, counting the unused entry 0.
 
-    One thread inserts; `find` is safe from any thread while the file is open, `flush` too.
+    One thread inserts, once it is set aside; `find` is safe from any thread while the file is open, `flush` too.
     """
 
     def __init__(self, path: Path, slots: int, entries: int, *, create: bool) -> None:
@@ -63,6 +63,7 @@ class IndexFile:
 
         Raises:
             DiskFull: there is no room; no file is left behind.
+            FlushFailed, OSError: it cannot be made; the same.
             ForeignFile: the existing file has another size.
         """
         self.path = path
@@ -74,7 +75,12 @@ class IndexFile:
             self._map = mmap.mmap(self._fd, size)
         except BaseException:
             os.close(self._fd)
+            if create:
+                with suppress(OSError):
+                    path.unlink()
             raise
+        self.is_set_aside = create
+        """Whether the disk has set all of the file aside."""
         self._slots: NDArray[Any] = np.frombuffer(self._map, ">i4", slots, HEADER_BYTES)
         self._entries: NDArray[Any] = np.frombuffer(
             self._map, ENTRY_DTYPE, entries, HEADER_BYTES + SLOT_BYTES * slots
@@ -111,6 +117,19 @@ class IndexFile:
             and 0 <= header.slots_used <= min(self.slots, header.next_entry - 1)
             and 0 <= header.begin_physical_offset <= header.end_physical_offset
         )
+
+    def set_aside(self) -> None:
+        """Have the disk set all of a file aside that existed, once. Blocks, and not beside `insert`.
+
+        Without that, inserting into a file with holes dies of SIGBUS when the disk is full.
+
+        Raises:
+            DiskFull: there is no room.
+            OSError: the system could not.
+        """
+        if not self.is_set_aside:
+            set_aside(self._fd, len(self._map), self.path)
+            self.is_set_aside = True
 
     def continue_from(self, predecessor: IndexHeader) -> None:
         """Begin an empty file where the one before it ended (RocketMQ does, and the first entry's time shows it)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from reput_broker.store.commit_log import CommitLog
@@ -28,6 +29,13 @@ class QueryResult(NamedTuple):
     """Whether every record in the log had its chance: False while the index is behind, or the query was too broad."""
 
 
+class UniqueResult(NamedTuple):
+    """The first record with a unique id, None if there is none, and whether every record had its chance."""
+
+    record: bytes | None
+    is_complete: bool
+
+
 def query_message(
     log: CommitLog,
     index: IndexService,
@@ -46,19 +54,11 @@ def query_message(
     """
     wanted = min(max(1, max_messages), QUERY_MESSAGES_MAX)
     records: list[bytes] = []
-    seen: set[int] = set()
     is_complete = not index.is_behind
-    for physical_offset in index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms):
-        if physical_offset in seen:
-            continue  # two of its keys are this one, or it was indexed again after a crash
-        if len(seen) == _CANDIDATES_MAX:
+    for record in _candidates(log, index, deleted, topic, key, begin_ms, end_ms, readable_end):
+        if record is _TOO_MANY:
             is_complete = False
-            break
-        seen.add(physical_offset)
-        if deleted.hides(topic, physical_offset):
-            continue
-        record = log.message_at(physical_offset, readable_end, cold=True)
-        if record is not None and _matches(record, topic, key, begin_ms, end_ms):
+        elif _matches(record, topic, key, begin_ms, end_ms):
             records.append(record)
             if len(records) == wanted:
                 break
@@ -69,6 +69,65 @@ def query_message(
         0 if header is None else header.end_physical_offset,
         is_complete,
     )
+
+
+def find_by_unique_key(
+    log: CommitLog,
+    index: IndexService,
+    deleted: DeletedTopics,
+    topic: str,
+    unique_key: str,
+    begin_ms: int,
+    end_ms: int,
+    readable_end: int,
+) -> UniqueResult:
+    """Return the record of `topic` with this unique id that was stored first in `[begin_ms, end_ms]`.
+
+    As `query_message`, but messages that merely have the id among their keys do not count.
+    """
+    first: bytes | None = None
+    is_complete = not index.is_behind
+    for record in _candidates(log, index, deleted, topic, unique_key, begin_ms, end_ms, readable_end):
+        if record is _TOO_MANY:
+            is_complete = False
+        else:
+            decoded = decode_record(record)
+            if (
+                decoded.topic == topic
+                and begin_ms <= decoded.store_timestamp_ms <= end_ms
+                and decoded.unique_key == unique_key
+            ):
+                first = record
+    return UniqueResult(first, is_complete)
+
+
+_TOO_MANY = b""
+
+
+def _candidates(
+    log: CommitLog,
+    index: IndexService,
+    deleted: DeletedTopics,
+    topic: str,
+    key: str,
+    begin_ms: int,
+    end_ms: int,
+    readable_end: int,
+) -> Iterator[bytes]:
+    """Yield records whose key has the hash of `key`, each once, newest first; `_TOO_MANY` last if there are more."""
+    seen: set[int] = set()
+    for physical_offset in index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms):
+        if physical_offset in seen:
+            continue  # two of its keys are this one, or it was indexed again after a crash
+        if len(seen) == _CANDIDATES_MAX:
+            yield _TOO_MANY
+            return
+        seen.add(physical_offset)
+        if deleted.hides(topic, physical_offset):
+            continue
+        record = log.message_at(physical_offset, readable_end, cold=True)
+        if record is not None:
+            yield record
 
 
 def _matches(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:

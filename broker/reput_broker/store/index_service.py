@@ -75,7 +75,7 @@ class IndexService:
     # -- opening and closing ---------------------------------------------------------------------------------
 
     def load(self, *, after_crash: bool = False) -> None:
-        """Map what is there. Nothing is changed.
+        """Map what is there, in the order of the names (store format 5.8). Nothing is changed.
 
         After a crash a file that is shorter than it must be, with nothing but zeros in it, is no fault: a process
         leaves it that was killed while it made the file. `keep_whole` removes it.
@@ -110,11 +110,12 @@ class IndexService:
         """After a disorderly stop: delete every file that is not known to be whole and on the disk.
 
         That leaves the full files that end before `full_until_ms`, and the first that ends then: others may have been
-        filled in the same millisecond. One whose records the log does not hold goes too.
+        filled in the same millisecond. One whose records the log does not hold goes too. Where the names are not in the
+        order of the records, as after RocketMQ's clock was set back, nobody can say what lies before a file: all go.
         """
         self.full_until_ms = full_until_ms
         kept = 0
-        for file in self._files:
+        for file in self._files if self._names_agree() else ():
             end_ms = file.header.end_timestamp_ms
             whole = file.is_plausible and file.is_full and end_ms <= full_until_ms
             if not whole or file.header.end_physical_offset >= log_end:
@@ -127,6 +128,11 @@ class IndexService:
         del self._files[kept:]
         # The last record of a full file may have more keys than fitted: it is dispatched again.
         self._go_on_from(self._end_offset)
+
+    def _names_agree(self) -> bool:
+        """Whether the files, in the order of their names, hold one part of the log after the other."""
+        begins = [file.header.begin_physical_offset for file in self._files if not file.is_empty]
+        return begins == sorted(begins)
 
     def keep_all(self, position: int | None, full_until_ms: int) -> None:
         """After an orderly stop: go on with all files from `position`; None: after their last record."""
@@ -249,6 +255,7 @@ class IndexService:
         """Return the file that takes the next key, made if need be."""
         last = self._files[-1] if self._files else None
         if last is not None and not last.is_full:
+            self.set_last_aside()
             return last
         # The file that a worker is just making is the next one: another would get a later name.
         with self._make_lock:
@@ -260,6 +267,17 @@ class IndexService:
                 self._unflushed.append(last)
             self._files.append(file)
         return file
+
+    def set_last_aside(self) -> None:
+        """Have the disk set aside what the next keys go into, if a start found it (`IndexFile.set_aside`). Blocks.
+
+        Raises:
+            DiskFull: there is no room; it may be tried again.
+            OSError: the system could not; the same.
+        """
+        last = self._files[-1] if self._files else None
+        if last is not None and not last.is_full and not last.is_set_aside:
+            last.set_aside()
 
     def should_prepare_next_file(self) -> bool:
         """Whether the file in use is at least half full and the next one has not been made."""

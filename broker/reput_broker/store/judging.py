@@ -14,6 +14,7 @@ from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue import QueueRest
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.foreign_files import refuse_foreign_records, refuse_unwritable_end
 from reput_broker.store.identity_check import IdentityCheck
@@ -34,6 +35,8 @@ class StoreParts(NamedTuple):
     """Everything that opening works on."""
 
     options: StoreOptions
+    lock: DirectoryLock
+    """Reserved; acquired before anything is changed."""
     log: CommitLog
     queues: ConsumeQueueTable
     checkpoint: StoreCheckpoint

@@ -29,7 +29,7 @@ from pathlib import Path
 from reput_protocol.buffers import Buffer
 
 from .errors import FileFull, FlushFailed, ForeignFile, StoreClosed
-from .file_io import create_file, end_of_data, sync_data, zero_range
+from .file_io import create_file, end_of_data, set_aside, sync_data, zero_range
 from .transient_store_pool import WriteBuffer
 
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
@@ -62,6 +62,7 @@ class MappedFile:
 
         Raises:
             DiskFull: there is no room for `size` bytes; no file is left behind.
+            FlushFailed, OSError: it cannot be made; the same, as `create_file` says.
             ForeignFile: the existing file has another length.
             FileExistsError, FileNotFoundError: as `create` implies.
         """
@@ -78,6 +79,9 @@ class MappedFile:
             self._map: mmap.mmap | None = mmap.mmap(self._fd, size, access=access)
         except BaseException:
             os.close(self._fd)
+            if create:
+                with contextlib.suppress(OSError):
+                    path.unlink()
             raise
         self._view = memoryview(self._map)
         self._sink = self._view
@@ -136,6 +140,24 @@ class MappedFile:
         return self.path.stat().st_mtime_ns // 1_000_000
 
     # -- writing -------------------------------------------------------------------------------------------
+
+    def set_aside(self) -> None:
+        """Have the disk set all of a file aside that existed, as it does for one that is created.
+
+        Before the first append to it: the mapping over a hole dies of SIGBUS when the disk is full. Blocks, and not
+        beside anything that writes to the file. What it holds stays as it is.
+
+        Raises:
+            DiskFull: there is no room.
+            OSError: the system could not.
+            StoreClosed: the file is shut down.
+        """
+        if not self.hold():
+            raise StoreClosed(f"{self.path} is closed")
+        try:
+            set_aside(self._fd, self.size, self.path)
+        finally:
+            self.release()
 
     def append(self, data: Buffer) -> int:
         """Copy bytes to the end of the file and return the offset in the stream where they start.

@@ -15,10 +15,12 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import DiskFull, StoreClosed, StoreError
-from .file_io import make_directories, sync_directory
-from .file_names import file_name, list_files_of
+from .errors import StoreClosed, StoreError
+from .file_io import sync_directory
+from .file_maker import FileMaker
+from .file_names import list_files_of
 from .mapped_file import MappedFile
+from .options import EventHandler, ignore_event
 
 DESTROY_INTERVAL_MS = 120_000
 
@@ -29,9 +31,10 @@ class MappedFileQueue:
     Two marks run over the whole stream: `flushed_where <= committed_where <= max_wrote_position`.
     """
 
-    def __init__(self, directory: Path, file_size: int) -> None:
+    def __init__(self, directory: Path, file_size: int, on_event: EventHandler = ignore_event) -> None:
         self.directory = directory
         self.file_size = file_size
+        self._maker = FileMaker(file_size, on_event)
         self.flushed_where = 0
         self.committed_where = 0
         self._files: tuple[MappedFile, ...] = ()
@@ -40,6 +43,7 @@ class MappedFileQueue:
         self._list_lock = threading.Lock()
         self._prepared: deque[MappedFile] = deque()
         self._unfinished: list[Path] = []
+        self._removed_in: Path | None = None
         self._closed = False
 
     # -- where files lie -----------------------------------------------------------------------------------
@@ -89,11 +93,19 @@ class MappedFileQueue:
         self.flushed_where = self.committed_where = self.max_offset
 
     def drop_unfinished(self) -> None:
-        """Remove what `load` found of a file that was never finished."""
+        """Remove what `load` found of files that were never finished.
+
+        One that lies beside the file that was made instead is in nobody's way: if its disk does not let it go, that is
+        tried again before another file is made there.
+        """
         unfinished, self._unfinished = self._unfinished, []
+        made = {file.path.name for file in self._files}
         for path in unfinished:
-            path.unlink(missing_ok=True)
-            sync_directory(path.parent)
+            if path.name in made:
+                self._maker.remove_leftover(path)
+            else:
+                path.unlink(missing_ok=True)
+                sync_directory(path.parent)
 
     @property
     def files(self) -> tuple[MappedFile, ...]:
@@ -123,7 +135,7 @@ class MappedFileQueue:
             create: make the file if it is missing; otherwise answer None (empty) or the full last file.
 
         Raises:
-            DiskFull: the file cannot be made; the stream is as it was.
+            DiskFull, FileNotMade: the file cannot be made; the stream is as it was.
         """
         last = self.last_file
         if last is not None and not last.is_full:
@@ -163,7 +175,7 @@ class MappedFileQueue:
             file to follow.
 
         Raises:
-            DiskFull: there is no room; nothing is left behind, appends go on in the last file.
+            DiskFull, FileNotMade: it cannot be made; nothing is left behind, appends go on in the last file.
         """
         with self._create_lock:
             with self._list_lock:
@@ -184,19 +196,7 @@ class MappedFileQueue:
     def _create(self, base_offset: int) -> MappedFile:
         if self._closed:
             raise StoreClosed(f"{self.directory} is closed")
-        refusal: DiskFull | None = None
-        for directory in self.directories_for(base_offset):
-            make_directories(directory)
-            try:
-                return MappedFile(
-                    directory / file_name(base_offset), self.file_size, base_offset, create=True
-                )
-            except DiskFull as error:
-                refusal = refusal or error
-                # Should the unfinished file's name come back after a power cut, it must not stand beside another.
-                sync_directory(directory)
-        assert refusal is not None, "there is always a directory to try"
-        raise refusal
+        return self._maker.make(base_offset, self.directories_for(base_offset))
 
     # -- positions -----------------------------------------------------------------------------------------
 
@@ -356,15 +356,23 @@ class MappedFileQueue:
 
         Raises:
             FlushFailed: the file is gone, but the removal of its name is not certain.
-            OSError: its name could not be removed; it stays listed and may be tried again.
+            OSError: its name could not be removed, and it stays listed; or it is gone, and no descriptor was to be had
+                to make that durable, which the next call does first.
         """
+        self._sync_removal()
         files = self._files
         if len(files) < 2 or not files[0].destroy(interval_ms, now_ms=now_ms):
             return False
         with self._list_lock:
             self._files = self._files[1:]
-        sync_directory(files[0].path.parent)
+        self._removed_in = files[0].path.parent
+        self._sync_removal()
         return True
+
+    def _sync_removal(self) -> None:
+        if self._removed_in is not None:
+            sync_directory(self._removed_in)
+            self._removed_in = None
 
     def delete_last(self) -> bool:
         """Delete the newest file; False without files. The stream then ends with the file before it."""

@@ -29,7 +29,13 @@ from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
-from reput_broker.store.errors import StoreError
+from reput_broker.store.errors import (
+    NOT_PERMITTED,
+    DiskFull,
+    FileNotMade,
+    StoreError,
+    StoreNotWritable,
+)
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import StoreParts
 from reput_broker.store.message_reader import MessageReader
@@ -82,7 +88,7 @@ class MessageStore:
         root = options.data_dir
         self._abort = AbortMarker(root / "abort")
         directories = (*options.log_dirs, *options.read_only_commit_log_dirs)
-        self._lock = DirectoryLock(root / "lock", self._abort, dict.fromkeys(directories))
+        self._lock = DirectoryLock(root / "lock", self._abort, directories, options.writable_log_dirs)
         self._checkpoint = StoreCheckpoint(root / "checkpoint")
         self._log = CommitLog(options, clock_ms)
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
@@ -169,6 +175,7 @@ class MessageStore:
         self.store_timestamp = offsets.store_timestamp
         self.is_in_memory = offsets.is_in_memory
         self.query_message = index.query_message
+        self.find_by_unique_key = index.find_by_unique_key
         # Steps that services drive (reput_steps.py, store_index.py, store_flush.py)
         self.reput_step = reput.reput_step
         self.index_step = index.index_step
@@ -189,22 +196,38 @@ class MessageStore:
         """Lock the directory, recover what is there and accept messages. Blocks for as long as recovery takes.
 
         Raises:
-            StoreLocked: another broker, in this process or another, has the directory.
+            StoreLocked: another broker, in this process or another, has the directory, or one of its log.
             ForeignFile: something in it is not ours to understand and would be damaged.
             StoreDamaged: records that had been flushed do not pass their checks.
+            StoreNotWritable: the system does not let the directory be written.
             DiskFull, FlushFailed: recovery could not be brought to its end; the next start does it again.
 
-        After the first three nothing in the directory has been changed; after any, the lock is free again.
+        After the first three the directory is as it was found: nothing was changed or made. After any the lock is free.
         """
         assert not self._flags.is_open
         started = time.perf_counter()
         self._make_parts()
-        self._lock.acquire()
+        try:
+            report = self._open_parts()
+        except OSError as error:
+            if error.errno not in NOT_PERMITTED:
+                raise
+            raise StoreNotWritable(error.filename or self.options.data_dir, error.errno) from error
+        self._reput.begin(report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries())
+        self._reader.warm_from = report.checked_from
+        self._flags.note_open()
+        self._writer.look_at_file()
+        self._key_index.complete(report.end_offset)
+        return report._replace(duration_s=time.perf_counter() - started)
+
+    def _open_parts(self) -> RecoveryReport:
+        self._lock.reserve()
         try:
             self._log.open_pool()
-            report = open_parts(
+            return open_parts(
                 StoreParts(
                     self.options,
+                    self._lock,
                     self._log,
                     self._queues,
                     self._checkpoint,
@@ -216,11 +239,6 @@ class MessageStore:
         except BaseException:
             self._release()
             raise
-        self._reput.begin(report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries())
-        self._reader.warm_from = report.checked_from
-        self._flags.note_open()
-        self._key_index.complete(report.end_offset)
-        return report._replace(duration_s=time.perf_counter() - started)
 
     def close(self) -> bool:
         """Flush, dispatch and sync everything and release the directory. Blocks. Safe to call twice.
@@ -287,6 +305,11 @@ class MessageStore:
         Clears by itself.
         """
         return self._flags.disk_full_reason
+
+    @property
+    def file_refusal(self) -> DiskFull | FileNotMade | None:
+        """Why no file of the log could be made when that was last tried; None if one could, or while one lies ready."""
+        return self._log.file_refusal
 
     @property
     def min_physical_offset(self) -> int:

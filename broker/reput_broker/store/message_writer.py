@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from reput_broker.store.commit_log import CommitLog
-from reput_broker.store.errors import DiskFull, StorePoolExhausted
+from reput_broker.store.errors import DiskFull, FileNotMade, StorePoolExhausted
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.put_checks import encode_records, illegal_record
@@ -80,18 +80,24 @@ class MessageWriter:
             return flags.refused(PutStatus.MESSAGE_ILLEGAL)
         try:
             result = self._log.append_block(block, check, topic, queue_id, count, born_host)
-        except DiskFull as error:
-            flags.note_disk_full(error)
-            return flags.refused(PutStatus.DISK_FULL)
-        except StorePoolExhausted:
-            return flags.refused(PutStatus.OS_PAGE_CACHE_BUSY)
-        if flags.no_space_reason is not None:
-            flags.note_space(log_waits=self._log.waits_for_space)
+        except (DiskFull, FileNotMade, StorePoolExhausted) as error:
+            return self._refused(error)
+        if flags.lacks_something:
+            flags.note_written(self._log.file_refusal)
         stats = self._stats
         stats.put_blocks += 1
         stats.put_messages += count
         stats.put_bytes += size
         return result
+
+    def _refused(self, error: DiskFull | FileNotMade | StorePoolExhausted) -> PutResult:
+        """The answer to a put for which there was no file, or no buffer for it."""
+        flags = self._flags
+        if isinstance(error, StorePoolExhausted):
+            return flags.refused(PutStatus.OS_PAGE_CACHE_BUSY)
+        flags.note_file_refused(error)
+        is_full = isinstance(error, DiskFull)
+        return flags.refused(PutStatus.DISK_FULL if is_full else PutStatus.CREATE_MAPPED_FILE_FAILED)
 
     def put_run(
         self, headers: Sequence[PutMessageHeader], blocks: Sequence[Buffer], born_host: bytes
@@ -106,7 +112,7 @@ class MessageWriter:
             born_host: the peer that sent them all, as for `put_block`.
         """
         flags = self._flags
-        if flags.refuses_now or flags.no_space_reason is not None:
+        if flags.refuses_now or flags.lacks_something:
             return None
         size = sum(map(len, blocks))
         if not self._log.has_room(size):
@@ -149,13 +155,10 @@ class MessageWriter:
             return flags.refused(PutStatus.MESSAGE_ILLEGAL)
         try:
             result = self._log.append_records(encoded, records)
-        except DiskFull as error:
-            flags.note_disk_full(error)
-            return flags.refused(PutStatus.DISK_FULL)
-        except StorePoolExhausted:
-            return flags.refused(PutStatus.OS_PAGE_CACHE_BUSY)
-        if flags.no_space_reason is not None:
-            flags.note_space(log_waits=self._log.waits_for_space)
+        except (DiskFull, FileNotMade, StorePoolExhausted) as error:
+            return self._refused(error)
+        if flags.lacks_something:
+            flags.note_written(self._log.file_refusal)
         stats = self._stats
         stats.put_blocks += 1
         stats.put_messages += len(records)
@@ -184,7 +187,9 @@ class MessageWriter:
         Blocks; may run in a worker thread. If neither is wanted yet, the log's is made.
 
         Raises:
-            DiskFull: there is no room; puts go on while the file in use has room, and those that lie ready.
+            DiskFull, FileNotMade: that of the log cannot be made; puts go on while the file in use has room, and those
+                that lie ready.
+            DiskFull, FlushFailed, OSError: that of the index cannot be made; dispatch goes on while there is room.
         """
         index = self._index
         if index is None or not index.should_prepare_next_file():
@@ -200,14 +205,24 @@ class MessageWriter:
         Raises:
             DiskFull: as `prepare_next_file`.
         """
+        flags = self._flags
         try:
             made = self._log.prepare_next_file()
-        except DiskFull as error:
-            if self._log.waits_for_space:
-                self._flags.note_disk_full(error)
+        except (DiskFull, FileNotMade):
+            refusal = self._log.file_refusal
+            if refusal is not None:
+                flags.note_file_refused(refusal)
             raise
         if made:
             self._stats.files_prepared += 1
+        if flags.lacks_something:
+            flags.note_written(self._log.file_refusal)
+
+    def look_at_file(self) -> None:
+        """Say so, after a start, if nothing can be appended to the file that it found last."""
+        refusal = self._log.file_refusal
+        if refusal is not None:
+            self._flags.note_file_refused(refusal)
 
     def note_file_wait(self) -> None:
         """Count a put that has to wait for a log file."""

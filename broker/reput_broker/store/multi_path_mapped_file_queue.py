@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
+from reput_broker.store.options import EventHandler, ignore_event
 
 
 class MultiPathMappedFileQueue(MappedFileQueue):
@@ -22,13 +23,20 @@ class MultiPathMappedFileQueue(MappedFileQueue):
         directories: where new files are made, at least one that is not read-only too.
         read_only: where no new file is made. What lies there is read, and written only if the log ends in it.
         file_size: bytes of each file.
+        on_event: told which directory fails (`FileMaker`).
     """
 
-    def __init__(self, directories: Iterable[Path], read_only: Iterable[Path], file_size: int) -> None:
+    def __init__(
+        self,
+        directories: Iterable[Path],
+        read_only: Iterable[Path],
+        file_size: int,
+        on_event: EventHandler = ignore_event,
+    ) -> None:
         self._read_only = frozenset(read_only)
         named = dict.fromkeys(directories)
         self._writable = sorted((path for path in named if path not in self._read_only), key=_java_order)
-        super().__init__(self._writable[0], file_size)
+        super().__init__(self._writable[0], file_size, on_event)
         self._all = tuple(dict.fromkeys([*self._writable, *sorted(self._read_only, key=_java_order)]))
         self._full: frozenset[Path] = frozenset()
 
@@ -40,7 +48,8 @@ class MultiPathMappedFileQueue(MappedFileQueue):
     def directories_for(self, base_offset: int) -> Sequence[Path]:
         """Where the file that starts there may be made, the best directory first.
 
-        The others follow for the case that a disk turns out to be full although nobody has noticed yet.
+        The others follow for the case that a disk turns out to be full, or to take no file, although nobody has noticed
+        yet.
         """
         full = self._full
         roomy = [path for path in self._writable if path not in full] or self._writable

@@ -3,8 +3,9 @@
     1  load files, queues, checkpoint and marks; refuse what is not ours
     2  find where the sound records of the log end (recovery.py) and whether they are the messages that their queues
        say (identity_check.py); refuse damage; find out which entries the queues lack (judging.py)
-       -- up to here nothing has been changed, and from here on nothing refuses the start --
-    3  leave `abort`, cut the torn tail off, sync what is not known to be synced
+       -- up to here nothing has been changed; from here on nothing refuses the start but another that was faster --
+    3  make and lock what is not there yet (dir_lock.py), leave `abort`, cut the torn tail off, sync what is not known
+       to be synced
     4  dispatch the records whose queue entries are missing or not certain
     5  write the checkpoint
 
@@ -27,12 +28,18 @@ the oldest file.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue_builder import RecoveringQueueBuilder
+from reput_broker.store.directory_swap import is_out_of_place, put_back, take_out
+from reput_broker.store.errors import DiskFull
 from reput_broker.store.foreign_files import refuse_foreign_files, refuse_unlisted_log
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import Judgement, StoreParts, judge, refuse_lost_log, topics_to_delete
+from reput_broker.store.permissions import refuse_unwritable
 from reput_broker.store.recovery import LogEnd
 from reput_broker.store.reput import Reput
 from reput_broker.store.results import RecoveryReport
@@ -40,13 +47,53 @@ from reput_broker.store.stats import StoreStats
 
 
 def open_parts(parts: StoreParts) -> RecoveryReport:
-    """Load and recover a directory that is locked already.
+    """Load and recover a directory whose lock is reserved.
 
     Raises:
-        ForeignFile, StoreDamaged: nothing has been changed.
+        ForeignFile, StoreDamaged, StoreLocked, StoreNotWritable: nothing has been changed.
         DiskFull, FlushFailed: recovery could not be finished; the next start does it again.
     """
-    options, log, queues, checkpoint, deleted, abort, index = parts
+    log, queues, deleted = parts.log, parts.queues, parts.deleted
+    refuse_unwritable(parts.options)
+    moved = _put_back(parts)
+    try:
+        judgement = _load_and_judge(parts)
+    except BaseException:
+        take_out(moved)
+        raise
+    report = _begin(parts) if judgement is None else _recover(parts, judgement)
+    deleted.end_at(report.end_offset)
+    deleted.forget_below(log.min_offset)
+    queues.correct_min_offsets(log.min_offset)
+    for queue in queues:
+        if queue.max_queue_offset:
+            log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_queue_offset
+    parts.checkpoint.flush()
+    return report
+
+
+def _put_back(parts: StoreParts) -> list[Path]:
+    """Put back what a rebuild was about to replace when it was killed: that is to be judged.
+
+    It needs the lock. If the start is refused, this is undone; a lock file that had been removed stays.
+    """
+    root = parts.options.data_dir
+    if not is_out_of_place(root):
+        return []
+    parts.lock.acquire()
+    moved = put_back(root)
+    for place in moved:
+        parts.options.on_event("directory_put_back", {"path": str(place)})
+    return moved
+
+
+def _load_and_judge(parts: StoreParts) -> Judgement | None:
+    """Load everything and judge it; None for a directory without a log. Changes nothing.
+
+    Raises:
+        ForeignFile, StoreDamaged: the start is refused.
+    """
+    options, _, log, queues, checkpoint, deleted, abort, index = parts
     refuse_foreign_files(options.data_dir, keeps_ext=options.consume_queue_ext)
     refuse_unlisted_log(options)
     has_abort = abort.exists
@@ -57,15 +104,10 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     if index is not None:
         index.load(after_crash=has_abort)
     _report_missing_directories(parts)
-    report = _recover(parts, judge(parts)) if log.files.files else _begin(parts)
-    deleted.end_at(report.end_offset)
-    deleted.forget_below(log.min_offset)
-    queues.correct_min_offsets(log.min_offset)
-    for queue in queues:
-        if queue.max_queue_offset:
-            log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_queue_offset
-    checkpoint.flush()
-    return report
+    if log.files.files:
+        return judge(parts)
+    refuse_lost_log(parts)
+    return None
 
 
 def _report_missing_directories(parts: StoreParts) -> None:
@@ -79,7 +121,7 @@ def _report_missing_directories(parts: StoreParts) -> None:
 
 def _begin(parts: StoreParts) -> RecoveryReport:
     """Begin an empty store."""
-    refuse_lost_log(parts)
+    parts.lock.acquire()
     parts.abort.create()
     parts.log.files.drop_unfinished()
     parts.queues.settle()
@@ -91,8 +133,9 @@ def _begin(parts: StoreParts) -> RecoveryReport:
 
 def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
     """Do what the judgement says."""
-    _, log, queues, checkpoint, _, abort, index = parts
+    _, lock, log, queues, checkpoint, _, abort, index = parts
     end, mark = judgement.end, checkpoint.mark
+    lock.acquire()
     abort.create()
     log.files.drop_unfinished()
     truncated = _cut(log, end)
@@ -148,6 +191,8 @@ def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd,
         index.keep_all(mark.index_offset, full_until_ms)
     else:
         index.drop_all()
+    with suppress(DiskFull):  # dispatch comes across it when it has a key to insert
+        index.set_last_aside()
 
 
 def _cut(log: CommitLog, end: LogEnd) -> int:

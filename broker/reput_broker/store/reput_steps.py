@@ -115,7 +115,7 @@ class ReputSteps:
         if failed_ms is not None:
             self._failed_ms = None
             flags.dispatch_wants_space = False
-            flags.note_space(log_waits=self._log.waits_for_space)
+            flags.note_written(self._log.file_refusal)
         return count
 
     def _stand_still(self, error: Exception) -> None:

@@ -1,16 +1,17 @@
 """Whether the store may be read and takes puts, and if not, why (RocketMQ: RunningFlags).
 
-Three things stand against a put, each with its own way back. Read-only: a sync failed or something is damaged; only a
+Four things stand against a put, each with its own way back. Read-only: a sync failed or something is damaged; only a
 restart helps. No space: a write found no room; the flag goes as soon as one succeeds, and meanwhile small puts that
-still have room go on, unless it is dispatch that has none: then nothing that is put could be consumed. The disk is too
-full: whoever watches it says so, and says when it is over.
+still have room go on, unless it is dispatch that has none: then nothing that is put could be consumed. No file: the log
+needs one that cannot be made, for want of descriptors or because no directory lets it; the same. The disk is too full:
+whoever watches it says so, and says when it is over.
 """
 
 from __future__ import annotations
 
 import threading
 
-from reput_broker.store.errors import DiskFull, StoreClosed, StoreError, StoreReadOnly
+from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed, StoreError, StoreReadOnly
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult
 from reput_broker.store.stats import StoreStats
@@ -20,8 +21,8 @@ from reput_broker.store.status import PutStatus
 class RunningFlags:
     """The condition of one store, over all its openings.
 
-    The owner of the store changes it; worker threads may call `become_read_only`, `final`, `note_disk_full` and the two
-    about commits too.
+    The owner of the store changes it; worker threads may call `become_read_only`, `final`, the two about commits, and
+    those that note whether something could be written or made.
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class RunningFlags:
         "_stats",
         "dispatch_wants_space",
         "is_open",
+        "no_file_reason",
         "no_space_reason",
         "read_only_reason",
         "refusal",
@@ -49,6 +51,8 @@ class RunningFlags:
         """Why puts are refused as READ_ONLY until the store is opened again; it outlives `close`."""
         self.no_space_reason: str | None = None
         """What could not be written for want of space when that was last tried."""
+        self.no_file_reason: str | None = None
+        """Why the file that the log needs could not be made when that was last tried, if not for want of space."""
         self.dispatch_wants_space = False
         """Whether it was dispatch that found no room; then all puts are refused."""
         self._disk_refusal: str | None = None
@@ -57,7 +61,7 @@ class RunningFlags:
 
     def note_open(self) -> None:
         """The store has been opened: what was the matter before is over."""
-        self.read_only_reason = self.no_space_reason = self._disk_refusal = None
+        self.read_only_reason = self.no_space_reason = self.no_file_reason = self._disk_refusal = None
         self.dispatch_wants_space = False
         self.refusal = None
         self.is_open = True
@@ -72,7 +76,12 @@ class RunningFlags:
     @property
     def is_writable(self) -> bool:
         """Whether puts of any size are accepted, as far as the last attempts to write could tell."""
-        return self.refusal is None and self._disk_refusal is None and self.no_space_reason is None
+        return self.refusal is None and self._disk_refusal is None and not self.lacks_something
+
+    @property
+    def lacks_something(self) -> bool:
+        """Whether something could not be written, or made, when that was last tried."""
+        return self.no_space_reason is not None or self.no_file_reason is not None
 
     @property
     def disk_full_reason(self) -> str | None:
@@ -147,6 +156,15 @@ class RunningFlags:
             )
         self.no_space_reason = str(error)
 
+    def note_file_refused(self, error: DiskFull | FileNotMade) -> None:
+        """The log needs a file that cannot be made (event `store_disk_full` or `log_file_not_made`, once each)."""
+        if isinstance(error, DiskFull):
+            self.note_disk_full(error)
+            return
+        if self.no_file_reason is None:
+            self._options.on_event("log_file_not_made", {"path": str(error.path), "reason": str(error)})
+        self.no_file_reason = str(error)
+
     def note_commit_without_space(self, error: DiskFull) -> None:
         """A commit found no room: no put is taken until one does, since its bytes would only wait in memory."""
         self.note_disk_full(error)
@@ -160,9 +178,18 @@ class RunningFlags:
             if self.refusal is PutStatus.DISK_FULL:
                 self.refusal = None
 
-    def note_space(self, *, log_waits: bool) -> None:
-        """Something could be written; the store has space again unless the log or dispatch still waits for it."""
-        waiting = self.dispatch_wants_space or log_waits or self.refusal is PutStatus.DISK_FULL
-        if self.no_space_reason is not None and not waiting:
+    def note_written(self, file_refusal: DiskFull | FileNotMade | None) -> None:
+        """Something could be written, or made: what was lacking is there again, but for what somebody still waits for.
+
+        Events `store_has_space_again` and `log_file_made_again`.
+
+        Args:
+            file_refusal: why the log still has no file; None if it does not wait for one.
+        """
+        if self.no_file_reason is not None and not isinstance(file_refusal, FileNotMade):
+            self.no_file_reason = None
+            self._options.on_event("log_file_made_again", {})
+        waiting = isinstance(file_refusal, DiskFull) or self.refusal is PutStatus.DISK_FULL
+        if self.no_space_reason is not None and not (waiting or self.dispatch_wants_space):
             self.no_space_reason = None
             self._options.on_event("store_has_space_again", {})

@@ -37,7 +37,8 @@ class SparseFileQueue:
 
     __slots__ = (
         "_cache", "_flush_error", "_generation", "_last_path", "_lock", "_names_dirty", "_strays", "_surplus",
-        "_unfinished", "directory", "end", "file_size", "first_start", "flushed", "is_empty", "last_start",
+        "_unfinished", "_unsynced_removal", "directory", "end", "file_size", "first_start", "flushed", "is_empty",
+        "last_start",
     )  # fmt: skip
 
     def __init__(self, directory: Path, file_size: int, cache: QueueFileCache) -> None:
@@ -48,6 +49,7 @@ class SparseFileQueue:
         self._flush_error: FlushFailed | None = None
         self._generation = 0
         self._names_dirty = False
+        self._unsynced_removal = False
         self._strays: list[Path] = []
         self._unfinished: list[Path] = []
         self._surplus: list[int] = []
@@ -336,7 +338,10 @@ class SparseFileQueue:
 
         Raises:
             FlushFailed: the file is gone, but the disk did not confirm it; final.
+            OSError: the same for want of a descriptor; the next call sees to it first.
         """
+        if self._unsynced_removal:
+            self._sync_removal(self._generation)
         with self._lock:
             if self.is_empty or self.first_start == self.last_start:
                 return False
@@ -345,6 +350,11 @@ class SparseFileQueue:
             self.flushed = max(self.flushed, self.first_start)
             generation = self._generation
             self._delete(start)
+            self._unsynced_removal = True
+        self._sync_removal(generation)
+        return True
+
+    def _sync_removal(self, generation: int) -> None:
         try:
             sync_directory(self.directory)
         except FileNotFoundError:
@@ -353,7 +363,7 @@ class SparseFileQueue:
         except FlushFailed as error:
             self._flush_error = error
             raise
-        return True
+        self._unsynced_removal = False
 
     def destroy(self) -> None:
         """Delete all files and, if it is empty then, the directory. The stream can begin anew afterwards."""
@@ -365,6 +375,7 @@ class SparseFileQueue:
             self._delete_surplus()
             self._forget_files()
             self._names_dirty = False
+            self._unsynced_removal = False
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
             sync_directory(self.directory.parent)

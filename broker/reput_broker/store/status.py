@@ -24,6 +24,12 @@ class PutStatus(Enum):
     DISK_FULL = auto()
     """No file could be made for the message. The store keeps serving and accepts puts again when there is space."""
 
+    CREATE_MAPPED_FILE_FAILED = auto()
+    """No file could be made for the message, for another reason: `MessageStore.file_refusal` says which.
+
+    The store keeps serving and accepts puts again when a file can be made.
+    """
+
     OS_PAGE_CACHE_BUSY = auto()
     """The page cache takes messages too slowly: no buffer of the pool is free. It may be tried again at once."""
 

@@ -73,7 +73,8 @@ class StoreFlush:
     def flush_commit_log(self) -> int:
         """Commit and sync the log; return the offset up to which it is durable. Blocks; one thread at a time.
 
-        Where a commit finds no room, what was committed before is synced.
+        Where a commit finds no room, what was committed before is synced. Where the checkpoint cannot be opened for
+        want of descriptors, it says less than is so until the next time, which is safe: the log is on the disk.
 
         Raises:
             StoreReadOnly: the sync failed, now or earlier. What had been flushed is safe; what had not may be lost,
@@ -98,7 +99,7 @@ class StoreFlush:
             if stored_ms and flushed >= wrote:
                 self._checkpoint.physic_msg_timestamp_ms = stored_ms
             self._checkpoint.move_mark(flushed_offset=flushed)
-            self._checkpoint.write()
+            self._write_checkpoint_if_it_can_be_opened()
         except (StoreError, OSError) as error:
             # Even a full disk: the checkpoint exists and is only overwritten, so the disk is broken.
             stats.flush_failures += 1
@@ -107,6 +108,13 @@ class StoreFlush:
         stats.flushed_bytes += flushed - before
         stats.flush_duration_us += (time.perf_counter_ns() - started) // 1000
         return flushed
+
+    def _write_checkpoint_if_it_can_be_opened(self) -> None:
+        try:
+            self._checkpoint.write()
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
 
     def flush_consume_queues(self, least_pages: int = 0) -> bool:
         """Sync what was dispatched before the call. Blocks; one thread at a time.

@@ -10,7 +10,7 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import StoreDamaged, StoreError
 from reput_broker.store.file_io import is_out_of_descriptors
-from reput_broker.store.index_query import QueryResult, query_message
+from reput_broker.store.index_query import QueryResult, UniqueResult, find_by_unique_key, query_message
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.reput import STEP_BYTES_MAX, Reput
@@ -177,6 +177,24 @@ class StoreIndex:
         end = self._log.readable_end()
         found = query_message(
             self._log, self._index, self._deleted, topic, key, max_messages, begin_ms, end_ms, end
+        )
+        return found._replace(is_complete=found.is_complete and not self._has_gap)
+
+    def find_by_unique_key(
+        self, topic: str, unique_key: str, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
+    ) -> UniqueResult:
+        """Find the message with a unique id that was stored first; otherwise as `query_message`.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        if not self._flags.is_open:
+            raise self._flags.closed()
+        if self._index is None:
+            return UniqueResult(None, is_complete=False)
+        end = self._log.readable_end()
+        found = find_by_unique_key(
+            self._log, self._index, self._deleted, topic, unique_key, begin_ms, end_ms, end
         )
         return found._replace(is_complete=found.is_complete and not self._has_gap)
 

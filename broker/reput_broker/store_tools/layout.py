@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.store.consume_queue_unit import UNIT_BYTES
+from reput_broker.store.directory_swap import standing_for
+from reput_broker.store.file_names import holds_only_zeros
 
 _NAME_DIGITS = 20
 
@@ -105,6 +107,8 @@ class Geometry:
 class StoreLayout:
     """The streams of one directory.
 
+    Queues and index are taken from where a killed rebuild has left them, if it has (`directory_swap.standing_for`).
+
     Args:
         root: the store directory.
         commit_log_dirs: where the log lies, if not in `commitlog`: RocketMQ may spread it over several directories.
@@ -120,7 +124,7 @@ class StoreLayout:
         self.log = read_stream(tuple(commit_log_dirs) or (root / "commitlog",), geometry.commit_log_file_size)
         self.consume_queue_dir = root / "consumequeue"
         self.queue_file_size = geometry.consume_queue_entries * UNIT_BYTES
-        directories = list(_queue_directories(self.consume_queue_dir))
+        directories = list(_queue_directories(standing_for(self.consume_queue_dir)))
         if not self.queue_file_size:
             sizes = Counter(
                 entry.stat().st_size
@@ -151,13 +155,27 @@ class StoreLayout:
 
     def index_files(self) -> list[Path]:
         """Return the index files, oldest first (RocketMQ: IndexService takes names that are numbers)."""
-        if not self.index_dir.is_dir():
+        directory = standing_for(self.index_dir)
+        if not directory.is_dir():
             return []
         return sorted(
             path
-            for path in self.index_dir.iterdir()
+            for path in directory.iterdir()
             if path.is_file() and path.name.isascii() and path.name.isdecimal()
         )
+
+
+def _without_leftovers(files: list[StreamFile]) -> list[StreamFile]:
+    """Leave out what is left of files that could not be made, beside those made instead, as a start does."""
+    kept: list[StreamFile] = []
+    for file in files:
+        if kept and kept[-1].start == file.start:
+            if holds_only_zeros(file.path, file.size):
+                continue
+            if holds_only_zeros(kept[-1].path, kept[-1].size):
+                kept.pop()
+        kept.append(file)
+    return kept
 
 
 def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
@@ -179,6 +197,7 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
                 continue
             stream.files.append(StreamFile(path, int(name), entry.stat().st_size))
     stream.files.sort(key=lambda file: (file.start, file.path))
+    stream.files = _without_leftovers(stream.files)
     if stream.files and stream.files[-1].size == 0:
         stream.files.pop()
     stream.file_size = file_size or _guess_size(stream.files)

@@ -1,16 +1,15 @@
 """Make what is derived from the log anew, beside what is there, and put it in its place at the end.
 
-Each new directory is complete and on the disk before the old one gives way to it by two renames; then the checkpoint
-says what is there now, so that the next start has nothing to do.
+Each new directory is complete and on the disk before it takes the place of the old one, in one step
+(`directory_swap.py`); then the checkpoint says what is there now, so that the next start has nothing to do.
 
-Being killed before the renames leaves what was there, and directories `rebuild-N.tmp` that the next rebuild removes.
-Between them the store has no queues, or no index, and a start makes what is missing. After them the checkpoint does not
-fit what is there, and a start compares the queues with all of the log, and makes the index anew.
+Being killed leaves what was there, or what was made. Beside it there may be directories `rebuild-N.tmp`, which nobody
+minds and the next rebuild removes. If queues or index are new and the checkpoint does not say so yet, a start compares
+the queues with all of the log, and makes the index anew.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Protocol
 
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.directory_swap import put_back, replaced, swap
 from reput_broker.store.dispatch import DispatchBatch, rows_by_queue
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import sync_directory
@@ -81,9 +81,11 @@ def rebuild(
 
     Raises:
         ForeignFile: something is in the way that is no part of a store; nothing was changed.
-        DiskFull, FlushFailed, OSError: what was there before is still in its place, unless it was the checkpoint that
-            could not be written: then the next start does what it would have saved.
+        DiskFull, FlushFailed, OSError: each kind is as it was before, or as it was made. What of that could not be
+            noted in the checkpoint the next start finds out.
     """
+    if put_back(layout.root):
+        layout = StoreLayout(layout.root, layout.log.directories, layout.geometry)
     deleted = DeletedTopics(layout.root / "deletedTopics")
     deleted.load()
     checkpoint = StoreCheckpoint(layout.root / "checkpoint")
@@ -92,20 +94,25 @@ def rebuild(
     made: list[Derived] = []
     try:
         _remove_leftovers(layout)
-        for factory, temporary in zip(kinds, temporaries, strict=True):
-            temporary.mkdir()
-            made.append(factory(layout, temporary))
-            if made[-1].directory.is_symlink():
-                raise ForeignFile(
-                    made[-1].directory, "it is a symbolic link, and a directory would take its place"
-                )
-        _dispatch(layout, end_offset, made, deleted, delay_levels_ms, progress)
-        words = [derived.finish() for derived in made]
+        try:
+            for factory, temporary in zip(kinds, temporaries, strict=True):
+                temporary.mkdir()
+                made.append(factory(layout, temporary))
+                if made[-1].directory.is_symlink():
+                    raise ForeignFile(
+                        made[-1].directory, "it is a symbolic link, and a directory would take its place"
+                    )
+            _dispatch(layout, end_offset, made, deleted, delay_levels_ms, progress)
+            words = [derived.finish() for derived in made]
+        finally:
+            for derived in made:
+                derived.close()
         for derived, temporary in zip(made, temporaries, strict=True):
-            _swap(temporary, derived.directory)
+            sync_directory(temporary)
+            swap(temporary, derived.directory)
     finally:
-        for derived in made:
-            derived.close()
+        # As long as it is not certain on the disk which directory has which name, none may go.
+        sync_directory(layout.root)
         for temporary in temporaries:
             shutil.rmtree(temporary, ignore_errors=True)
     before = (checkpoint.mark, checkpoint.index_msg_timestamp_ms)
@@ -146,27 +153,9 @@ def _dispatch(
 
 
 def _remove_leftovers(layout: StoreLayout) -> None:
-    """Remove what a rebuild left that was killed; what an unfinished swap left stays until it is made anew."""
-    for temporary in layout.root.glob("rebuild-*.tmp"):
-        shutil.rmtree(temporary)
-    for place in (layout.consume_queue_dir, layout.index_dir):
-        if place.is_dir() and _old(place).is_dir():
-            shutil.rmtree(_old(place))
-
-
-def _old(place: Path) -> Path:
-    return place.with_name(place.name + ".replaced")
-
-
-def _swap(new: Path, place: Path) -> None:
-    """Let a directory take another's place; the old one is removed."""
-    sync_directory(new)
-    old = _old(place)
-    if old.is_dir():
-        shutil.rmtree(old)
-    if place.is_dir():
-        os.rename(place, old)
-    os.rename(new, place)
-    sync_directory(place.parent)
-    if old.is_dir():
-        shutil.rmtree(old)
+    """Remove what a rebuild left that was killed: new directories that are not whole, old ones that had given way."""
+    sync_directory(layout.root)
+    old = [replaced(place) for place in (layout.consume_queue_dir, layout.index_dir)]
+    for directory in (*layout.root.glob("rebuild-*.tmp"), *old):
+        if directory.is_dir():
+            shutil.rmtree(directory)

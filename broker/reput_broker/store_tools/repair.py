@@ -5,15 +5,14 @@ one that cannot be, the log has to end: what follows it may be sound, but a log 
 numbers and log offsets to other messages. So all that follows is lost to the store, and kept in `repair-N/`. Everything
 else is derived from the log, and made anew.
 
-Order: everything that will change or go is copied to `repair-N/` and synced. Then the checkpoint is written, which says
-that the log had been flushed up to the cut and no further, and `abort` is left: from here on a start would make the
-same cut. Then the log is cut and the queues are made anew. Killed at any moment, the same repair can be begun again.
+Order: everything that will change is copied to `repair-N/` (`repair_side.py`) and synced. Then the checkpoint is
+written, which says that the log had been flushed up to the cut and no further, and `abort` is left: from here on a
+start would make the same cut. What nobody can read is moved, the log is cut, and the queues are made anew. Killed at
+any moment, the same repair can be begun again.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,8 @@ from reput_broker.config_file import ConfigFile, encode
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.consume_queue_unit import UNIT_BYTES
-from reput_broker.store.file_io import sync_directory
+from reput_broker.store.directory_swap import put_back
+from reput_broker.store.file_io import make_directories, sync_directory
 from reput_broker.store_tools.index_sizes import IndexSizes, index_sizes
 from reput_broker.store_tools.layout import Geometry, StoreLayout
 from reput_broker.store_tools.queue_ends import queue_ends
@@ -30,6 +30,7 @@ from reput_broker.store_tools.rebuild_index import IndexRebuild
 from reput_broker.store_tools.rebuild_queues import QueuesRebuild
 from reput_broker.store_tools.repair_files import copy_part, cut_log, data_end, move, overwrite, resize
 from reput_broker.store_tools.repair_plan import RepairPlan
+from reput_broker.store_tools.repair_side import SideDirectory
 from reput_broker.store_tools.report import Progress, no_progress
 from reput_broker.store_tools.tables import apply_journal, find_journal, offsets_in, table_in_force
 from reput_broker.store_tools.verify import Verification
@@ -63,8 +64,9 @@ def apply_repair(
     """
     root, layout = verification.root, verification.layout
     geometry = _geometry_of(verification)
-    side = _make_side_directory(root)
-    _save(verification, plan, side)
+    put_back(root)
+    side = SideDirectory(root)
+    moves = _save(verification, plan, side)
     if plan.new_checkpoint:
         (root / "checkpoint").unlink(missing_ok=True)
     if plan.cut is not None:
@@ -74,15 +76,13 @@ def apply_repair(
         AbortMarker(layout.abort).create()
     for mend in plan.mends:
         overwrite(mend.file, mend.position, mend.right)
-    for path, _ in plan.aside:
-        move(path, side / path.relative_to(root) if path.is_relative_to(root) else side / path.name)
+    for path, target in moves:
+        move(path, target)
     if plan.cut is not None:
         cut_log(layout.log, plan.cut.offset)
     for path, _ in plan.resize:
         if path.exists():
             resize(path, layout.log.file_size)
-    if plan.drop_index:
-        move(layout.index_dir, side / "index")
     after = Verification(
         root,
         commit_log_dirs=layout.log.directories,
@@ -120,7 +120,7 @@ def apply_repair(
     if plan.clamp:
         ends = queue_ends(_layout_now(verification, geometry), after.log.kept_end)
         lines += _clamp_offsets(layout.config_dir, ends)
-    return RepairResult(side, after.log.kept_end, lines)
+    return RepairResult(side.path, after.log.kept_end, lines)
 
 
 def _layout_now(verification: Verification, geometry: Geometry) -> StoreLayout:
@@ -138,64 +138,57 @@ def _geometry_of(verification: Verification) -> Geometry:
     )
 
 
-def _make_side_directory(root: Path) -> Path:
-    number = 1
-    while (side := root / f"repair-{number}").exists():
-        number += 1
-    side.mkdir()
-    sync_directory(root)
-    return side
-
-
-def _save(verification: Verification, plan: RepairPlan, side: Path) -> None:
-    """Copy everything that is going to change, and sync the copies and their names."""
+def _save(verification: Verification, plan: RepairPlan, side: SideDirectory) -> list[tuple[Path, Path]]:
+    """Copy everything that is going to change, and sync it; return what is to be moved, and where."""
     root, log = verification.root, verification.layout.log
-    saved: list[dict[str, Any]] = []
+    cut: list[dict[str, Any]] = []
+
+    def keep(path: Path, start: int, stop: int, wanted: Path) -> None:
+        target = side.place(wanted)
+        make_directories(target.parent)
+        copy_part(path, start, stop, target)
+        cut.append({"file": str(path), "from": start, "to": stop, "kept_as": side.relative(target)})
+
     if plan.cut is not None:
-        (side / "commitlog").mkdir()
         for file in log.files:
             start = max(0, plan.cut.offset - file.start)
-            stop = max(
-                data_end(file), file.path.stat().st_size if file.path.stat().st_size > log.file_size else 0
-            )
+            size = file.path.stat().st_size
+            stop = max(data_end(file), size if size > log.file_size else 0)
             if file.start + log.file_size <= plan.cut.offset or stop <= start:
                 continue
-            target = side / "commitlog" / (f"{file.path.name}.from-{start}" if start else file.path.name)
-            copy_part(file.path, start, stop, target)
-            saved.append(
-                {"file": str(file.path), "from": start, "to": stop, "kept_as": str(target.relative_to(side))}
-            )
+            name = file.path.name
+            keep(file.path, start, stop, Path("commitlog", f"{name}.from-{start}" if start else name))
     for path, size in plan.resize:
         if size > log.file_size:
-            target = side / f"{path.name}.from-{log.file_size}"
-            copy_part(path, log.file_size, size, target)
-            saved.append({"file": str(path), "from": log.file_size, "to": size, "kept_as": target.name})
+            keep(path, log.file_size, size, Path(f"{path.name}.from-{log.file_size}"))
     for name in ("checkpoint", "deletedTopics", *(f"config/{table}" for table in _TABLES)):
         source = root / name
         if source.is_file():
-            target = side / "before" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
+            target = side.place(Path("before", name))
+            make_directories(target.parent)
             copy_part(source, 0, source.stat().st_size, target)
-    words = {
-        "plan": plan.lines(),
-        "cut": saved,
-        "mended": [
-            {
-                "file": str(m.file),
-                "position": m.position,
-                "field": m.field,
-                "was": m.wrong.hex(),
-                "is": m.right.hex(),
-            }
-            for m in plan.mends
-        ],
-    }
-    with (side / "repair.json").open("w", encoding="utf-8") as file_of_words:
-        json.dump(words, file_of_words, indent=2, ensure_ascii=False)
-        file_of_words.flush()
-        os.fsync(file_of_words.fileno())
-    for directory in [*(path for path in side.rglob("*") if path.is_dir()), side, root]:
-        sync_directory(directory)
+    gone = [path for path, _ in plan.aside]
+    if plan.drop_index:
+        gone.append(verification.layout.index_dir)
+    moves = [(path, side.place_for(path)) for path in gone]
+    side.describe(
+        {
+            "plan": plan.lines(),
+            "cut": cut,
+            "moved": [{"file": str(path), "kept_as": side.relative(target)} for path, target in moves],
+            "mended": [
+                {
+                    "file": str(m.file),
+                    "position": m.position,
+                    "field": m.field,
+                    "was": m.wrong.hex(),
+                    "is": m.right.hex(),
+                }
+                for m in plan.mends
+            ],
+        }
+    )
+    return moves
 
 
 def _write_checkpoint(root: Path, mark: FlushMark, after: Verification | None) -> None:

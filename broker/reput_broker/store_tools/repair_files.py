@@ -1,12 +1,14 @@
-"""Copy, move and cut files so that it is on the disk on return."""
+"""Copy, move and cut files so that it is on the disk on return, and so that a kill or a power cut loses nothing."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
 
-from reput_broker.store.file_io import end_of_data, sync_directory, write_all, zero_range
+from reput_broker.store.file_io import end_of_data, make_directories, sync_directory, write_all, zero_range
 from reput_broker.store_tools.layout import Stream, StreamFile
 
 _COPY_BYTES = 1 << 20
@@ -22,8 +24,12 @@ def data_end(file: StreamFile) -> int:
 
 
 def copy_part(source: Path, start: int, stop: int, target: Path) -> None:
-    """Copy bytes `[start, stop)` of a file into a new one, and sync that; its name is the caller's."""
-    with source.open("rb") as reader, target.open("wb") as writer:
+    """Copy bytes `[start, stop)` of a file into a new one, and sync that; its name is the caller's.
+
+    Raises:
+        FileExistsError: the name is taken; what has it stays as it is.
+    """
+    with source.open("rb") as reader, target.open("xb") as writer:
         reader.seek(start)
         left = stop - start
         while left > 0:
@@ -57,17 +63,42 @@ def resize(path: Path, size: int) -> None:
 
 
 def move(path: Path, target: Path) -> None:
-    """Move a file or a directory, if it is there, and sync both names."""
+    """Move a file or a directory, if it is there, and sync both names.
+
+    From another disk it is copied, and removed there once the copy and its names are on the disk.
+
+    Raises:
+        FileExistsError: the name is taken; nothing was moved.
+        OSError: it could not be moved, or not all of it removed where it was: it is whole there, or here.
+    """
     if not path.exists():
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(target.parent)
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     try:
         os.rename(path, target)
-    except OSError:  # a log directory may lie on another disk
-        shutil.copytree(path, target) if path.is_dir() else copy_part(path, 0, path.stat().st_size, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(path, target)
+        sync_directory(target.parent)
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     sync_directory(target.parent)
     sync_directory(path.parent)
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a file, or a directory with all that is in it, and sync it; the name of the copy itself is the caller's."""
+    if path.is_dir():
+        target.mkdir()
+        for entry in sorted(path.iterdir()):
+            _copy(entry, target / entry.name)
+        sync_directory(target)
+    else:
+        copy_part(path, 0, path.stat().st_size, target)
+    with contextlib.suppress(OSError):
+        shutil.copystat(path, target)
 
 
 def cut_log(log: Stream, offset: int) -> None:

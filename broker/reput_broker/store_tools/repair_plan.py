@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from reput_broker.store.directory_swap import standing_for
 from reput_broker.store_tools.index_sizes import index_sizes
 from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
@@ -178,7 +179,8 @@ def plan_repair(verification: Verification) -> RepairPlan:
             plan.rebuild_queues = "the log changes"
         elif report.kinds["queue"] or any(queue.stream.odd for queue in layout.queues):
             plan.rebuild_queues = "units are wrong or missing"
-    plan.drop_index = layout.index_dir.is_dir() and bool(plan.cut or plan.mends or report.kinds["index"])
+    has_index = standing_for(layout.index_dir).is_dir()
+    plan.drop_index = has_index and bool(plan.cut or plan.mends or report.kinds["index"])
     plan.rebuild_index = plan.drop_index and is_whole and index_sizes(layout) is not None
     plan.clamp = plan.cut is not None or any(
         f.kind in ("offsets", "journal") and "queue ends at" in f.reason for f in report.faults

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reput_broker.store.directory_swap import SWAPPED, standing_for
 from reput_broker.store.options import DELAY_LEVELS_MS
 from reput_broker.store_tools.layout import Geometry, OddFile, StoreLayout
 from reput_broker.store_tools.report import FAULTS_KEPT, Progress, Report, no_progress
@@ -72,6 +73,9 @@ class Verification:
             report.note(
                 f"{layout.abort} is there: the last broker did not stop in order, the next start recovers"
             )
+        for name in SWAPPED:
+            if (old := standing_for(self.root / name)) != self.root / name:
+                report.note(f"a rebuild was killed: the next start gives {old} its name {name} again")
         self._verify_files()
         topics = read_topics(layout.config_dir, report)
         deleted = read_deleted_topics(self.root, report)

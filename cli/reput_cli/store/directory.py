@@ -17,6 +17,7 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import SIZE, Settings
 
 if TYPE_CHECKING:
+    from reput_broker.store.dir_lock import DirectoryLock
     from reput_broker.store_tools.layout import Geometry, StoreLayout
     from reput_broker.store_tools.verify import Verification
 
@@ -189,18 +190,27 @@ def examined(
 
 
 @contextmanager
-def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[None]:
-    """Hold the directory's lock: shared and without a trace, or as its owner."""
+def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[DirectoryLock]:
+    """Hold the directory's lock: shared, or as its owner, who must `acquire` it before anything is changed."""
     from reput_broker.store.abort_marker import AbortMarker
     from reput_broker.store.dir_lock import DirectoryLock
-    from reput_broker.store.errors import StoreLocked
+    from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
 
-    lock = DirectoryLock(directory.root / "lock", AbortMarker(directory.root / "abort"))
+    root = directory.root
+    log_dirs = directory.commit_log_dirs or (root / "commitlog",)
+    lock = DirectoryLock(root / "lock", AbortMarker(root / "abort"), log_dirs)
     try:
         if to_write:
-            lock.acquire()
+            lock.reserve()
         else:
             lock.acquire_shared()
+        yield lock
+    except LogDirectoryLocked as error:
+        raise CommandFailed(
+            f"the log directory {error.path} is in use by another store",
+            reason="a broker, or another `reput store`, has it as part of another store directory",
+            remedy="the same command after that has ended, or on a copy of the directory",
+        ) from error
     except StoreLocked as error:
         owner = f"process {error.pid}" if error.pid is not None else "another process"
         raise CommandFailed(
@@ -208,8 +218,6 @@ def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[Non
             reason="a broker has it open, or another `reput store` works on it",
             remedy="the same command after that has ended, or on a copy of the directory",
         ) from error
-    try:
-        yield
     finally:
         lock.release()
 

@@ -61,7 +61,7 @@ def rebuild(
     directory = replace(directory, index_entries=index_entries)
     wanted = [name for name, chosen in (("queues", queues), ("index", index)) if chosen] or list(REBUILDERS)
     printer = Printer(settings)
-    with locked(directory, to_write=True):
+    with locked(directory, to_write=True) as lock:
         if "index" in wanted and index_sizes(layout_of(directory)) is None:
             if index:
                 raise CommandFailed(
@@ -83,6 +83,7 @@ def rebuild(
                     f"{len(verification.log.damages)} records have a wrong checksum; what is known of them is kept: "
                     f"reput store verify {directory.root}"
                 )
+            lock.acquire()
             with progress(settings, "rebuilding") as report_progress:
                 words = make_anew(
                     verification.layout,

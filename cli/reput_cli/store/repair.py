@@ -39,7 +39,7 @@ def repair(
     repair and --yes was not given.
     """
     printer = Printer(settings)
-    with locked(directory, to_write=yes):
+    with locked(directory, to_write=yes) as lock:
         verification = examined(directory, settings, delay_levels_ms=delay_levels_ms)
         plan = _plan(verification, directory)
         if plan.is_empty:
@@ -55,6 +55,7 @@ def repair(
             return ExitCode.DAMAGE
         from reput_broker.store_tools.repair import apply_repair
 
+        lock.acquire()
         with progress(settings, "repairing") as report_progress:
             result = apply_repair(verification, plan, report_progress)
     if printer.is_json:

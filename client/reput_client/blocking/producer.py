@@ -34,6 +34,7 @@ class Producer(BlockingClient):
         batch_bytes: int = 1024 * 1024,
         max_in_flight: int = 64,
         unique_ids: bool = True,
+        deduplicate: bool = False,
         new_backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         runtime = BlockingRuntime()
@@ -48,6 +49,7 @@ class Producer(BlockingClient):
             batch_bytes=batch_bytes,
             max_in_flight=max_in_flight,
             unique_ids=unique_ids,
+            deduplicate=deduplicate,
             new_backoff=new_backoff,
             runtime=runtime,
         )
@@ -70,6 +72,19 @@ class Producer(BlockingClient):
         """Send one message and return its receipt; see `reput_client.Producer.send`."""
         return self._runtime.run(
             self._producer.send(message, ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s)
+        )
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Send one message and wait for no answer; see `reput_client.Producer.send_oneway`."""
+        self._runtime.run(
+            self._producer.send_oneway(message, queue_id=queue_id, key=key, timeout_s=timeout_s)
         )
 
     def send_batch(

@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from reput_broker import Broker, BrokerConfig
 from reput_broker.health import BrokerState, Health
+from reput_broker.store_health import StoreHealth
 
 
 def test_it_is_ready_once_recovered_and_until_it_drains() -> None:
@@ -46,6 +48,41 @@ def test_the_report_names_each_check() -> None:
     assert report["ready"] is False
     assert report["failing"] == ["disk"]
     assert report["checks"]["disk"] == {"ok": False, "since": 1.0, "detail": "full", "gates_readiness": True}
+
+
+def test_health_says_which_directories_of_the_log_fail() -> None:
+    health = Health()
+    store = StoreHealth(health)
+    store.note(
+        "commit_log_dir_failed", {"path": "/b", "reason": "/b/1 cannot be made: Read-only file system"}
+    )
+    store.note("commit_log_dir_failed", {"path": "/c", "reason": "/c/2 cannot be made: Input/output error"})
+    check = health.checks["commit_log_dirs"]
+    assert not check.ok
+    assert (
+        check.detail == "/b/1 cannot be made: Read-only file system; /c/2 cannot be made: Input/output error"
+    )
+    assert not check.gates, "other directories take the files, and pulls go on in any case"
+    store.note("commit_log_dir_works_again", {"path": "/b"})
+    assert health.checks["commit_log_dirs"].detail == "/c/2 cannot be made: Input/output error"
+    store.note("commit_log_dir_works_again", {"path": "/c"})
+    assert health.checks["commit_log_dirs"].ok
+
+
+@pytest.mark.trio
+async def test_a_file_that_is_lacking_shows_in_health_until_it_is_made(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1MiB", "index": False})
+    async with Broker(config) as broker:
+        say = broker.store.options.on_event
+        await trio.to_thread.run_sync(
+            say, "log_file_not_made", {"path": "/a/1", "reason": "too many open files"}
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.health.checks["log_files"].detail == "too many open files"
+        assert broker.health.state is BrokerState.RUNNING
+        await trio.to_thread.run_sync(say, "log_file_made_again", {})
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.health.checks["log_files"].ok
 
 
 @pytest.mark.trio

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from reput_broker.services import AllocateService, ReputMessageService
-from reput_broker.store.errors import DiskFull, FlushFailed, StoreReadOnly
+from reput_broker.store.errors import DiskFull, FileNotMade, StoreReadOnly
 
 
 class FakeStore:
@@ -25,6 +25,7 @@ class FakeStore:
         self.is_writable = True
         self.half_full = False
         self.made = 0
+        self.file_refusal: Exception | None = None
         self.has_files_to_unlock = False
         self.unlocked = 0
         self.want_file = lambda: None
@@ -241,28 +242,47 @@ async def test_what_cannot_be_dispatched_yet_is_looked_at_every_millisecond(
 
 
 @pytest.mark.trio
-async def test_the_next_file_is_made_once_and_whatever_fails_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+async def test_the_next_file_is_made_once_and_whatever_fails_is_tried_again_by_itself(
+    by_the_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("reput_broker.services._RETRY_INTERVAL_S", 0.001)
+    """Once a second, though nothing is put or dispatched meanwhile: puts may be refused for want of that file."""
     store: Any = FakeStore()
     allocate = AllocateService(store)
     store.failures = [
-        DiskFull("commitlog/1024", 1024),
-        FlushFailed("commitlog/1024", OSError(5, "Input/output error")),
+        *[DiskFull("commitlog/1024", 1024)] * 3,
+        FileNotMade("commitlog/1024", OSError(5, "Input/output error")),
         OSError(24, "Too many open files"),
     ]
     store.half_full = True
     async with trio.open_nursery() as nursery:
         nursery.start_soon(allocate.run)
-        with trio.fail_after(30):
-            while not store.made:
-                allocate.dispatched()
-                allocate.dispatched()
-                await trio.sleep(0.005)
+        allocate.dispatched()
+        allocate.dispatched()
+        await trio.sleep(4.5)
+        assert store.made == 0
+        await trio.sleep(1)
+        assert store.made == 1
+        await trio.sleep(10)
+        assert store.made == 1
         nursery.cancel_scope.cancel()
-    assert store.made == 1
-    assert "next_file_not_made" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.count("next_file_not_made") == 3, "each reason once"
+
+
+@pytest.mark.trio
+async def test_a_store_that_cannot_append_after_a_start_gets_its_file_by_itself(
+    by_the_clock: trio.testing.MockClock,
+) -> None:
+    store: Any = FakeStore()
+    store.file_refusal = DiskFull("commitlog/0", 1024)
+    store.failures = [DiskFull("commitlog/0", 1024)]
+    store.half_full = True
+    allocate = AllocateService(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(allocate.run)
+        await trio.sleep(1.5)
+        assert store.made == 1
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio

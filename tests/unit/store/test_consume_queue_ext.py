@@ -335,10 +335,11 @@ def test_a_tail_without_its_queue_is_cut(tmp_path: Path) -> None:
     options = killed(live, tmp_path / "image")
     queue = live._queues.get("T", 0)
     assert queue is not None
-    assert queue._ext is not None
-    path = options.consume_queue_ext_dir / "T" / "0" / f"{queue._ext.end // FILE_SIZE * FILE_SIZE:020d}"
+    ext = queue._ext._ext
+    assert ext is not None
+    path = options.consume_queue_ext_dir / "T" / "0" / f"{ext.end // FILE_SIZE * FILE_SIZE:020d}"
     data = bytearray(path.read_bytes())
-    at = queue._ext.end % FILE_SIZE
+    at = ext.end % FILE_SIZE
     data[at : at + 20] = ConsumeQueueExtUnit(99, 99).encode()
     path.write_bytes(data)
     clock = FakeClock(T0 + 1_000_000)

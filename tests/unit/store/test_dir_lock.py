@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,10 @@ import pytest
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.dir_lock import DirectoryLock
-from reput_broker.store.errors import StoreLocked
+from reput_broker.store.errors import ForeignFile, LogDirectoryLocked, StoreDamaged, StoreLocked
+from reput_broker.store.log_dir_locks import LogDirectoryLocks
+from store_samples import hashes
+from stores import dispatch_all, flip_bit, opened, put, small_options
 
 HOLD = """
 import fcntl, sys
@@ -56,6 +61,90 @@ def test_a_record_lock_of_another_process_collides(tmp_path: Path) -> None:
     lock.acquire()
     assert lock.is_held
     lock.release()
+
+
+def test_what_is_reserved_leaves_no_trace(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path / "a" / "lock", AbortMarker(tmp_path / "a" / "abort"), [tmp_path / "log"])
+    lock.reserve()
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_that_reserve_a_new_directory_the_faster_one_gets_it(tmp_path: Path) -> None:
+    first, second = lock_of(tmp_path), lock_of(tmp_path)
+    first.reserve()
+    second.reserve()
+    second.acquire()
+    with pytest.raises(StoreLocked):
+        first.acquire()
+    assert second.is_held
+    second.release()
+    assert (tmp_path / "lock").read_bytes() == b"lock"
+
+
+def test_what_changed_since_it_was_reserved_is_not_taken_over(tmp_path: Path) -> None:
+    """What was read of the directory before may not hold any more, though nobody has it now."""
+    log = tmp_path / "disk" / "log"
+    slow = DirectoryLock(tmp_path / "a" / "lock", AbortMarker(tmp_path / "a" / "abort"), [log], [log])
+    other = DirectoryLock(tmp_path / "b" / "lock", AbortMarker(tmp_path / "b" / "abort"), [log], [log])
+    slow.reserve()
+    other.acquire()
+    (log / f"{0:020d}").write_bytes(b"x")
+    other.release()
+    with pytest.raises(LogDirectoryLocked):
+        slow.acquire()
+    assert not (tmp_path / "a").exists()
+    assert (log / f"{0:020d}").exists()
+    slow = lock_of(tmp_path)
+    slow.reserve()
+    lock_of(tmp_path).acquire()
+    with pytest.raises(StoreLocked):
+        slow.acquire()
+
+
+def test_a_log_directory_that_a_refused_start_removes_again_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a directory that nobody finds any more would keep nobody out."""
+    log = tmp_path / "log"
+    real, left = fcntl.flock, [True]
+
+    def flock(fd: int, operation: int) -> None:
+        if left:
+            left.clear()
+            log.rmdir()
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    log.mkdir()
+    locks = LogDirectoryLocks([log], [log])
+    locks.lock_existing()
+    locks.lock_new()
+    assert log.is_dir()
+    with pytest.raises(LogDirectoryLocked):
+        LogDirectoryLocks([log]).lock_existing()
+    locks.release()
+
+
+@pytest.mark.parametrize("why", ["foreign", "damaged", "no log"])
+def test_a_refused_start_leaves_a_directory_as_it_was_found(tmp_path: Path, why: str) -> None:
+    root = tmp_path / "store"
+    new = tmp_path / "disk" / "log"
+    store = opened(small_options(root))
+    put(store, b"x")
+    dispatch_all(store)
+    assert store.close()
+    (root / "lock").unlink()
+    if why == "foreign":
+        (root / "commitlog" / "notes.txt").write_text("x")
+    elif why == "damaged":
+        flip_bit(root / "commitlog" / f"{0:020d}", 90)
+    else:
+        shutil.rmtree(root / "commitlog")
+    before = hashes(tmp_path), sorted(tmp_path.rglob("*"))
+    with pytest.raises((ForeignFile, StoreDamaged)):
+        opened(small_options(root, commit_log_dirs=(new, root / "commitlog")))
+    assert (hashes(tmp_path), sorted(tmp_path.rglob("*"))) == before
 
 
 def test_the_abort_marker_holds_the_process_id(tmp_path: Path) -> None:

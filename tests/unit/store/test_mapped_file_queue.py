@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import DiskFull, FlushFailed, ForeignFile, StoreDamaged
+from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, ForeignFile, StoreDamaged
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 
@@ -249,7 +249,7 @@ def test_a_directory_whose_name_could_not_be_synced_is_not_taken_for_durable(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        with pytest.raises(FlushFailed):
+        with pytest.raises(FileNotMade, match="check the disk"):
             queue.last_file_for()
     assert not queue.directory.exists()
     monkeypatch.setattr(

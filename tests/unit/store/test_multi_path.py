@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.errors import DiskFull, ForeignFile, LogDirectoryLocked, StoreDamaged
+from reput_broker.store.errors import (
+    DiskFull,
+    ForeignFile,
+    LogDirectoryLocked,
+    StoreDamaged,
+    StoreNotWritable,
+)
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.multi_path_mapped_file_queue import MultiPathMappedFileQueue
 from reput_broker.store.options import StoreOptions
@@ -278,7 +284,7 @@ def test_a_directory_that_is_not_said_to_be_read_only_must_be_writable(
 ) -> None:
     some, _ = mounted_read_only(tmp_path, 5, 1)
     read_only_disk.add("disk1")
-    with pytest.raises(OSError, match="Read-only file system"):
+    with pytest.raises(StoreNotWritable, match=r"disk1.*Read-only file system; mount .* for writing"):
         opened(replace(some, read_only_commit_log_dirs=()))
 
 
@@ -327,7 +333,9 @@ def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
     put(store, b"1")
     dispatch_all(store)
     assert store.close()
-    assert events == [], "an empty store has none yet"
+    assert events == [], "they have been made"
+    for path in some.commit_log_dirs[1:]:
+        path.rmdir()
     store = opened(some)
     assert store.close()
     assert events == [("commit_log_dir_missing", str(path)) for path in some.commit_log_dirs[1:]]
@@ -342,10 +350,56 @@ def test_two_stores_cannot_share_a_directory(tmp_path: Path) -> None:
     other = small_options(tmp_path / "other", commit_log_dirs=some.commit_log_dirs[:1])
     with pytest.raises(LogDirectoryLocked, match="in use by another store"):
         opened(other)
-    assert not (tmp_path / "other" / "abort").exists()
+    assert not (tmp_path / "other").exists()
     assert store.close()
     again = opened(some)
     assert again.close()
+
+
+@pytest.mark.parametrize("shared", [0, 1, 2])
+def test_nor_one_that_did_not_exist_before(tmp_path: Path, shared: int) -> None:
+    """The first file would be made there long after both have started."""
+    some = options(tmp_path)
+    store = opened(some)
+    names = sorted(tmp_path.rglob("*"))
+    new = tmp_path / "a" / "new" / "log"
+    other = small_options(tmp_path / "other", commit_log_dirs=(new, some.commit_log_dirs[shared]))
+    with pytest.raises(LogDirectoryLocked, match="in use by another store") as refused:
+        opened(other)
+    assert refused.value.path == some.commit_log_dirs[shared]
+    assert sorted(tmp_path.rglob("*")) == names, "and nothing is left of the refused start"
+    count = fill(store, 4)
+    assert len(bodies(store)) == count
+    assert store.close()
+
+
+def test_nor_the_directory_below_the_other_one(tmp_path: Path) -> None:
+    own = small_options(tmp_path / "own")
+    store = opened(own)
+    other = small_options(tmp_path / "other", commit_log_dirs=(own.commit_log_dir,))
+    with pytest.raises(LogDirectoryLocked):
+        opened(other)
+    assert store.close()
+
+
+def test_a_directory_that_cannot_be_made_refuses_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not be locked either; the others, made before it, go again."""
+    some = options(tmp_path)
+    real = os.mkdir
+
+    def mkdir(path: Any, *arguments: Any, **more: Any) -> None:
+        if "disk2" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        real(path, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", mkdir)
+        with pytest.raises(DiskFull, match="disk2"):
+            opened(some)
+    assert list(tmp_path.iterdir()) == []
+    assert opened(some).close()
 
 
 # Retention

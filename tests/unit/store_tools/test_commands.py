@@ -152,11 +152,6 @@ def test_repair_shows_and_does(store: Path) -> None:
     assert reput_store("verify", store).return_value == ExitCode.DONE
 
 
-def but_for_the_lock(root: Path) -> dict[str, tuple[str, int]]:
-    """Every file as it is, but for the one that whoever may write has to hold."""
-    return {name: found for name, found in hashes(root).items() if name != "lock"}
-
-
 def test_rebuild_of_everything_and_of_one_thing(store: Path) -> None:
     done = reput_store("rebuild", store)
     assert done.return_value == ExitCode.DONE
@@ -185,13 +180,13 @@ def test_rebuild_of_an_index_whose_sizes_nothing_tells(store: Path) -> None:
 def test_rebuild_refuses_a_log_with_holes_and_names_the_place(store: Path, option: str) -> None:
     place = records_of(store)[7]
     flip_bit(place.path, place.position + 5)
-    before = but_for_the_lock(store)
+    before = hashes(store)
     failed = reput_store("rebuild", store, option).exception
     assert isinstance(failed, CommandFailed)
     assert failed.code == ExitCode.DAMAGE
     assert failed.what == f"the log is damaged: {place.path} at byte {place.position}"
     assert failed.remedy == f"reput store repair {store}"
-    assert but_for_the_lock(store) == before
+    assert hashes(store) == before
 
 
 def test_rebuild_refuses_a_log_whose_end_is_gone(store: Path) -> None:
@@ -211,16 +206,52 @@ def test_delay_levels_of_the_broker_are_named(tmp_path: Path) -> None:
     found = reput_store("verify", tmp_path)
     assert found.return_value == ExitCode.DAMAGE
     assert "--delay-levels" in found.stderr
-    before = but_for_the_lock(tmp_path)
+    before = hashes(tmp_path)
     for name in ("rebuild", "repair"):
         failed = reput_store(name, tmp_path).exception
         assert isinstance(failed, CommandFailed)
         assert "SCHEDULE_TOPIC_XXXX/2" in str(failed.reason)
         assert "--delay-levels" in str(failed.reason)
-    assert but_for_the_lock(tmp_path) == before
+    assert hashes(tmp_path) == before
     refused = reput_store("verify", tmp_path, "--delay-levels", "1s 5 10s").exception
     assert "'5' is no delay" in str(refused)
     levels = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     assert reput_store("repair", tmp_path, "--yes", "--delay-levels", levels).return_value == ExitCode.DONE
     assert reput_store("verify", tmp_path).return_value == ExitCode.DONE
     assert digests(tmp_path, CONSUME_QUEUES) == CONSUME_QUEUES
+
+
+def test_tools_that_refuse_or_have_nothing_to_do_leave_no_lock_file(store: Path) -> None:
+    (store / "lock").unlink()
+    before = hashes(store)
+    assert reput_store("repair", store, "--yes").return_value == ExitCode.DONE
+    assert hashes(store) == before
+    place = records_of(store)[7]
+    flip_bit(place.path, place.position + 5)
+    before = hashes(store)
+    assert isinstance(reput_store("rebuild", store).exception, CommandFailed)
+    assert hashes(store) == before
+
+
+def test_a_log_that_another_store_has_is_not_touched(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    running = opened(small_options(tmp_path / "other", commit_log_dirs=(log,)))
+    put(running, b"x")
+    (tmp_path / "store" / "config").mkdir(parents=True)
+    before = hashes(tmp_path)
+    for name in (["repair", "--yes"], ["rebuild"]):
+        failed = reput_store(*name, tmp_path / "store", "--commit-log-dir", log).exception
+        assert isinstance(failed, CommandFailed)
+        assert failed.what == f"the log directory {log} is in use by another store"
+    assert hashes(tmp_path) == before
+    assert running.close()
+
+
+def test_rebuild_of_what_a_killed_rebuild_set_aside(store: Path) -> None:
+    for name in ("consumequeue", "index"):
+        (store / name).rename(store / f"{name}.replaced")
+    done = reput_store("rebuild", store)
+    assert done.return_value == ExitCode.DONE, done.stderr
+    assert "index: 120 keys in 4 files" in done.stderr
+    assert not list(store.glob("*.replaced"))
+    assert reput_store("verify", store).return_value == ExitCode.DONE

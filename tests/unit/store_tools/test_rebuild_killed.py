@@ -1,4 +1,4 @@
-"""A rebuild that ends anywhere in the middle: the next start has every message and every key."""
+"""A rebuild that ends anywhere in the middle: the next start has every message, every key and every queue offset."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from faults.killed_rebuild import check_kept, make_kept
 from faults.outcome import scratch
 from faults.recorder import Recorder
+from reput_broker.store import directory_swap
 from reput_broker.store_tools.rebuild import REBUILDERS, rebuild
 from reput_broker.store_tools.rebuild_index import IndexRebuild
 from store_samples import MESSAGES, QUEUES, examine, fill
@@ -69,4 +71,32 @@ def test_a_rebuild_can_end_anywhere(tmp_path: Path, ends: str, stopped: bool) ->
             except Exception as error:
                 error.add_note(f"seed {SEED}, event {number} of {len(recorder.events)}: {event}")
                 raise
+            shutil.rmtree(image)
+
+
+@pytest.mark.parametrize("ends", ["kill", "power cut"])
+@pytest.mark.parametrize("one_step", [True, False])
+@pytest.mark.parametrize("kinds", [["queues"], ["index"]])
+def test_a_queue_without_messages_keeps_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, one_step: bool, kinds: list[str]
+) -> None:
+    """The log does not say any more where it ended: cut between any two steps, its old files or its new ones do."""
+    if not one_step:
+        monkeypatch.setattr(directory_swap, "exchange", lambda *_: False)
+    rng = random.Random(SEED)
+    kept = make_kept(tmp_path / "store", rng)
+    found = examine(kept.options.data_dir)
+    recorder = Recorder(kept.options.data_dir)
+    with recorder:
+        rebuild(found.layout, found.log.kept_end, [REBUILDERS[kind] for kind in kinds])
+    disk = recorder.start()
+    with scratch() as directory:
+        for number, event in enumerate(recorder.events):
+            disk.apply(event)
+            image = directory / f"image-{number}"
+            if ends == "kill":
+                disk.after_kill(event, rng, image)
+            else:
+                disk.after_power_cut(rng, image)
+            assert check_kept(kept, image) == [], f"event {number} of {len(recorder.events)}: {event}"
             shutil.rmtree(image)

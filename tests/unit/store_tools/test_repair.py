@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 
+from faults.recorder import Recorder
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store_tools.repair import RepairResult, apply_repair
+from reput_broker.store_tools.repair_files import copy_part, move
 from reput_broker.store_tools.repair_plan import RepairPlan, plan_repair
 from store_samples import QUEUES, copied, examine, fill, hashes, named, records_of
 from stores import FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
@@ -271,3 +276,128 @@ def test_killed_in_the_middle_the_same_repair_can_be_made_again(
         reopened = opened(small_options(root))
         assert bodies(reopened, "T", 0) == [b"body-%04d" % n for n in range(0, 40, 2)]
         reopened.close()
+
+
+# Where things are kept
+
+
+@pytest.fixture
+def spread(good: Path, tmp_path: Path) -> tuple[Path, tuple[Path, ...]]:
+    """The store with its log in three directories of one name, one of them its own, and a damaged record."""
+    root = copied(good, tmp_path / "store")
+    directories = (tmp_path / "a" / "commitlog", tmp_path / "b" / "commitlog", root / "commitlog")
+    place = records_of(root)[-2]
+    flip_bit(place.path, place.body)
+    for number, path in enumerate(sorted(directories[2].iterdir())):
+        directories[number % 2].mkdir(parents=True, exist_ok=True)
+        path.rename(directories[number % 2] / path.name)
+    for number, directory in enumerate(directories):
+        (directory / "notes.txt").write_text(f"notes {number}")
+        (directory / "repair.json").write_text(f"json {number}")
+    last = max(path for path in directories[0].glob("0*"))
+    for number, directory in enumerate(directories[1:]):
+        (directory / last.name).write_bytes((b"twin %d" % number).ljust(4096, b"\0"))
+    return root, directories
+
+
+def kept_as(result: RepairResult) -> dict[str, Path]:
+    words = json.loads((result.side_directory / "repair.json").read_text())
+    return {moved["file"]: result.side_directory / moved["kept_as"] for moved in words["moved"]}
+
+
+def between_disks(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Let a rename that leads to another directory fail."""
+    real = os.rename
+
+    def rename(source: Path, target: Path) -> None:
+        if Path(source).parent != Path(target).parent:
+            raise OSError(code, os.strerror(code), str(source), None, str(target))
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+
+
+@pytest.mark.parametrize("other_disks", [False, True])
+def test_files_of_one_name_are_kept_apart(
+    spread: tuple[Path, tuple[Path, ...]], monkeypatch: pytest.MonkeyPatch, other_disks: bool
+) -> None:
+    root, directories = spread
+    if other_disks:
+        between_disks(monkeypatch, errno.EXDEV)
+    found = examine(root, commit_log_dirs=directories)
+    plan = plan_repair(found)
+    assert plan.cut is not None
+    gone = {str(path): path.read_bytes() for path, _ in plan.aside}
+    assert len(gone) == 8, "three notes, three of the name that the repair uses itself, two twins"
+    result = apply_repair(found, plan)
+    kept = kept_as(result)
+    assert {path: kept[path].read_bytes() for path in gone} == gone
+    assert len(set(kept.values())) == len(kept)
+    assert not any(Path(path).exists() for path in gone)
+    assert kept[str(directories[0] / "notes.txt")].parts[-3:] == ("outside", "1-commitlog", "notes.txt")
+    assert kept[str(directories[1] / "notes.txt")].parts[-3:] == ("outside", "2-commitlog", "notes.txt")
+    assert kept[str(directories[2] / "notes.txt")] == result.side_directory / "commitlog" / "notes.txt"
+    store = opened(small_options(root, commit_log_dirs=directories))
+    assert bodies(store)[-1] == b"body-%04d" % (MESSAGES - 4 + MESSAGES % 2)
+    assert store.close()
+
+
+def test_nothing_is_moved_over_something_else(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "side" / "a"
+    source.write_text("new")
+    target.parent.mkdir()
+    target.write_text("old")
+    with pytest.raises(FileExistsError):
+        move(source, target)
+    with pytest.raises(FileExistsError):
+        copy_part(source, 0, 3, target)
+    assert (source.read_text(), target.read_text()) == ("new", "old")
+
+
+def test_only_what_lies_on_another_disk_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "a"
+    (source / "below").mkdir(parents=True)
+    (source / "below" / "file").write_text("x")
+    with monkeypatch.context() as patch:
+        between_disks(patch, errno.EACCES)
+        with pytest.raises(PermissionError):
+            move(source, tmp_path / "side" / "a")
+    assert (source / "below" / "file").exists()
+    between_disks(monkeypatch, errno.EXDEV)
+    move(source, tmp_path / "side" / "a")
+    assert (tmp_path / "side" / "a" / "below" / "file").read_text() == "x"
+    assert not source.exists()
+
+
+def test_a_copy_is_on_the_disk_before_the_original_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tmp_path / "top"
+    (top / "disk").mkdir(parents=True)
+    (top / "disk" / "file").write_bytes(b"x" * 9000)
+    (top / "store").mkdir()
+    between_disks(monkeypatch, errno.EXDEV)
+    recorder = Recorder(top)
+    with recorder:
+        move(top / "disk" / "file", top / "store" / "side" / "outside" / "file")
+    disk, rng = recorder.start(), random.Random(1)
+    for number, event in enumerate(recorder.events):
+        disk.apply(event)
+        for again in range(20):
+            image = tmp_path / f"{number}-{again}"
+            disk.after_power_cut(rng, image)
+            files = [path.read_bytes() for path in image.rglob("file")]
+            assert b"x" * 9000 in files, f"after {event}"
+
+
+def test_queues_that_a_killed_rebuild_set_aside_are_used(good: Path, store: Path) -> None:
+    """They are put back before anything is made of what seems to be missing."""
+    for name in ("consumequeue", "index"):
+        (store / name).rename(store / f"{name}.replaced")
+    assert plan_repair(examine(store)).is_empty
+    last = records_of(store)[-1]
+    flip_bit(last.path, last.body)
+    repaired(store)
+    assert not list(store.glob("*.replaced"))
+    assert not refused(store)
+    assert examine(store).report.is_clean

@@ -1,0 +1,277 @@
+"""Messages are stored once although their producer sent them again, known by topic and unique id.
+
+What was dispatched is in the index of keys, which lies on the disk, is completed from the log after a crash, and so
+knows after a restart what it knew before. What was put since then is remembered here, and nothing else: memory does
+not grow with the window. A message sent for the first time with an id made for it is only remembered; one that may be
+there already is looked for. The first attempt may still lie in the buffers of a connection that its producer has given
+up, so what was looked for and not found stays remembered, to be recognised when the first attempt comes in late.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from reput_broker.request import Refusal
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_protocol.buffers import Buffer
+from reput_protocol.errors import ErrorCode
+from reput_protocol.properties import UNIQ_KEY, find_property_in
+from reput_protocol.record import decode_record
+from reput_protocol.record_layout import HEAD_BYTES, I32, topic_field
+
+_CHECKED_MAX: Final = 65_536
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
+
+
+class Place(NamedTuple):
+    """Where a message is stored."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    end_offset: int
+    store_timestamp_ms: int
+
+
+@dataclass(slots=True)
+class StoredBefore(PutResult):
+    """The outcome of a put whose messages were stored already: that of the first time."""
+
+    queue_id: int = -1
+
+
+Identity = tuple[str, str]
+"""Topic and unique id."""
+
+
+class Deduplication:
+    """The messages that may come twice.
+
+    Args:
+        store: keeps the index. Where it keeps none, nothing can be looked for.
+        dispatch: brings what can be read of the log into the index.
+        clock_ms: the store's clock.
+        window_s: how long a stored message is known.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        dispatch: Callable[[], None],
+        clock_ms: Callable[[], int],
+        window_s: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._dispatch = dispatch
+        self._clock_ms = clock_ms
+        self._window_s = window_s
+        self._undispatched: dict[Identity, Place] = {}
+        self._order: deque[tuple[int, list[Identity]]] = deque()  # by end offset
+        self._checked: OrderedDict[Identity, Place] = OrderedDict()
+        self._looking: dict[object, int] = {}  # by look: what had been dispatched when it began
+
+    @property
+    def remembered(self) -> int:
+        """How many messages are held in memory."""
+        return len(self._undispatched) + len(self._checked)
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """What is put while somebody looks into the index is remembered at least until the look has ended."""
+        token = object()
+        self._looking[token] = self._store.dispatched_offset
+        try:
+            yield
+        finally:
+            del self._looking[token]
+
+    def settle(self) -> None:
+        """Have found by key what has been dispatched; in the event loop, before `find_all`.
+
+        Raises:
+            Refusal: nobody can say what is stored: there is no index, or no room for it.
+        """
+        if not self._store.options.index_enabled:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                "deduplication finds messages by the index, which is off; set store.index, or send without it",
+            )
+        self._dispatch()
+        try:
+            self._store.settle_index()
+        except DiskFull as error:
+            raise Refusal(ErrorCode.DISK_FULL, f"{error}; what is stored cannot be looked up") from error
+
+    def find_all(self, topic: str, unique_ids: Iterable[str]) -> list[Place | None]:
+        """Return where the index knows messages of the window to be. Reads the disk: call it in a worker thread.
+
+        Raises:
+            Refusal: the index is being completed, so that nobody can say yet.
+        """
+        since_ms = self._since_ms()
+        places: list[Place | None] = []
+        for unique_id in unique_ids:
+            found = self._store.find_by_unique_key(topic, unique_id, since_ms)
+            if found.record is not None:
+                record = decode_record(found.record, check_crc=False)
+                places.append(
+                    Place(
+                        record.queue_id,
+                        record.queue_offset,
+                        record.physical_offset,
+                        record.physical_offset + len(found.record),
+                        record.store_timestamp_ms,
+                    )
+                )
+            elif found.is_complete:
+                places.append(None)
+            else:
+                raise Refusal(
+                    ErrorCode.NOT_READY,
+                    "the index is being completed after a crash, and whether the message is stored cannot be "
+                    "looked up before; send it again shortly",
+                )
+        return places
+
+    def stored_before(
+        self, topic: str, unique_ids: Sequence[str], sizes: Sequence[int], known: Sequence[Place | None]
+    ) -> StoredBefore | None:
+        """Return the first outcome if all of these messages are stored, None if none is. Under the put lock.
+
+        Args:
+            topic: of all of them.
+            unique_ids: one for each message.
+            sizes: of their records, in bytes.
+            known: what `find_all` has found, or nothing where it was not asked.
+
+        Raises:
+            Refusal: some are stored and some not, or not side by side as they come now.
+        """
+        since_ms = self._since_ms()
+        places = [
+            self._remembered(topic, unique_id, since_ms) or place
+            for unique_id, place in zip(unique_ids, known or [None] * len(unique_ids), strict=True)
+        ]
+        first = places[0]
+        if not any(places):
+            return None
+        if first is None or not _side_by_side(places, sizes):
+            stored = [unique_id for unique_id, place in zip(unique_ids, places, strict=True) if place]
+            raise Refusal(
+                ErrorCode.DUPLICATE,
+                f"{len(stored)} of {len(places)} messages are stored already, for instance {stored[0]!r}, but not "
+                "these as they come now; send the others again without them",
+            )
+        last = places[-1]
+        assert last is not None, "all are stored"
+        return StoredBefore(
+            PutStatus.PUT_OK,
+            first.queue_offset,
+            first.physical_offset,
+            last.end_offset,
+            first.store_timestamp_ms,
+            len(places),
+            first.queue_id,
+        )
+
+    def _remembered(self, topic: str, unique_id: str, since_ms: int) -> Place | None:
+        identity = (topic, unique_id)
+        place = self._undispatched.get(identity) or self._checked.get(identity)
+        return None if place is None or place.store_timestamp_ms < since_ms else place
+
+    def _since_ms(self) -> int:
+        """The window's beginning."""
+        return self._clock_ms() - int(self._window_s() * 1000)
+
+    def remember(
+        self,
+        topic: str,
+        queue_id: int,
+        unique_ids: Sequence[str],
+        sizes: Sequence[int],
+        result: PutResult,
+        *,
+        checked: bool,
+    ) -> None:
+        """Note messages that have just been put; `checked`: they had been looked for."""
+        self._forget_dispatched()
+        identities = [(topic, unique_id) for unique_id in unique_ids]
+        position = result.physical_offset
+        for index, (identity, size) in enumerate(zip(identities, sizes, strict=True)):
+            end = position + size
+            place = Place(queue_id, result.queue_offset + index, position, end, result.store_timestamp_ms)
+            position = end
+            self._undispatched[identity] = place
+            if checked:
+                self._checked[identity] = place
+        self._order.append((position, identities))
+        while len(self._checked) > _CHECKED_MAX:
+            self._checked.popitem(last=False)
+
+    def _forget_dispatched(self) -> None:
+        """Leave to the index what it has."""
+        until = min(self._looking.values(), default=self._store.dispatched_offset)
+        while self._order and self._order[0][0] <= until:
+            end, identities = self._order.popleft()
+            for identity in identities:
+                place = self._undispatched.get(identity)
+                if place is not None and place.end_offset <= end:
+                    del self._undispatched[identity]
+
+
+def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], list[int]]:
+    """Return the unique ids and the sizes of the records of a block.
+
+    A block that breaks a rule may give anything, or fewer: whoever stores it judges it.
+
+    Raises:
+        Refusal: a record has no unique id.
+    """
+    data = bytes(block)
+    after_body = len(topic_field(topic.encode())[1]) + 2
+    unique_ids: list[str] = []
+    sizes: list[int] = []
+    position, end = 0, len(data)
+    while position + HEAD_BYTES <= end and len(unique_ids) < count:
+        (size,) = I32.unpack_from(data, position)
+        (body_size,) = I32.unpack_from(data, position + HEAD_BYTES - 4)
+        properties_at = position + HEAD_BYTES + max(0, body_size) + after_body
+        if not properties_at <= position + size <= end:
+            break
+        found = find_property_in(data, _UNIQ_KEY, properties_at, position + size)
+        if found is None:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"deduplication knows messages by their unique id, but record {len(unique_ids)} has none; give each a "
+                f"property {UNIQ_KEY}",
+            )
+        unique_ids.append(found.decode(errors="replace"))
+        sizes.append(size)
+        position += size
+    return unique_ids, sizes
+
+
+def _side_by_side(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:
+    """Whether these are records of such sizes, one after the other in one queue and in the log."""
+    first = places[0]
+    assert first is not None
+    position = first.physical_offset
+    for index, (place, size) in enumerate(zip(places, sizes, strict=True)):
+        if (
+            place is None
+            or place.queue_id != first.queue_id
+            or place.queue_offset != first.queue_offset + index
+            or place.physical_offset != position
+            or place.end_offset != position + size
+        ):
+            return False
+        position += size
+    return True

@@ -1,0 +1,85 @@
+"""Puts that may come twice: looked for before they are appended, remembered after."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from reput_broker.delivery.deduplication import Deduplication, Place, unique_ids_of
+from reput_broker.request import Request, Response
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_protocol.codes import Dedup
+from reput_protocol.commands import PutMessageHeader
+
+_LOOKS_AT_ONCE = 4
+Put = Callable[[], PutResult]
+Append = Callable[[Put], "Response | Awaitable[Response | None] | None"]
+
+
+class PutOnce:
+    """Has blocks appended that are not stored yet."""
+
+    def __init__(self, deduplication: Deduplication) -> None:
+        self._deduplication = deduplication
+        self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
+
+    def append(
+        self, request: Request, header: PutMessageHeader, put: Put, append: Append
+    ) -> Response | Awaitable[Response | None] | None:
+        """Have `put` run by `append`, or the outcome that it had the first time.
+
+        Args:
+            request: brings the block.
+            header: of the put; its `dedup` is set.
+            put: appends the block; does not wait.
+            append: runs under the put lock what it is given, and answers.
+
+        Raises:
+            Refusal: it cannot be told whether the messages are stored, or only some of them are. Nothing was stored.
+        """
+        unique_ids, sizes = unique_ids_of(request.body, header.topic, header.count)
+        if len(unique_ids) != header.count or not unique_ids:
+            return append(put)  # which says what is wrong with the block
+        if header.dedup is Dedup.CHECK:
+            return self._look_and_append(header, put, append, unique_ids, sizes)
+        return append(self._once(header, put, unique_ids, sizes, ()))
+
+    async def _look_and_append(
+        self,
+        header: PutMessageHeader,
+        put: Put,
+        append: Append,
+        unique_ids: Sequence[str],
+        sizes: Sequence[int],
+    ) -> Response | None:
+        with self._deduplication.look():
+            self._deduplication.settle()
+            known = await trio.to_thread.run_sync(
+                self._deduplication.find_all, header.topic, unique_ids, limiter=self._limiter
+            )
+            result = append(self._once(header, put, unique_ids, sizes, known))
+            return result if result is None or isinstance(result, Response) else await result
+
+    def _once(
+        self,
+        header: PutMessageHeader,
+        put: Put,
+        unique_ids: Sequence[str],
+        sizes: Sequence[int],
+        known: Sequence[Place | None],
+    ) -> Put:
+        def put_once() -> PutResult:
+            before = self._deduplication.stored_before(header.topic, unique_ids, sizes, known)
+            if before is not None:
+                return before
+            result = put()
+            if result.status is PutStatus.PUT_OK:
+                checked = header.dedup is Dedup.CHECK
+                self._deduplication.remember(
+                    header.topic, header.queue_id, unique_ids, sizes, result, checked=checked
+                )
+            return result
+
+        return put_once

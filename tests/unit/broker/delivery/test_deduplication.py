@@ -1,0 +1,182 @@
+"""Messages that may come twice: the index knows what was dispatched, memory the rest, and a late first attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reput_broker.delivery.deduplication import Deduplication, Place, unique_ids_of
+from reput_broker.request import Refusal
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_protocol.message import Message
+from reput_protocol.record_batch import encode_put_block
+from stores import BORN_HOST, T0, FakeClock, opened, small_options
+
+
+class Broker:
+    """What puts blocks as the broker does, with one event loop's worth of order."""
+
+    def __init__(self, store: MessageStore, clock: FakeClock) -> None:
+        self.store = store
+        self.window_s = 600.0
+        self.deduplication = Deduplication(
+            store, dispatch=self.dispatch, clock_ms=clock, window_s=lambda: self.window_s
+        )
+
+    def dispatch(self) -> None:
+        self.store.flush_commit_log()
+        while self.store.reput_step():
+            pass
+
+    def put(
+        self,
+        *unique_ids: str,
+        check: bool = False,
+        look_up: bool | None = None,
+        queue_id: int = 0,
+        body: bytes = b"x",
+    ) -> PutResult:
+        """Put a block; `look_up` False leaves out what a look into the index had found."""
+        messages = [Message("T", body, unique_id=unique_id) for unique_id in unique_ids]
+        block = encode_put_block(messages, "T", queue_id, T0)
+        ids, sizes = unique_ids_of(block, "T", len(messages))
+        assert ids == list(unique_ids)
+        known: list[Place | None] = []
+        if check if look_up is None else look_up:
+            self.deduplication.settle()
+            known = self.deduplication.find_all("T", ids)
+        before = self.deduplication.stored_before("T", ids, sizes, known)
+        if before is not None:
+            return before
+        result = self.store.put_block(
+            bytearray(block), topic="T", queue_id=queue_id, count=len(messages), born_host=BORN_HOST
+        )
+        self.deduplication.remember("T", queue_id, ids, sizes, result, checked=check)
+        return result
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, clock: FakeClock) -> Iterator[Broker]:
+    store = opened(small_options(tmp_path), clock)
+    yield Broker(store, clock)
+    store.close()
+
+
+def places(result: PutResult) -> tuple[int, int, int, int]:
+    return result.queue_offset, result.physical_offset, result.end_offset, result.count
+
+
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_what_is_sent_again_has_the_outcome_of_the_first_time(broker: Broker, dispatched: bool) -> None:
+    first = broker.put("a", "b", queue_id=2)
+    if dispatched:
+        broker.dispatch()
+    again = broker.put("a", "b", check=True, queue_id=3)
+    assert places(again) == places(first)
+    assert getattr(again, "queue_id", None) == 2
+    assert again.store_timestamp_ms == first.store_timestamp_ms
+
+
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_one_message_of_a_block_is_found_in_it(broker: Broker, dispatched: bool) -> None:
+    first = broker.put("a", "b", "c")
+    if dispatched:
+        broker.dispatch()
+    again = broker.put("b", check=True)
+    assert again.queue_offset == first.queue_offset + 1
+    assert first.physical_offset < again.physical_offset < again.end_offset < first.end_offset
+
+
+@pytest.mark.parametrize("dispatched", [False, True])
+@pytest.mark.parametrize("ids", [("a", "new"), ("new", "a"), ("b", "a"), ("a", "z")])
+def test_a_block_that_is_stored_in_part_or_otherwise_is_refused(
+    broker: Broker, dispatched: bool, ids: tuple[str, ...]
+) -> None:
+    broker.put("a", "b")
+    broker.put("z")
+    if dispatched:
+        broker.dispatch()
+    end = broker.store.max_physical_offset
+    with pytest.raises(Refusal, match="messages are stored already, for instance"):
+        broker.put(*ids, check=True)
+    assert broker.store.max_physical_offset == end
+
+
+def test_one_id_for_two_contents_is_refused(broker: Broker) -> None:
+    broker.put("a", body=b"short", check=True)
+    with pytest.raises(Refusal, match="1 of 1 messages are stored already"):
+        broker.put("a", body=b"much longer", check=True)
+
+
+def test_a_first_attempt_that_comes_after_its_repetition_is_known(broker: Broker) -> None:
+    repeated = broker.put("a", check=True)
+    broker.dispatch()
+    broker.put("b")  # lets go of what is dispatched
+    late = broker.put("a")  # sent first, and long, by a connection that its producer gave up
+    assert places(late) == places(repeated)
+
+
+def test_memory_holds_only_what_is_not_dispatched(broker: Broker) -> None:
+    for number in range(100):
+        broker.put(f"id{number}")
+    assert broker.deduplication.remembered == 100
+    broker.dispatch()
+    broker.put("last")
+    assert broker.deduplication.remembered == 1
+
+
+def test_what_is_put_and_dispatched_during_a_look_is_not_missed(broker: Broker) -> None:
+    with broker.deduplication.look():
+        broker.deduplication.settle()
+        known = broker.deduplication.find_all("T", ["a"])
+        assert known == [None]
+        first = broker.put("a")  # by another connection
+        broker.dispatch()
+        broker.put("b")
+        assert places(broker.put("a", look_up=False)) == places(first)
+
+
+def test_after_a_restart_the_index_knows(tmp_path: Path, clock: FakeClock) -> None:
+    store = opened(small_options(tmp_path), clock)
+    first = Broker(store, clock).put("a")
+    store.close()
+    store = opened(small_options(tmp_path), clock)
+    assert places(Broker(store, clock).put("a", check=True)) == places(first)
+    store.close()
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_the_window_ends(broker: Broker, clock: FakeClock, checked: bool) -> None:
+    first = broker.put("a", check=checked)
+    clock.now_ms += 600_000
+    assert places(broker.put("a", check=True)) == places(first)
+    clock.now_ms += 1
+    assert places(broker.put("a", check=True)) != places(first)
+
+
+def test_a_key_of_another_message_is_no_unique_id(broker: Broker) -> None:
+    message = Message("T", b"x", unique_id="other", keys=["a"])
+    block = bytearray(encode_put_block([message], "T", 0, T0))
+    broker.store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+    broker.dispatch()
+    assert broker.put("a", check=True).queue_offset == 1
+
+
+def test_a_message_without_an_id_is_refused() -> None:
+    block = encode_put_block([Message("T", b"x", unique_id="a"), Message("T", b"y")], "T", 0, T0)
+    with pytest.raises(Refusal, match="record 1 has none"):
+        unique_ids_of(block, "T", 2)
+
+
+@pytest.mark.parametrize("cut", [1, 40, 87, 88, 100, 120])
+def test_a_block_that_is_cut_gives_fewer(cut: int) -> None:
+    block = encode_put_block([Message("T", b"x", unique_id="a")] * 2, "T", 0, T0)
+    assert len(unique_ids_of(block[:-cut], "T", 2)[0]) < 2

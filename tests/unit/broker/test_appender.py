@@ -1,0 +1,139 @@
+"""A put that needs a file which cannot be made: each reason has its code, its facts and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput_broker.counters import Counters
+from reput_broker.processors.appender import Appender
+from reput_broker.put_lock import PutLock
+from reput_broker.request import Refusal, Response
+from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_protocol.codes import AckLevel
+from reput_protocol.errors import ErrorCode
+
+PATH = Path("/data/commitlog/00000000000000004096")
+
+
+def failed(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+class FakeStore:
+    """A log that needs a file, and an attempt to make one that fails."""
+
+    def __init__(self, failure: Exception, status: PutStatus = PutStatus.PUT_OK) -> None:
+        self.failure = failure
+        self.status = status
+        self.file_refusal = failure
+        self.disk_full_reason = None
+        self.read_only_reason = None
+        self.waits = 0
+        self.puts = 0
+
+    def needs_new_file(self, size: int) -> bool:
+        return self.status is PutStatus.PUT_OK
+
+    def note_file_wait(self) -> None:
+        self.waits += 1
+
+    def make_log_file(self) -> None:
+        raise self.failure
+
+    def put(self) -> PutResult:
+        self.puts += 1
+        return PutResult(self.status)
+
+
+async def refusal_of(store: Any) -> tuple[Refusal, Counters]:
+    counters = Counters()
+    nothing: Any = None
+    reput: Any = type("Reput", (), {"wake": None})
+    appender = Appender(store, PutLock(), nothing, reput, counters, readers_see_unflushed=False)
+
+    async def append() -> None:
+        answer: Any = appender.append(nothing, 100, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE)
+        await answer
+
+    with pytest.raises(Refusal) as refused:
+        await append()
+    return refused.value, counters
+
+
+AGAIN = "it is tried again by itself; send again once that is done"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("failure", "code", "text", "counted"),
+    [
+        (
+            DiskFull(PATH, 4096),
+            ErrorCode.DISK_FULL,
+            f"no space left for 4096 bytes of {PATH}; free disk space and send again",
+            "disk_full",
+        ),
+        (
+            FileNotMade(PATH, failed(errno.EMFILE)),
+            ErrorCode.BUSY,
+            f"{PATH} cannot be made: Too many open files; allow the broker more open files (ulimit -n, "
+            "LimitNOFILE); it is tried again by itself; send again in a moment",
+            "busy",
+        ),
+        (
+            FileNotMade(PATH, failed(errno.EROFS)),
+            ErrorCode.READ_ONLY,
+            f"{PATH} cannot be made: Read-only file system; mount the file system of /data/commitlog for "
+            f"writing; {AGAIN}",
+            "",
+        ),
+        (
+            FileNotMade(PATH, failed(errno.EACCES)),
+            ErrorCode.READ_ONLY,
+            f"{PATH} cannot be made: Permission denied; let the user that the broker runs as "
+            f"(uid {os.geteuid()}) write to /data/commitlog; {AGAIN}",
+            "",
+        ),
+        (
+            FileNotMade(PATH, FlushFailed(PATH, failed(errno.EIO))),
+            ErrorCode.READ_ONLY,
+            f"{PATH} cannot be made: Input/output error; check the disk of /data/commitlog; {AGAIN}",
+            "",
+        ),
+        (
+            StoreClosed("the log is closed"),
+            ErrorCode.NOT_READY,
+            "the store is not open; send again shortly",
+            "",
+        ),
+    ],
+)
+async def test_each_reason_has_its_code(failure: Exception, code: ErrorCode, text: str, counted: str) -> None:
+    store = FakeStore(failure)
+    refusal, counters = await refusal_of(store)
+    assert (refusal.error, refusal.text) == (code, text)
+    assert {name: count for name, count in counters.rejected.items() if count} == (
+        {counted: 1} if counted else {}
+    )
+    assert store.waits == 1
+    assert store.puts == 0, "nothing was stored"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENFILE, ErrorCode.BUSY), (errno.EROFS, ErrorCode.READ_ONLY)]
+)
+async def test_the_first_file_of_a_log_is_refused_in_the_same_words(number: int, code: ErrorCode) -> None:
+    """It is made by the put itself, which says so by its status."""
+    refusal, _ = await refusal_of(
+        FakeStore(FileNotMade(PATH, failed(number)), PutStatus.CREATE_MAPPED_FILE_FAILED)
+    )
+    assert refusal.error is code
+    assert f"{PATH} cannot be made: {os.strerror(number)}" in refusal.text

@@ -1,0 +1,143 @@
+"""A directory that the system does not let be written: the start is refused by path and remedy, nothing has changed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mounts import as_nobody, mounted
+from reput_broker.store.errors import StoreNotWritable
+from reput_broker.store.message_store import MessageStore
+from stores import FakeClock, dispatch_all, opened, put, small_options, tree
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A directory that everybody can reach, unlike those of pytest."""
+    directory = Path(tempfile.mkdtemp(prefix="reput-test-"))
+    directory.chmod(0o755)
+    yield directory
+    for path, names, _ in os.walk(directory):
+        for name in names:
+            Path(path, name).chmod(0o755)
+    shutil.rmtree(directory)
+
+
+def make(directory: Path) -> None:
+    """A store with some messages, stopped in order."""
+    store = opened(small_options(directory))
+    for number in range(12):
+        put(store, b"%d" % number + bytes(700), keys=["k"])
+    dispatch_all(store)
+    assert store.close()
+
+
+def everything(directory: Path) -> dict[str, object]:
+    """Every name with its permissions, and what the files hold."""
+    modes = {str(path): path.stat().st_mode for path in sorted(directory.rglob("*"))}
+    return {**modes, **tree(directory)}
+
+
+def refused(directory: Path) -> StoreNotWritable:
+    store = MessageStore(small_options(directory), clock_ms=FakeClock())
+    with pytest.raises(StoreNotWritable) as raised:
+        store.open()
+    assert not store.is_open
+    return raised.value
+
+
+def read_only(path: Path) -> None:
+    """Nobody may write to it."""
+    path.chmod(path.stat().st_mode & ~0o222)
+
+
+def writable(path: Path) -> None:
+    """Everybody may."""
+    path.chmod(path.stat().st_mode | stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _only(path: str) -> Callable[[Path], None]:
+    """Let all of a store be written but one part of it."""
+
+    def lock(directory: Path) -> None:
+        for found in (directory, *directory.rglob("*")):
+            writable(found)
+        read_only(directory / path)
+
+    return lock
+
+
+def _all_of_it(directory: Path) -> None:
+    for found in (directory, *directory.rglob("*")):
+        read_only(found)
+
+
+@pytest.mark.parametrize(
+    ("lock", "named"),
+    [
+        (_all_of_it, "lock"),
+        (_only("."), ""),
+        (_only("commitlog/00000000000000000000"), "commitlog/00000000000000000000"),
+        (_only("commitlog"), "commitlog"),
+        (_only("consumequeue"), "consumequeue"),
+        (_only("consumequeue/T/0/00000000000000000000"), "consumequeue/T/0/00000000000000000000"),
+        (_only("index"), "index"),
+        (_only("checkpoint"), "checkpoint"),
+    ],
+)
+def test_a_store_without_permission_is_refused(root: Path, lock: Callable[[Path], None], named: str) -> None:
+    directory = root / "store"
+    make(directory)
+    lock(directory)
+    before = everything(directory)
+    with as_nobody():
+        error = refused(directory)
+        user = os.geteuid()
+    assert error.path == directory / named
+    assert error.cause_errno == errno.EACCES
+    assert str(error) == (
+        f"the store cannot be opened: {directory / named}: Permission denied; let the user that the broker runs as "
+        f"(uid {user}) write to {directory / named}, or choose another data directory (data_dir)"
+    )
+    assert everything(directory) == before
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_directory_that_is_not_ours_to_fill_is_refused(root: Path, exists: bool) -> None:
+    directory = root / "store"
+    if exists:
+        directory.mkdir()
+        read_only(directory)
+    read_only(root)
+    before = everything(root)
+    with as_nobody():
+        error = refused(directory)
+    assert error.path == directory
+    assert error.cause_errno == errno.EACCES
+    assert everything(root) == before
+    root.chmod(0o755)
+
+
+def test_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk") as disk:
+        directory = disk.path / "store"
+        make(directory)
+        before = everything(disk.path)
+        disk.make_read_only()
+        error = refused(directory)
+        assert error.path == directory / "lock"
+        assert error.cause_errno == errno.EROFS
+        assert f"mount the file system of {directory / 'lock'} for writing" in str(error)
+        assert everything(disk.path) == before
+        assert refused(disk.path / "new").path == disk.path / "new"
+        disk.make_read_only(False)
+        store = opened(small_options(directory))
+        assert store.is_writable
+        assert store.close()
