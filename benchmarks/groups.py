@@ -26,7 +26,7 @@ import reput_client
 from reput_cli.bench_clients import BenchPlan, run_producer
 from reput_cli.bench_report import host_facts
 from reput_client import blocking
-from servers import broker
+from servers import RunningBroker, broker
 
 TOPIC = "bench"
 TAG = "bench"
@@ -85,51 +85,76 @@ def main() -> None:
 
 
 def drain(
-    plain: Callable[[Job, Barrier], None], member: Callable[[Job, Barrier], None], **options: Any
+    plain: Callable[[Job, Start], None], member: Callable[[Job, Start], None], **options: Any
 ) -> Callable[[argparse.Namespace], Row]:
     """Compare two ways of emptying a topic."""
 
     def measure(arguments: argparse.Namespace) -> Row:
-        pairs = []
+        rounds: list[tuple[float, ...]] = []
         count = arguments.messages // (QUEUES * 64) * QUEUES * 64
         with broker("async") as server:
             with blocking.Admin(server.address) as admin:
                 admin.create_topic(TOPIC, queues=QUEUES)
             run_producer(BenchPlan(server.address, TOPIC, count, SIZE, ack="page_cache", batch=64), 0)
-            _drained(plain, server.address, count, "warm-up", {})
+            _drained(plain, server, count, "warm-up", {})
             for number in range(arguments.rounds):
-                by_pulls = _drained(plain, server.address, count, f"pulls{number}", {})
-                by_group = _drained(member, server.address, count, f"group{number}", options)
-                pairs.append((count / by_pulls, count / by_group))
-        pulls, group = (round(statistics.median(column)) for column in zip(*pairs, strict=True))
+                by_pulls = _drained(plain, server, count, f"pulls{number}", {})
+                rounds.append((*by_pulls, *_drained(member, server, count, f"group{number}", options)))
+        pulls_s, pulls_cpu, group_s, group_cpu = (
+            statistics.median(column) for column in zip(*rounds, strict=True)
+        )
         return {
             "messages": count,
-            "pulls msg/s": pulls,
-            "group msg/s": group,
-            "ratio": round(statistics.median(ours / theirs for theirs, ours in pairs), 3),
+            "pulls msg/s": round(count / pulls_s),
+            "group msg/s": round(count / group_s),
+            "ratio": round(statistics.median(row[0] / row[2] for row in rounds), 3),
+            "pulls cpu us": round(pulls_cpu / count * 1e6, 2),
+            "group cpu us": round(group_cpu / count * 1e6, 2),
         }
 
     return measure
 
 
 def _drained(
-    work: Callable[[Job, Barrier], None], address: str, count: int, group: str, options: dict[str, Any]
-) -> float:
-    """Return the seconds that it took."""
+    work: Callable[[Job, Start], None],
+    server: RunningBroker,
+    count: int,
+    group: str,
+    options: dict[str, Any],
+) -> tuple[float, float]:
+    """Return the seconds that it took, and the processor seconds of all processes, the broker's among them."""
     ready = multiprocessing.Barrier(MEMBERS + 1)
-    jobs = [Job(address, number, count // MEMBERS, group, **options) for number in range(MEMBERS)]
-    processes = [multiprocessing.Process(target=work, args=(job, ready)) for job in jobs]
+    spent: Any = multiprocessing.Queue()
+    jobs = [Job(server.address, number, count // MEMBERS, group, **options) for number in range(MEMBERS)]
+    processes = [multiprocessing.Process(target=work, args=(job, Start(ready, spent))) for job in jobs]
     for process in processes:
         process.start()
     ready.wait(60)
-    started_at = time.perf_counter()
+    started_at, broker_cpu = time.perf_counter(), server.cpu_s()
     ready.wait(600)  # all have drained what is theirs
-    took_s = time.perf_counter() - started_at
+    took_s, broker_cpu = time.perf_counter() - started_at, server.cpu_s() - broker_cpu
+    clients_cpu = sum(spent.get(timeout=60) for _ in processes)
     for process in processes:
         process.join()
         if process.exitcode != 0:
             raise SystemExit(f"a client ended with {process.exitcode}")
-    return took_s
+    return took_s, clients_cpu + broker_cpu
+
+
+class Start:
+    """Where all wait for each other, before they begin and when they are done."""
+
+    def __init__(self, barrier: Barrier, spent: Any) -> None:
+        self._barrier = barrier
+        self._spent = spent
+        self._since: float | None = None
+
+    def wait(self) -> None:
+        """Wait for the others; at the end, tell what was spent in between."""
+        if self._since is not None:
+            self._spent.put(time.process_time() - self._since)
+        self._barrier.wait(600)
+        self._since = time.process_time()
 
 
 def _look(message: Any) -> None:
@@ -137,7 +162,7 @@ def _look(message: Any) -> None:
         raise SystemExit("not what was sent")
 
 
-def pull_blocking(job: Job, ready: Barrier) -> None:
+def pull_blocking(job: Job, ready: Start) -> None:
     """Plain pulls without an event loop."""
     with blocking.PullConsumer(job.address, group=job.group) as consumer:
         ready.wait()
@@ -160,7 +185,7 @@ def pull_blocking(job: Job, ready: Barrier) -> None:
         ready.wait()
 
 
-def pull_trio(job: Job, ready: Barrier) -> None:
+def pull_trio(job: Job, ready: Start) -> None:
     """Plain pulls under trio."""
 
     async def work() -> None:
@@ -187,7 +212,7 @@ def pull_trio(job: Job, ready: Barrier) -> None:
     trio.run(work)
 
 
-def member_blocking(job: Job, ready: Barrier) -> None:
+def member_blocking(job: Job, ready: Start) -> None:
     """A member of the group without an event loop."""
     with blocking.Consumer(job.address, group=job.group, topic=TOPIC, orderly=job.orderly) as consumer:
         while not _is_settled(consumer):
@@ -213,7 +238,7 @@ def member_blocking(job: Job, ready: Barrier) -> None:
         ready.wait()
 
 
-def member_trio(job: Job, ready: Barrier) -> None:
+def member_trio(job: Job, ready: Start) -> None:
     """A member of the group under trio."""
 
     async def work() -> None:

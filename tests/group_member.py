@@ -1,11 +1,13 @@
 """A member of a group in a process of its own, for tests that kill it: it writes down what it handles.
 
-`python group_member.py ADDRESS GROUP TOPIC REPORT [--orderly] [--hold SECONDS] [--concurrency N] [--blocking]` consumes
-until SIGTERM. Each line of REPORT is one event, written at once so that SIGKILL takes none back:
+`python group_member.py ADDRESS GROUP TOPIC REPORT [--face trio|asyncio|blocking] [--orderly] [--hold SECONDS] ...`
+consumes until SIGTERM, and ends once what is in hand is handled. Each line of REPORT is one event, written at once so
+that SIGKILL takes none back:
 
     start TIME                                 it is a member
     assigned TIME QUEUE,QUEUE,...              the queues of TOPIC that are its own now
-    handled TIME QUEUE OFFSET BODY             one message
+    begun TIME QUEUE OFFSET BODY               a handler was called with a message
+    handled TIME QUEUE OFFSET BODY             and has handled it
     end TIME
 """
 
@@ -18,11 +20,12 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import trio
+import anyio
 
 import reput_client
 import reput_client.blocking
@@ -47,6 +50,8 @@ class MemberProcess:
 
     def __init__(self, address: str, group: str, topic: str, report: Path, *options: str) -> None:
         self.path = report
+        self._events: list[Event] = []
+        self._read_to = 0
         self._log = report.with_suffix(".log").open("ab")
         arguments = [address, group, topic, str(report), *options]
         self.process = subprocess.Popen(
@@ -58,11 +63,14 @@ class MemberProcess:
 
     def events(self) -> list[Event]:
         """Return what was written; a line that is not whole yet is left out."""
-        if not self.path.exists():
-            return []
-        return [
-            _parsed(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")
-        ]
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                file.seek(self._read_to)
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read_to += len(whole)
+            self._events += [_parsed(line) for line in whole.decode().splitlines()]
+        return self._events
 
     def handled(self) -> list[Event]:
         """Return the messages that were handled."""
@@ -70,8 +78,10 @@ class MemberProcess:
 
     def queues(self) -> tuple[int, ...]:
         """Return the queues that it has, by its own account."""
-        found = [event.queues for event in self.events() if event.kind == "assigned"]
-        return found[-1] if found else ()
+        for event in reversed(self.events()):
+            if event.kind == "assigned":
+                return event.queues
+        return ()
 
     def signal(self, number: int) -> None:
         """Send a signal to the process."""
@@ -81,6 +91,12 @@ class MemberProcess:
         """Ask it to leave the group; return its exit code."""
         self.process.terminate()
         return self.wait(deadline_s)
+
+    def kill(self) -> None:
+        """End it, in whatever state it is."""
+        self.process.kill()
+        self.process.wait()
+        self._log.close()
 
     def wait(self, deadline_s: float = 20.0) -> int:
         """Wait for its end."""
@@ -103,81 +119,98 @@ def _parsed(line: str) -> Event:
     match kind:
         case "assigned":
             return Event(kind, float(at), queues=tuple(map(int, rest[0].split(","))) if rest else ())
-        case "handled":
+        case "begun" | "handled":
             return Event(kind, float(at), int(rest[0]), int(rest[1]), rest[2])
     return Event(kind, float(at))
 
 
 class _Member:
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._arguments = arguments
+        self.arguments = arguments
         self._file = os.open(arguments.report, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._options: dict[str, Any] = {
+        self.options: dict[str, Any] = {
             "group": arguments.group,
             "topic": arguments.topic,
             "orderly": arguments.orderly,
             "heartbeat_interval_s": arguments.heartbeat,
+            "on_failure": reput_client.RetryHere(0.05) if arguments.fail else None,
         }
         self._assigned: list[int] | None = None
+        self._failed: set[str] = set()
 
     def note(self, *words: object) -> None:
         kind, *rest = map(str, words)
         os.write(self._file, (" ".join([kind, f"{time.monotonic():.6f}", *rest]) + "\n").encode())
 
     def look(self, consumer: Any) -> None:
-        queues = [q.queue_id for q in consumer.assignment if q.topic == self._arguments.topic]
+        queues = [q.queue_id for q in consumer.assignment if q.topic == self.arguments.topic]
         if queues != self._assigned:
             self._assigned = queues
             self.note("assigned", ",".join(map(str, queues)))
 
-    def handled(self, message: Any) -> None:
-        self.note("handled", message.queue_id, message.queue_offset, message.body.decode())
+    def begin(self, message: Any) -> None:
+        self.note("begun", message.queue_id, message.queue_offset, message.body.decode())
+
+    def finish(self, message: Any) -> None:
+        body = message.body.decode()
+        if (
+            self.arguments.fail
+            and body not in self._failed
+            and zlib.crc32(message.body) % 100 < self.arguments.fail
+        ):
+            self._failed.add(body)
+            raise ValueError(f"{body} is not handled the first time")
+        self.note("handled", message.queue_id, message.queue_offset, body)
 
     async def run(self) -> None:
         async with (
-            reput_client.Consumer(self._arguments.address, **self._options) as consumer,
-            trio.open_nursery() as nursery,
+            reput_client.Consumer(self.arguments.address, **self.options) as consumer,
+            anyio.create_task_group() as tasks,
         ):
             self.note("start")
 
             async def watch() -> None:
                 while True:
                     self.look(consumer)
-                    await trio.sleep(_LOOK_S)
+                    await anyio.sleep(_LOOK_S)
 
             async def leave() -> None:
-                with trio.open_signal_receiver(signal.SIGTERM) as signals:
+                with anyio.open_signal_receiver(signal.SIGTERM) as signals:
                     async for _ in signals:
-                        await consumer.aclose()
+                        consumer.stop()
 
             async def handle(message: Any) -> None:
-                await trio.sleep(self._arguments.hold)
-                self.handled(message)
+                self.begin(message)
+                await anyio.sleep(self.arguments.hold)
+                self.finish(message)
 
-            nursery.start_soon(watch)
-            nursery.start_soon(leave)
-            await consumer.run(handle, concurrency=self._arguments.concurrency)
-            nursery.cancel_scope.cancel()
+            tasks.start_soon(watch)
+            tasks.start_soon(leave)
+            await consumer.run(handle, concurrency=self.arguments.concurrency)
+            tasks.cancel_scope.cancel()
         self.note("end")
 
     def run_blocking(self) -> None:
-        with reput_client.blocking.Consumer(self._arguments.address, **self._options) as consumer:
+        with reput_client.blocking.Consumer(self.arguments.address, **self.options) as consumer:
             self.note("start")
             ending = threading.Event()
-            signal.signal(signal.SIGTERM, lambda *_: ending.set())
+            signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
 
             def watch() -> None:
                 while not ending.wait(_LOOK_S):
                     self.look(consumer)
-                consumer.close()
 
-            threading.Thread(target=watch).start()
+            watcher = threading.Thread(target=watch)
+            watcher.start()
 
             def handle(message: Any) -> None:
-                time.sleep(self._arguments.hold)
-                self.handled(message)
+                self.begin(message)
+                time.sleep(self.arguments.hold)
+                self.finish(message)
 
-            consumer.run(handle, concurrency=self._arguments.concurrency)
+            consumer.run(handle, concurrency=self.arguments.concurrency)
+            ending.set()
+            watcher.join()
         self.note("end")
 
 
@@ -186,16 +219,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("address", "group", "topic", "report"):
         parser.add_argument(name)
+    parser.add_argument("--face", default="trio", choices=("trio", "asyncio", "blocking"))
     parser.add_argument("--orderly", action="store_true")
-    parser.add_argument("--blocking", action="store_true")
-    parser.add_argument("--hold", type=float, default=0.001)
+    parser.add_argument("--hold", type=float, default=0.001, help="how long a handler takes")
+    parser.add_argument("--fail", type=int, default=0, help="so many of 100 messages fail once")
     parser.add_argument("--heartbeat", type=float, default=1.0)
     parser.add_argument("--concurrency", type=int, default=1)
-    member = _Member(parser.parse_args())
-    if member._arguments.blocking:
+    arguments = parser.parse_args()
+    member = _Member(arguments)
+    if arguments.face == "blocking":
         member.run_blocking()
     else:
-        trio.run(member.run)
+        anyio.run(member.run, backend=arguments.face)
 
 
 if __name__ == "__main__":

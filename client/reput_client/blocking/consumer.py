@@ -117,6 +117,16 @@ class Consumer(BlockingClient):
         """Whether there is a connection that has not failed yet."""
         return self._consumer.connected
 
+    @property
+    def closed(self) -> bool:
+        """Whether the consumer was closed."""
+        return self._consumer.closed
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more is handed out, because the consumer was stopped or closed."""
+        return self._consumer.stopped
+
     def positions(self) -> dict[MessageQueue, int]:
         """Return, for each queue of the assignment, the offset of its first message that is not handled."""
         return self._runtime.call(self._consumer.positions)

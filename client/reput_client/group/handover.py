@@ -22,7 +22,7 @@ from reput_client.group.fetching import Fetcher
 from reput_client.group.kept_offsets import KeptOffsets
 from reput_client.group.membership import Membership
 from reput_client.group.queue_locks import QueueLocks
-from reput_client.group.rebalance import Assignment
+from reput_client.group.rebalance import RETURN_S, Assignment
 from reput_client.group.starting import StartingPoints
 from reput_client.group.subscriptions import Subscriptions
 from reput_client.session import Session
@@ -34,6 +34,7 @@ TAKE_AFTER_S: Final = 0.3
 LEAVE_AFTER_S: Final = 0.1
 LEAVE_ORDERLY_AFTER_S: Final = 60.0
 """In order nobody may start before what is in flight is done; when the broker has taken the lock away he does."""
+_WHEN_ASSIGNED: Final = math.inf
 _LOCK_AGAIN_S: Final = 0.1
 _RETRY_S: Final = 0.5
 
@@ -83,13 +84,20 @@ class Handover:
             if queue not in assignment.queues and queue.topic not in unknown:
                 del self._taking[queue]
         for queue in assignment.queues:
-            if queue in self._fetcher.queues or queue in self._taking:
+            due = now
+            if queue in self._fetcher.queues:
+                if self._taking.get(queue) != _WHEN_ASSIGNED:
+                    continue
+            elif queue in self._taking:
                 continue
-            if queue in self.leaving and self._orderly:
+            elif queue in self.leaving and self._orderly:
                 self._stay(self.leaving.pop(queue))
                 continue
-            waits = queue in assignment.from_living and not self._orderly
-            self._taking[queue] = now + TAKE_AFTER_S if waits else now
+            elif assignment.others_may_return:
+                due = now + RETURN_S
+            if queue in assignment.from_living and not self._orderly:
+                due = max(due, now + TAKE_AFTER_S)
+            self._taking[queue] = due
 
     def _begin_leaving(self, assigned: AssignedQueue) -> None:
         del self._fetcher.queues[assigned.queue]
@@ -106,11 +114,12 @@ class Handover:
         self.doubt_queue(assigned)
 
     def doubt(self, address: Address) -> None:
-        """The connection to a broker has ended: its queues may be others' until they are confirmed."""
+        """The connection to a broker has ended: its queues may be others' until we are members again."""
         for assigned in self._fetcher.queues.values():
             route = self._session.routes.get(assigned.queue.topic)
             if route is None or route.brokers.get(assigned.queue.broker_name) in (None, address):
                 self.doubt_queue(assigned)
+                self._taking[assigned.queue] = _WHEN_ASSIGNED
 
     def doubt_queue(self, assigned: AssignedQueue) -> None:
         """Hand out nothing more of a queue until it is confirmed to be ours."""

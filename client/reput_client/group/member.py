@@ -20,6 +20,7 @@ from reput_client.group.handover import Handover
 from reput_client.group.kept_offsets import BrokerOffsets, KeptOffsets, StoredOffsets
 from reput_client.group.membership import Membership
 from reput_client.group.orderly import OrderedServing
+from reput_client.group.overdue import Overdue
 from reput_client.group.queue_locks import QueueLocks
 from reput_client.group.rebalance import Assignment, Rebalancer
 from reput_client.group.resets import ResetNotices
@@ -126,6 +127,17 @@ class GroupMember:
         chores: list[Chore] = [self._membership, self._rebalancer, self._handover, self.commits]
         if self._locks is not None:
             chores.append(self._locks)
+        self._overdue: Overdue | None = None
+        if clustering and not options.orderly and options.handler_timeout_s < math.inf:
+            self._overdue = Overdue(
+                session,
+                options.group,
+                self.fetcher.queues,
+                self.serving,
+                options.handler_timeout_s,
+                self.handled,
+            )
+            chores.append(self._overdue)
         self._background = Background(session, chores, on_failure=self.fetcher.wake)
 
     @property
@@ -178,6 +190,8 @@ class GroupMember:
             self.commits.soon()
         if self._locks is not None:
             self._locks.begin()
+        if self._overdue is not None:
+            self._overdue.begin()
         self._background.start()
 
     async def _settle(self) -> None:
@@ -257,6 +271,7 @@ class GroupMember:
 
     def _broker_lost(self, address: Address) -> None:
         self._handover.doubt(address)
+        self._rebalancer.cut_off()
         self._background.wake()
 
     async def members(self) -> list[str]:

@@ -115,6 +115,10 @@ class OrderedServing:
         assigned.unserved += 1
         self._line(assigned).first = message
 
+    def will_come(self, message: ReceivedMessage) -> bool:
+        """See `Serving`."""
+        return any(line.first is message for line in self._lines.values())
+
     def forget(self, assigned: AssignedQueue) -> None:
         """See `Serving`."""
         if self.turn.is_of(assigned):

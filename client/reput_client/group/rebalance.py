@@ -19,6 +19,8 @@ from reput_protocol.errors import BrokerError, ReputError, TopicNotFound
 from reput_protocol.message import MessageQueue
 
 INTERVAL_S: Final = 20.0
+RETURN_S: Final = 1.0
+"""How long members that a broker has lost all at once, by a restart for example, are given to come back."""
 _RETRY_S: Final = 1.0
 
 log = logging.getLogger("reput_client")
@@ -30,11 +32,13 @@ class Assignment:
 
     `from_living` are those of them that another member had which still is one: it needs a moment to let go.
     `unknown` are topics of which nothing could be found out, so that what we have of them stays as it is.
+    `others_may_return`: we were cut off a moment ago, and perhaps all were; who is not back yet is not gone yet.
     """
 
     queues: set[MessageQueue] = field(default_factory=set)
     from_living: set[MessageQueue] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
+    others_may_return: bool = False
 
 
 class Rebalancer:
@@ -63,6 +67,8 @@ class Rebalancer:
         self._members: dict[str, list[str]] = {}
         self._due_at = 0.0
         self._routes_due_at = -math.inf
+        self._cut_off = False
+        self._others_may_return_until = -math.inf
 
     def next_due(self) -> float:
         """See `Chore`."""
@@ -72,14 +78,21 @@ class Rebalancer:
         """The group has changed, or may have."""
         self._due_at = self._session.runtime.now()
 
+    def cut_off(self) -> None:
+        """A connection is lost: what we had may be others' by now, and who they are is not known."""
+        self._cut_off = True
+        self._members.clear()
+
     async def do(self) -> None:
         """See `Chore`."""
         now = self._session.runtime.now()
+        if self._cut_off:
+            self._others_may_return_until = now + RETURN_S
         self._due_at = now + INTERVAL_S
         refresh = now >= self._routes_due_at
         if refresh:
             self._routes_due_at = self._due_at
-        assignment = Assignment()
+        assignment = Assignment(others_may_return=now < self._others_may_return_until)
         asked: dict[Address, list[str]] = {}
         failure: TopicNotFound | None = None
         for topic in self._subscriptions.all_topics:
@@ -87,6 +100,9 @@ class Rebalancer:
                 route = await self._route(topic, refresh)
                 if self._strategy is None:
                     assignment.queues |= set(route.readable)
+                elif not self._membership.is_registered(min(route.brokers.values())):
+                    assignment.unknown.add(topic)  # once the broker knows us, this is done again
+                    self._membership.soon()
                 else:
                     members = await self._members_at(route, asked)
                     self._share_out(assignment, route, members, self._strategy)
@@ -102,6 +118,7 @@ class Rebalancer:
                 if isinstance(error, BrokerError):
                     self._membership.soon()
         self.failure = failure
+        self._cut_off &= bool(assignment.unknown)
         self._on_assignment(assignment)
 
     async def _route(self, topic: str, refresh: bool) -> Route:
@@ -138,4 +155,5 @@ class Rebalancer:
     def forget(self) -> None:
         """In a forked child: nothing is known."""
         self._members.clear()
+        self._cut_off = False
         self._due_at = 0.0

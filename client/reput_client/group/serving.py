@@ -50,6 +50,9 @@ class Serving(Protocol):
     def again(self, taken: Taken, at: float) -> None:
         """The message in the application's hands comes once more, not before `at`."""
 
+    def will_come(self, message: ReceivedMessage) -> bool:
+        """Whether a message that was handed out waits here to come again."""
+
     def forget(self, assigned: AssignedQueue) -> None:
         """Drop what is not handed out of a queue. Its progress stays, and what is to come again, if the queue does."""
 
@@ -133,6 +136,10 @@ class FairServing:
     def again(self, taken: Taken, at: float) -> None:
         """See `Serving`. Others of its queue go on meanwhile; nothing from it on is committed."""
         heappush(self._later, (at, next(self._numbers), taken))
+
+    def will_come(self, message: ReceivedMessage) -> bool:
+        """See `Serving`."""
+        return any(entry[2][1] is message for entry in self._later)
 
     def forget(self, assigned: AssignedQueue) -> None:
         """See `Serving`."""
