@@ -169,6 +169,9 @@ class Connection:
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if code == 0 and not _is_connected(sock):
                         code = errno.ETIMEDOUT
+                if code == 0 and sock.getsockname() == sock.getpeername():
+                    # Where nobody listens on this machine, a socket that gets that very port connects to itself.
+                    code = errno.ECONNREFUSED
             except BaseException:
                 sock.close()
                 raise

@@ -409,7 +409,7 @@ def test_stop_ends_an_iteration_that_waits(face: Face, broker: FakeBroker) -> No
                 got.extend([message.body async for message in consumer])
 
             async def stop() -> None:
-                await face.until(lambda: broker.count(RequestCode.PULL_MESSAGE) >= 4)
+                await face.until(lambda: broker.count(RequestCode.PULL_MESSAGE) >= 5)
                 consumer.stop()
 
             await face.together(iterate, stop)

@@ -139,7 +139,9 @@ def test_a_broker_that_is_restarted(tmp_path: Path, kind: tuple[str, ...], how: 
             if how is signal.SIGKILL:
                 broker.kill()
             else:
-                broker.terminate()
+                stopping_at = time.monotonic()
+                assert broker.terminate() == 0
+                assert time.monotonic() - stopping_at < 10.0, "it waits for no pull that waits for messages"
             broker.start()
             broker.wait_ready()
         scene.until_shared_by(*running)
@@ -181,6 +183,7 @@ def test_churn(tmp_path: Path, kind: tuple[str, ...], seed: int) -> None:
             match chance.choice(["join", "leave", "kill", "stand still", "restart the broker"]):
                 case "join":
                     running.append(scene.member("--face", chance.choice(["trio", "asyncio", "blocking"])))
+                    scene.until(lambda newcomer=running[-1]: bool(newcomer.events()))
                 case "leave" if len(running) > 1:
                     assert running.pop(chance.randrange(len(running))).end() == 0
                 case "kill" if len(running) > 1:

@@ -229,6 +229,9 @@ class PullProcessor:
     def _park(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
     ) -> None:
+        if self._hold.is_stopping:
+            # Its client would be waited for until the pull's time is up, and ask again at once if it were answered.
+            raise Refusal(ErrorCode.DRAINING, "the broker is stopping; pull again once it is back")
         waiting = self._counters.request(request.header_type, PULL_WAIT_CODE)
         waiting.begin()
         parked_at = time.monotonic()

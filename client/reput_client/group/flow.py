@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_LEAST_PART: Final = 4
+"""What part of a queue's messages must be handled before more is pulled."""
 
 
 class Room(NamedTuple):
@@ -51,17 +54,17 @@ class FlowLimits:
     ) -> Room | None:
         """Return what may be pulled of a queue that holds so much, one of `queues`; None: nothing for now.
 
-        `pull_messages` and `pull_bytes` bound any pull; below the lower of the two sizes none is worth its while.
+        `pull_messages` and `pull_bytes` bound any pull; below the lower of the two sizes none is worth its while, nor
+        is one for a few messages while there are others to be handled first.
         """
-        if (
-            span >= self.queue_span_max
-            or messages >= self.queue_messages_max
-            or size_b >= self.queue_bytes_max
-        ):
+        if span >= self.queue_span_max or size_b >= self.queue_bytes_max:
             return None
-        share = self.prefetch_messages // queues
+        share = max(1, min(pull_messages, self.prefetch_messages // queues))
         share_b = self.prefetch_bytes // queues
+        room = self.queue_messages_max - messages
+        if room < min(share, max(1, self.queue_messages_max // _LEAST_PART)):
+            return None
         return Room(
-            max(1, min(pull_messages, share, self.queue_messages_max - messages)),
+            min(share, room),
             max(pull_bytes[0], min(pull_bytes[1], share_b, self.queue_bytes_max - size_b)),
         )

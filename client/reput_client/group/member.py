@@ -11,6 +11,7 @@ from reput_client.background import Background, Chore
 from reput_client.core import Waiter
 from reput_client.errors import NoQueue
 from reput_client.group.allocation import AllocationStrategy, averagely
+from reput_client.group.answers import MemberAnswers
 from reput_client.group.assigned import AssignedQueue, Taken
 from reput_client.group.client_id import new_client_id
 from reput_client.group.commits import Commits
@@ -29,7 +30,7 @@ from reput_client.group.starting import Start, StartingPoints, consume_from_wher
 from reput_client.group.subscriptions import Subscriptions
 from reput_client.offset_store import OffsetStore
 from reput_client.offsets import OffsetRequests
-from reput_client.session import Session
+from reput_client.session import Session, wall_clock_ms
 from reput_protocol.codes import RequestCode
 from reput_protocol.group_terms import MessageModel
 from reput_protocol.message import MessageQueue
@@ -83,6 +84,9 @@ class GroupMember:
         )
         resets = ResetNotices(options.group, self.fetcher)
         session.requests.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, resets.take)
+        MemberAnswers(
+            options.group, options.subscriptions, self.fetcher, wall_clock_ms(), orderly=options.orderly
+        ).handle_with(session.requests)
         self.commits = Commits(session, self.fetcher, kept, options.commit_interval_s)
         self._membership = Membership(
             session,

@@ -29,7 +29,10 @@ def test_no_pull_brings_more_than_a_pull_may() -> None:
 
 def test_what_is_held_makes_room_scarce_and_then_ends_it() -> None:
     limits = FlowLimits(100, 1000, queue_messages_max=50, queue_bytes_max=800, queue_span_max=500)
-    assert room(limits, messages=40, size_b=100) == Room(10, 700)
+    assert room(limits, messages=30, size_b=100) == Room(20, 700)
+    assert room(limits, messages=38) == Room(12, 800)
+    assert room(limits, messages=39) is None, "for a few messages no pull is worth its while"
+    assert room(limits, queues=20, messages=45) == Room(5, 64), "it is all that the queue gets at a time"
     assert room(limits, messages=50) is None
     assert room(limits, size_b=800) is None
     assert room(limits, span=499) == Room(50, 800)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from reput_client.group.assigned import AssignedQueue, Taken
+from pulls import add_pull, assigned
+from reput_client.group.assigned import Taken
 from reput_client.group.orderly import OrderedServing
 from reput_client.group.retry_topic import RetriedMessage
-from reput_client.group.serving import FairServing, Serving
-from reput_client.pull_result import PulledMessages, PullResult, PullStatus
-from reput_protocol.filters import TagFilter
-from reput_protocol.message import Message, MessageQueue
-from reput_protocol.record_batch import check_put_block, encode_put_block, patch_block
+from reput_client.group.serving import FairServing
+from reput_protocol.message import MessageQueue
 
 
 class Clock:
@@ -22,47 +20,9 @@ class Clock:
         return self.now
 
 
-def assigned(queue_id: int = 0, topic: str = "t", *, retry: bool = False) -> AssignedQueue:
-    return AssignedQueue(MessageQueue(topic, "b", queue_id), TagFilter.parse(None), 0, None, is_retry=retry)
-
-
-def pulled(queue: AssignedQueue, first: int, count: int, **properties: str) -> None:
-    messages = [Message(queue.queue.topic, b"%d" % n, properties=properties) for n in range(count)]
-    block = bytearray(encode_put_block(messages, queue.queue.topic, queue.queue.queue_id, 0))
-    check = check_put_block(block, topic=queue.queue.topic, queue_id=queue.queue.queue_id, count=count)
-    patch_block(
-        block,
-        check,
-        first_queue_offset=first,
-        first_physical_offset=0,
-        store_timestamp_ms=0,
-        born_host=bytes(8),
-        store_host=bytes(8),
-    )
-    found = PulledMessages(queue.queue.topic, bytes(block), broker_name="b")
-    result = PullResult(PullStatus.FOUND, found, first + count, 0, first + count)
-    queue.next_offset = first + count
-    queue.unserved += count
-    queue.unserved_bytes += found.record_bytes
-    SERVING[0].add(queue, result)
-
-
-SERVING: list[Serving] = []
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def fair(clock: Clock) -> FairServing:
-    SERVING[:] = [serving := FairServing(clock)]
-    return serving
-
-
-def ordered(clock: Clock) -> OrderedServing:
-    SERVING[:] = [serving := OrderedServing(clock)]
-    return serving
 
 
 def place(taken: Taken | None) -> tuple[int, int] | None:
@@ -75,19 +35,19 @@ def handled(taken: Taken | None) -> None:
 
 
 def test_fairly_pulls_are_served_whole_in_the_order_of_their_arrival(clock: Clock) -> None:
-    serving = fair(clock)
+    serving = FairServing(clock)
     a, b = assigned(0), assigned(1)
-    pulled(a, 0, 2)
-    pulled(b, 5, 1)
-    pulled(a, 2, 1)
+    add_pull(serving, a, 0, 2)
+    add_pull(serving, b, 5, 1)
+    add_pull(serving, a, 2, 1)
     assert [place(serving.take()) for _ in range(5)] == [(0, 0), (0, 1), (1, 5), (0, 2), None]
     assert (a.unserved, a.unserved_bytes, a.waiting_results, a.progress.position) == (0, 0, 0, 0)
 
 
 def test_fairly_a_message_to_come_again_keeps_its_place_in_the_progress(clock: Clock) -> None:
-    serving = fair(clock)
+    serving = FairServing(clock)
     a = assigned()
-    pulled(a, 0, 3)
+    add_pull(serving, a, 0, 3)
     first = serving.take()
     assert first is not None
     serving.again(first, 105.0)
@@ -103,12 +63,11 @@ def test_fairly_a_message_to_come_again_keeps_its_place_in_the_progress(clock: C
 
 
 def test_what_is_forgotten_of_a_queue_does_not_come(clock: Clock) -> None:
-    for serving in (fair(clock), ordered(clock)):
-        SERVING[:] = [serving]
+    for serving in (FairServing(clock), OrderedServing(clock)):
         a, b = assigned(0), assigned(1)
-        pulled(a, 0, 2)
-        pulled(b, 0, 1)
-        pulled(a, 2, 2)
+        add_pull(serving, a, 0, 2)
+        add_pull(serving, b, 0, 1)
+        add_pull(serving, a, 2, 2)
         assert place(serving.take()) == (0, 0)
         serving.forget(a)
         assert place(serving.take()) == (1, 0)
@@ -118,10 +77,10 @@ def test_what_is_forgotten_of_a_queue_does_not_come(clock: Clock) -> None:
 
 
 def test_in_order_queues_take_turns_and_wait_for_what_is_in_flight(clock: Clock) -> None:
-    serving = ordered(clock)
+    serving = OrderedServing(clock)
     a, b = assigned(0), assigned(1)
-    pulled(a, 0, 2)
-    pulled(b, 0, 2)
+    add_pull(serving, a, 0, 2)
+    add_pull(serving, b, 0, 2)
     first, second = serving.take(), serving.take()
     assert [place(first), place(second), serving.take()] == [(0, 0), (1, 0), None]
     handled(second)
@@ -132,10 +91,10 @@ def test_in_order_queues_take_turns_and_wait_for_what_is_in_flight(clock: Clock)
 
 
 def test_in_order_a_message_to_come_again_suspends_its_queue(clock: Clock) -> None:
-    serving = ordered(clock)
+    serving = OrderedServing(clock)
     a, b = assigned(0), assigned(1)
-    pulled(a, 0, 2)
-    pulled(b, 0, 1)
+    add_pull(serving, a, 0, 2)
+    add_pull(serving, b, 0, 1)
     failed = serving.take()
     assert failed is not None
     serving.again(failed, 101.0)
@@ -152,10 +111,10 @@ def test_in_order_a_message_to_come_again_suspends_its_queue(clock: Clock) -> No
 
 
 def test_in_order_nothing_is_served_without_a_lock(clock: Clock) -> None:
-    serving = ordered(clock)
+    serving = OrderedServing(clock)
     a = assigned()
     a.locked_until = 102.0
-    pulled(a, 0, 2)
+    add_pull(serving, a, 0, 2)
     handled(serving.take())
     clock.now = 102.0
     assert serving.take() is None
@@ -164,10 +123,9 @@ def test_in_order_nothing_is_served_without_a_lock(clock: Clock) -> None:
 
 
 def test_what_comes_back_shows_its_own_topic(clock: Clock) -> None:
-    for serving in (fair(clock), ordered(clock)):
-        SERVING[:] = [serving]
+    for serving in (FairServing(clock), OrderedServing(clock)):
         retries = assigned(3, "%RETRY%g", retry=True)
-        pulled(retries, 0, 1, RETRY_TOPIC="orders")
+        add_pull(serving, retries, 0, 1, RETRY_TOPIC="orders")
         taken = serving.take()
         assert taken is not None
         message = taken[1]
