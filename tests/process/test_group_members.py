@@ -1,0 +1,129 @@
+"""Members of the bundled client at a real broker, under every face: what administrators do to a group that is online."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_process import BrokerProcess
+from faces import FACES, Face
+from reput_client import Message
+from reput_protocol.errors import FilterRefused
+
+pytestmark = pytest.mark.process
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("members") / "store") as process:
+        yield process
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def names() -> tuple[str, str]:
+    """A topic and a group of the test's own."""
+    number = next(NUMBERS)
+    return f"topic{number}", f"group{number}"
+
+
+async def fill(face: Face, address: str, topic: str, count: int, queues: int = 2) -> None:
+    async with face.Admin(address, timeout_s=30.0) as admin:
+        await admin.create_topic(topic, queues=queues)
+    async with face.Producer(address, timeout_s=30.0) as producer:
+        for queue_id in range(queues):
+            await producer.send_batch(
+                [Message(topic, b"%d" % n, properties={"n": str(n)}) for n in range(count)], queue_id=queue_id
+            )
+
+
+async def drain(consumer: Any) -> list[tuple[int, int]]:
+    """Take what there is, and what comes within a moment."""
+    found = []
+    while (message := await consumer.receive(0.5)) is not None:
+        found.append((message.queue_id, message.queue_offset))
+    return sorted(found)
+
+
+def places(first: int, end: int) -> list[tuple[int, int]]:
+    return [(queue_id, offset) for queue_id in range(2) for offset in range(first, end)]
+
+
+def test_a_group_that_is_set_back_or_forward_goes_on_there(
+    face: Face, broker: BrokerProcess, names: tuple[str, str]
+) -> None:
+    topic, group = names
+
+    async def scenario() -> None:
+        await fill(face, broker.address, topic, 20)
+        async with (
+            face.Admin(broker.address, timeout_s=30.0) as admin,
+            face.Consumer(broker.address, group=group, topic=topic, prefetch_messages=16) as consumer,
+        ):
+            assert await drain(consumer) == places(0, 20)
+            await admin.reset_offsets(group, topic, offset=5)
+            assert await drain(consumer) == places(5, 20)
+            await admin.reset_offsets(group, topic, when=0)
+            first = await consumer.receive(5.0)
+            assert first.queue_offset == 0
+            await admin.reset_offsets(group, topic, when=-1)
+            rest = await drain(consumer)
+            assert set(rest) <= set(places(0, 8)), "what it holds goes, but what was on its way to the application"
+            await admin.reset_offsets(group, topic, shift=-1)
+            assert await drain(consumer) == places(19, 20)
+        async with face.PullConsumer(broker.address, group=group) as reader:
+            assert [await reader.committed(topic, q) for q in range(2)] == [20, 20]
+
+    face.run(scenario)
+
+
+def test_a_member_says_what_it_is_doing(face: Face, broker: BrokerProcess, names: tuple[str, str]) -> None:
+    topic, group = names
+
+    async def scenario() -> None:
+        await fill(face, broker.address, topic, 10)
+        async with (
+            face.Admin(broker.address, timeout_s=30.0) as admin,
+            face.Consumer(broker.address, group=group, topic=topic, tags="*", orderly=True) as consumer,
+        ):
+            message = await consumer.receive(5.0)
+            info = await admin.running_info(group, consumer.client_id)
+            assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+            assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+            assert info.properties["PROP_CLIENT_VERSION"].startswith("reput")
+            assert {data.topic for data in info.subscriptions} == {topic, f"%RETRY%{group}"}
+            state = info.queues[message.queue]
+            assert (state.cached_msg_min_offset, state.cached_msg_max_offset) == (0, 9)
+            assert (state.cached_msg_count, state.locked, state.dropped) == (10, True, False)
+            members = await admin.describe_group(group)
+            assert [member.client_id for member in members.members] == [consumer.client_id]
+
+    face.run(scenario)
+
+
+def test_a_bad_expression_is_told_when_the_group_is_entered(
+    face: Face, broker: BrokerProcess, names: tuple[str, str]
+) -> None:
+    topic, group = names
+
+    async def scenario() -> None:
+        await fill(face, broker.address, topic, 10)
+        with pytest.raises(FilterRefused, match="n >"):
+            async with face.Consumer(broker.address, group=group, topic=topic, sql="n > ") as consumer:
+                await consumer.receive(5.0)
+        async with face.Consumer(broker.address, group=group, topic=topic, sql="n >= 8") as consumer:
+            assert await drain(consumer) == places(8, 10)
+        async with face.PullConsumer(broker.address, group=group) as reader:
+            assert [await reader.committed(topic, q) for q in range(2)] == [10, 10]
+
+    face.run(scenario)
