@@ -70,6 +70,13 @@ class Fetcher:
         self._serving.forget(assigned)
         assigned.next_offset = assigned.progress.handed_to
 
+    def go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
+        """Somebody has set the group's offset of a queue: what is beyond it in flight counts no more."""
+        self.halt(assigned)
+        assigned.progress.cut(offset)
+        assigned.next_offset = assigned.committed = offset
+        assigned.rewound = False
+
     def rewind(self) -> None:
         """Hand out again what was handed out and not handled."""
         for assigned in self.queues.values():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+
 from reput_client.broker_requests import BrokerRequest
 from reput_client.group.fetching import Fetcher
 from reput_protocol.bodies_reset import ResetOffsetBody
 from reput_protocol.commands_consume import ResetOffsetHeader
 
+log = logging.getLogger("reput_client")
+
 
 class ResetNotices:
-    """Drops what is held of queues whose offsets were set, so that they are pulled again now.
+    """Drops what is held of queues whose offsets were set, and goes on where they are now.
 
-    The answer to that pull says where to go on, and the broker ignores commits that come before it; so nothing is lost
-    if the notice does not come. What is in flight is finished, and counts if it lies before the new place.
+    The answer to a queue's next pull would say the same. What is in flight is finished; it counts if it lies before the
+    new place.
     """
 
     def __init__(self, group: str, fetcher: Fetcher) -> None:
@@ -22,9 +26,10 @@ class ResetNotices:
     def take(self, request: BrokerRequest) -> None:
         """Handle a request 220."""
         if ResetOffsetHeader.from_ext(request.ext).group == self._group:
-            for queue in ResetOffsetBody.from_json(request.body).offset_table:
+            for queue, offset in ResetOffsetBody.from_json(request.body).offset_table.items():
                 assigned = self._fetcher.queues.get(queue)
                 if assigned is not None:
-                    self._fetcher.halt(assigned)
+                    log.info("queue %s was set to offset %d", queue, offset)
+                    self._fetcher.go_on_at(assigned, offset)
             self._fetcher.wake()
         request.answer()
