@@ -1,10 +1,9 @@
-"""Members of the bundled client at a real broker, under every face: what administrators do to a group that is online."""
+"""Members of the bundled client at a real broker, under every face, and what administrators do to their group."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from typing import Final
 
+from reput_client.connection import Connection
 from reput_client.core import Call, Waiter
 from reput_client.errors import ClientClosed, ConnectFailed
 from reput_client.group.assigned import AssignedQueue
@@ -31,6 +33,8 @@ class Fetcher:
 
     Bounds: a queue has either one pull in progress or one result waiting to be served; see `FlowLimits` for the rest.
 
+    What is done for one message costs the same with a thousand other queues, which wait with a pull each.
+
     Attributes:
         queues: what is ours, by queue.
         waiter: notified when a pull is answered, or `take` of the serving may have something new for another reason.
@@ -54,10 +58,14 @@ class Fetcher:
         self._commit_with_pulls = commit_with_pulls
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.waiter = Waiter()
+        self._idle: dict[AssignedQueue, None] = {}  # no pull is in progress; also some that have left
+        self._answered: deque[tuple[AssignedQueue, Call]] = deque()
+        self._earliest_deadline = math.inf  # of the pulls in progress, or earlier
 
     def add(self, assigned: AssignedQueue) -> None:
         """Pull from one more queue."""
         self.queues[assigned.queue] = assigned
+        self._idle[assigned] = None
         self.wake()
 
     def wake(self) -> None:
@@ -96,12 +104,16 @@ class Fetcher:
 
         A broker that cannot be reached is tried again later; `next_wake` says when.
         """
-        for assigned in list(self.queues.values()):
-            if self._wants_pull(assigned) and assigned.pause_until <= self._session.runtime.now():
+        used: set[Connection] = set()
+        for assigned in list(self._idle):
+            if self.queues.get(assigned.queue) is not assigned:
+                self._idle.pop(assigned, None)
+            elif self._wants_pull(assigned) and assigned.pause_until <= self._session.runtime.now():
                 await self._start(assigned, deadline)
-        for assigned in self.queues.values():
-            if assigned.connection is not None:
-                assigned.connection.flush_now()
+                if assigned.connection is not None:
+                    used.add(assigned.connection)
+        for connection in used:
+            connection.flush_now()
 
     def _wants_pull(self, assigned: AssignedQueue) -> bool:
         return (
@@ -145,8 +157,11 @@ class Fetcher:
             commit_offset=position if commits else None,
         )
         assigned.connection = connection
-        assigned.call = connection.start(RequestCode.PULL_MESSAGE, ext, self.waiter)
+        arrival = _Arrival(self, assigned)
+        assigned.call = arrival.call = connection.start(RequestCode.PULL_MESSAGE, ext, arrival)
         assigned.call_deadline = session.runtime.now() + _POLL_S + PULL_GRACE_S
+        self._earliest_deadline = min(self._earliest_deadline, assigned.call_deadline)
+        self._idle.pop(assigned, None)
 
     def _room(self, assigned: AssignedQueue) -> Room | None:
         return self._limits.room(
@@ -167,18 +182,34 @@ class Fetcher:
         """
         self.waiter.ready = False
         brought = False
-        now = self._session.runtime.now()
-        for assigned in list(self.queues.values()):
-            call = assigned.call
-            if call is None:
-                continue
-            if call.done:
+        while self._answered:
+            assigned, call = self._answered.popleft()
+            if assigned.call is call:  # else it was abandoned
                 assigned.call = None
+                self._idle[assigned] = None
                 brought |= self._take_answer(assigned, call)
-            elif now >= assigned.call_deadline:
+        if self._session.runtime.now() >= self._earliest_deadline:
+            self._ask_again()
+        return brought
+
+    def answered(self, assigned: AssignedQueue, call: Call) -> None:
+        """The pull of a queue is over; `collect` takes its answer."""
+        self._answered.append((assigned, call))
+        self.waiter.notify()
+
+    def _ask_again(self) -> None:
+        """Give up pulls that have got no answer in time."""
+        now = self._session.runtime.now()
+        earliest = math.inf
+        for assigned in self.queues.values():
+            if assigned.call is None:
+                continue
+            if now >= assigned.call_deadline:
                 log.warning("consumer of %s: no answer to a pull, asking again", assigned.queue.topic)
                 self._abandon(assigned)
-        return brought
+            else:
+                earliest = min(earliest, assigned.call_deadline)
+        self._earliest_deadline = earliest
 
     def _take_answer(self, assigned: AssignedQueue, call: Call) -> bool:
         queue = assigned.queue
@@ -224,11 +255,9 @@ class Fetcher:
     def next_wake(self) -> float:
         """Return when `collect` or `pull_more` will have something to do although no answer has come."""
         now = self._session.runtime.now()
-        wake = math.inf
-        for assigned in self.queues.values():
-            if assigned.call is not None:
-                wake = min(wake, assigned.call_deadline)
-            elif self._wants_pull(assigned):
+        wake = self._earliest_deadline
+        for assigned in self._idle:
+            if self._wants_pull(assigned):
                 wake = min(wake, max(now, assigned.pause_until))
         return wake
 
@@ -236,3 +265,29 @@ class Fetcher:
         call, assigned.call = assigned.call, None
         if call is not None and assigned.connection is not None:
             assigned.connection.abandon(call)
+            self._idle[assigned] = None
+
+    def forget(self) -> None:
+        """In a forked child: nothing is ours, and what was asked for comes to the parent."""
+        self.queues.clear()
+        self._idle.clear()
+        self._answered.clear()
+        self._earliest_deadline = math.inf
+
+
+class _Arrival(Waiter):
+    """Notes the end of a pull."""
+
+    __slots__ = ("_assigned", "_fetcher", "call")
+
+    def __init__(self, fetcher: Fetcher, assigned: AssignedQueue) -> None:
+        super().__init__()
+        self._fetcher = fetcher
+        self._assigned = assigned
+        self.call: Call | None = None
+
+    def notify(self) -> None:
+        """The answer is here, or the connection is gone."""
+        super().notify()
+        if self.call is not None:
+            self._fetcher.answered(self._assigned, self.call)

@@ -110,7 +110,7 @@ class Handover:
     def _stay(self, assigned: AssignedQueue) -> None:
         """A queue that waits for its message in flight is ours again; so is its lock, if nobody has taken it away."""
         assigned.leaving_until = None
-        self._fetcher.queues[assigned.queue] = assigned
+        self._fetcher.add(assigned)
         self.doubt_queue(assigned)
 
     def doubt(self, address: Address) -> None:

@@ -229,7 +229,7 @@ class GroupMember:
         for assigned in self.fetcher.queues.values():
             assigned.leaving_until = 0.0
             self.serving.forget(assigned)
-        self.fetcher.queues.clear()
+        self.fetcher.forget()
         self._background.forget()
         self._membership.forget()
         self._rebalancer.forget()
