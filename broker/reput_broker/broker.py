@@ -54,7 +54,7 @@ from reput_broker.services import AllocateService, OffsetSaveService, ReputMessa
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
-from reput_broker.store_health import StoreHealth
+from reput_broker.store_health import NEWS, StoreHealth
 from reput_broker.surroundings import Surroundings
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
@@ -293,7 +293,7 @@ class Broker:
         config, counters, store = self.config, self.counters, self._store
         sync = config.store.flush == "sync"
         self._allocate = AllocateService(store)
-        self._reput = ReputMessageService(store, self._after_dispatch, lambda: self._hold.count > 0)
+        self._reput = ReputMessageService(store, self._after_dispatch)
         pooled = config.store.transient_store_pool
         self._flush = FlushCommitLogService(
             store,
@@ -420,7 +420,7 @@ class Broker:
             # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit
             # has.
             _nothing if sync or pooled else self._reput.put_by,
-            self._reput.settle,
+            lambda can_wait: self._reput.settle(can_wait=can_wait),
         )
         self._server = Server(
             config,
@@ -497,7 +497,7 @@ class Broker:
 
     def _on_store_event(self, event: str, facts: Any) -> None:
         """Log what the store noticed, in whatever thread, and let health show it."""
-        log.warning(event, **facts)
+        (log.info if event in NEWS else log.warning)(event, **facts)
         with suppress(trio.RunFinishedError):
             if event == "store_read_only":
                 self._token.run_sync_soon(self._turn_read_only, str(facts["reason"]))

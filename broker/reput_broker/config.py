@@ -28,6 +28,7 @@ from pydantic import (
     field_validator,
 )
 
+from reput_broker.config_combinations import contradictions
 from reput_broker.config_dedup import DedupConfig
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
@@ -49,7 +50,11 @@ _HOUR = 3600.0
 
 
 def _to_path(value: object) -> object:
-    return Path(value) if isinstance(value, str) and value else value
+    if value == "":
+        raise ValueError(
+            'a directory is needed, such as "reput-data"; "." is the one the broker is started in'
+        )
+    return Path(value) if isinstance(value, str) else value
 
 
 def _to_port_choice(value: object) -> int | str:
@@ -433,6 +438,9 @@ class BrokerConfig(_Section):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(problems_of(error, {}, option_fields(type(self)))) from None
+        problems = contradictions(self)
+        if problems:
+            raise ConfigError(problems)
         self._origins.update(dict.fromkeys(flatten(values), "code"))
 
     @field_validator("host", "http_host")

@@ -90,8 +90,8 @@ def _explain(detail: ErrorDetails) -> str:
         return f"{context['expected']} is needed, not {given!r}"
     if kind in ("model_type", "dict_type"):
         return f"this is a section: a table of options is needed, not {given!r}"
-    if "type" in kind or "parsing" in kind:
-        needed = _NEEDED.get(kind.rpartition("_")[0], detail["msg"])
+    if "type" in kind or "parsing" in kind or kind in _NEEDED:
+        needed = _NEEDED.get(kind) or _NEEDED.get(kind.rpartition("_")[0], detail["msg"])
         return f"{needed} is needed, not {given!r}"
     if kind in _BOUNDS:
         return f"{given!r} is out of range: it must be {_BOUNDS[kind]} {next(iter(context.values()))}"

@@ -35,25 +35,21 @@ _INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred M
 
 
 class ReputMessageService:
-    """Dispatch the log into the queues: at once where somebody waits for it or asks, else every millisecond.
+    """Dispatch the log into the queues: at once after a put, every millisecond while much is put.
 
-    A step costs as much as some hundred messages in it, so what nobody waits for is dispatched a millisecond's worth
-    together. No reader sees less for it: what was acknowledged before a request is dispatched before it is handled.
+    A step costs as much as some hundred messages in it, so under load a millisecond's worth is dispatched together. No
+    reader sees less for it: what was acknowledged before a request is dispatched before it is handled.
 
     (RocketMQ: ReputMessageService.)
 
     Args:
         store: whose log is dispatched.
         after_step: runs after each step that found something; long polling answers there.
-        is_awaited: whether anybody waits for messages to arrive.
     """
 
-    def __init__(
-        self, store: MessageStore, after_step: Callable[[], None], is_awaited: Callable[[], bool]
-    ) -> None:
+    def __init__(self, store: MessageStore, after_step: Callable[[], None]) -> None:
         self._store = store
         self._after_step = after_step
-        self._is_awaited = is_awaited
         self._woken = trio.Event()
         self._last_putter: object = None
 
@@ -64,23 +60,26 @@ class ReputMessageService:
     def put_by(self, putter: object) -> None:
         """Dispatch what `putter` has put and been answered for.
 
-        At once if somebody waits, and it is alone and put little: waking a task costs more than a small step. What
-        several put at a time, or one in bulk, is left to `run`, which dispatches it together.
+        At once if it is alone and put little: waking a task costs more than a small step, and the step is done while
+        the putter makes its next request. What several put at a time, or one in bulk, is left to `run`, which
+        dispatches it together.
         """
-        if (
-            putter is self._last_putter
-            and self._is_awaited()
-            and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES
-        ):
+        if putter is self._last_putter and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
             self.catch_up(steps=1)
         else:
             self._last_putter = putter
             self.wake()
 
-    def settle(self) -> None:
-        """Dispatch the little that was acknowledged and is not dispatched: somebody is about to look."""
-        if not self._store.dispatch_idle and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
-            self.catch_up(steps=1)
+    def settle(self, *, can_wait: bool = False) -> None:
+        """Dispatch what was acknowledged and is not dispatched: somebody is about to look.
+
+        Who `can_wait`, as pulls can that are parked if they find nothing, has only a little dispatched for them: a pull
+        after each few messages of a loaded broker must not undo that they are dispatched together.
+        """
+        store = self._store
+        if store.dispatch_idle or (can_wait and store.dispatch_behind_bytes > _AT_ONCE_BYTES):
+            return
+        self.catch_up()
 
     def catch_up(self, steps: int = _CATCH_UP_STEPS) -> None:
         """Dispatch what has just become readable, at once; what takes longer, or fails, is left to `run`."""
@@ -98,8 +97,6 @@ class ReputMessageService:
         while True:
             if store.dispatch_idle:
                 await self._woken.wait()
-                if not self._is_awaited() and store.dispatch_behind_bytes < _WORTH_A_STEP_BYTES:
-                    await trio.sleep(_REPUT_INTERVAL_S)
             self._woken = trio.Event()
             before = store.dispatched_offset
             try:
@@ -165,6 +162,9 @@ class AllocateService:
                 self._want()
             else:
                 said = ""
+                if self._store.file_refusal is not None:  # no put is taken now, whatever file there is
+                    await trio.sleep(_RETRY_INTERVAL_S)
+                    self._want()
 
     async def unlock_full_files(self) -> None:
         """Let go of files that warm-up has locked into memory, some seconds after they are full."""
@@ -209,15 +209,20 @@ class StoreUpkeep:
                 await self._write_checkpoint()
 
     async def complete_index(self) -> None:
-        """Index what the index lacks after a crash, in small steps, and return."""
+        """Index what the index lacks after a crash, or since it could not be written, until cancelled."""
+        said = ""
         while True:
             try:
-                if not self._store.index_step(_INDEX_STEP_BYTES):
-                    return
-            except ReputError as error:
-                log.warning("index_incomplete", detail=str(error), hint="free disk space; it is tried again")
-                await trio.sleep(_RETRY_INTERVAL_S)
-            await trio.sleep(_INDEX_PAUSE_S)
+                indexed = self._store.index_step(_INDEX_STEP_BYTES)
+                said = ""
+            except (ReputError, OSError) as error:
+                indexed = 0
+                if str(error) != said:
+                    said = str(error)
+                    log.warning(
+                        "index_incomplete", detail=said, hint="see to the disk; it is tried again by itself"
+                    )
+            await trio.sleep(_INDEX_PAUSE_S if indexed else _RETRY_INTERVAL_S)
 
     async def write_checkpoints(self) -> None:
         """Write the checkpoint until cancelled."""

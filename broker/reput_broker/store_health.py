@@ -1,6 +1,6 @@
-"""What the store says of its files, as checks of the broker's health: which directory fails, whether a file is lacking.
+"""What the store says of its files, as checks of the broker's health: which directory fails, what is lacking.
 
-Neither makes the broker unready: pulls go on, and the store tries again by itself.
+None makes the broker unready: pulls go on, and the store tries again by itself.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from collections.abc import Mapping
 
 from reput_broker.health import Health
 
+NEWS = frozenset({"recovering", "index_complete"})
+"""Events of the store that are no cause for concern; the others are logged as warnings."""
+
 
 class StoreHealth:
-    """Keeps the checks `commit_log_dirs` and `log_files`. One owner: the event loop."""
+    """Keeps the checks `commit_log_dirs`, `log_files` and `index`. One owner: the event loop."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -21,6 +24,8 @@ class StoreHealth:
         """Change the check that an event of the store is about, if it is about one."""
         if event in ("log_file_not_made", "log_file_made_again"):
             self._health.set("log_files", event == "log_file_made_again", str(facts.get("reason", "")))
+        elif event in ("index_not_written", "index_incomplete", "index_complete"):
+            self._health.set("index", event == "index_complete", str(facts.get("reason", "")))
         elif event == "commit_log_dir_failed":
             self._failing[str(facts["path"])] = str(facts["reason"])
             self._health.set("commit_log_dirs", False, "; ".join(self._failing.values()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 
 import click
 
@@ -11,7 +13,7 @@ from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.group_offsets import clone, reset, skip
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, duration_text
+from reput_cli.output import Printer, counted, duration_text, printable, write_line
 from reput_client.blocking import Admin
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.bodies_progress import GroupDescription, GroupSummary
@@ -46,7 +48,7 @@ def list_groups(settings: Settings) -> int:
                 group.members,
                 group.topics if printer.is_json else len(group.topics),
                 group.lag,
-                _age(printer, group.lag_age_millis),
+                _lag_age(printer, group.lag, group.lag_age_millis),
             )
             for group in groups
         ],
@@ -69,24 +71,32 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
     printer.note(_headline(found))
     human = printer.is_table
     age, last = ("lag_age", "last_commit") if human else ("lag_age_s", "last_commit_ms")
-    printer.rows(
-        ["topic", "queue", "start", "end", "committed", "lag", age, "inflight", "member", last],
-        [
-            (
-                queue.topic,
-                queue.queue_id,
-                queue.start_offset,
-                queue.end_offset,
-                _known(queue.committed_offset),
-                queue.lag,
-                _age(printer, queue.lag_age_millis),
-                queue.in_flight,
-                queue.client_id or None,
-                _ago(queue.last_commit_timestamp) if human else _known(queue.last_commit_timestamp),
-            )
-            for queue in found.queues
-        ],
-    )
+    columns = ["queue", "start", "end", "committed", "lag", age, "inflight", last]
+    rows = [
+        (
+            queue.topic,
+            queue.client_id or None,
+            queue.queue_id,
+            queue.start_offset,
+            queue.end_offset,
+            _known(queue.committed_offset),
+            queue.lag,
+            _lag_age(printer, queue.lag, queue.lag_age_millis),
+            queue.in_flight,
+            _ago(queue.last_commit_timestamp) if human else _known(queue.last_commit_timestamp),
+        )
+        for queue in found.queues
+    ]
+    if not human:
+        named = [(name, *rest[:-1], member, rest[-1]) for name, member, *rest in rows]
+        printer.rows(["topic", *columns[:-1], "member", last], named)
+        return ExitCode.DONE
+    # A table for each member's queues of a topic: with names as long as theirs beside the numbers none fits.
+    rows.sort(key=lambda row: (row[0], row[1] or "", row[2]))
+    for (name, member), of_member in groupby(rows, key=itemgetter(0, 1)):
+        holder = "no member" if member is None else f"member {member}"
+        write_line(printable(f"topic {name}, {holder}".encode()))
+        printer.rows(columns, [row[2:] for row in of_member])
     return ExitCode.DONE
 
 
@@ -164,7 +174,7 @@ def alter(
             admin.put_group(changed)
     Printer(settings).note(
         f"group {group}: {'enabled' if changed.consume_enable else 'disabled'}, "
-        f"at most {changed.retry_max_times} retries, "
+        f"at most {changed.retry_max_times} {'retry' if changed.retry_max_times == 1 else 'retries'}, "
         f"broadcasting {'allowed' if changed.consume_broadcast_enable else 'not allowed'}"
     )
     return ExitCode.DONE
@@ -188,9 +198,9 @@ def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, fo
         found = admin.describe_group(group)
         waiting = _messages_in(admin, retry_topic(group))
         printer.note(
-            f"{_headline(found)}; progress in {len(found.summary.topics)} topics "
+            f"{_headline(found)}; progress in {counted(len(found.summary.topics), 'topic')} "
             f"{'stays' if keep_offsets else 'is deleted'}"
-            + (f"; retry topic with {waiting} messages is deleted" if waiting is not None else "")
+            + (f"; retry topic with {counted(waiting, 'message')} is deleted" if waiting is not None else "")
         )
         if _messages_in(admin, dlq_topic(group)) is not None:
             printer.note(f"dead letters stay: reput topic delete {dlq_topic(group)}")
@@ -199,7 +209,7 @@ def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, fo
         if found.members and not force:
             raise CommandFailed(
                 f"group {group} was not deleted",
-                reason=f"{found.summary.members} members are online",
+                reason=f"{counted(found.summary.members, 'member')} online",
                 remedy="stop them, or --force",
             )
         if not settings.yes and click.prompt("type its name to delete it", err=True) != group:
@@ -223,9 +233,8 @@ def _messages_in(admin: Admin, topic: str) -> int | None:
 def _headline(found: GroupDescription) -> str:
     summary = found.summary
     how = f", {found.message_model.value.lower()}" if found.members else ""
-    return (
-        f"group {summary.group}: {_state(summary)}, {summary.members} members online{how}, lag {summary.lag}"
-    )
+    online = counted(summary.members, "member") + " online" + how
+    return f"group {summary.group}: {_state(summary)}, {online}, lag {summary.lag}"
 
 
 def _state(group: GroupSummary) -> str:
@@ -238,6 +247,11 @@ def _state(group: GroupSummary) -> str:
 
 def _age(printer: Printer, millis: int) -> str | float:
     return duration_text(millis / 1000) if printer.is_table else millis / 1000
+
+
+def _lag_age(printer: Printer, lag: int, millis: int) -> str | float | None:
+    """Return the age of what is behind; None while the broker has not looked at it yet."""
+    return None if lag and not millis else _age(printer, millis)
 
 
 def _ago(timestamp_ms: int) -> str | None:

@@ -9,7 +9,7 @@ import click
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer
+from reput_cli.output import Printer, counted
 from reput_cli.positions import Position, RangeType
 from reput_client.blocking import Admin
 from reput_protocol.bodies_progress import GroupDescription
@@ -127,7 +127,7 @@ def clone(settings: Settings, source: str, target: str, topic: str | None, dry_r
         if not _confirmed(settings, admin, target, plan, "clone", dry_run=dry_run, force=force):
             return ExitCode.DONE
         done = admin.clone_offsets(source, target, topic)
-    Printer(settings).note(f"group {target} goes on where {source} was, in {len(done)} queues")
+    Printer(settings).note(f"group {target} goes on where {source} was, in {counted(len(done), 'queue')}")
     return ExitCode.DONE
 
 
@@ -152,7 +152,7 @@ def _apply(
     """Show a plan, ask, and set exactly what was shown."""
     if _confirmed(settings, admin, group, plan, verb, dry_run=dry_run, force=force):
         admin.set_offsets(group, plan)
-        Printer(settings).note(f"group {group} goes on there, in {len(plan)} queues")
+        Printer(settings).note(f"group {group} goes on there, in {counted(len(plan), 'queue')}")
     return ExitCode.DONE
 
 
@@ -197,7 +197,7 @@ def _confirmed(
     if found and found.members and not force:
         raise CommandFailed(
             f"group {group} was not changed",
-            reason=f"{found.summary.members} members are online, and go on working meanwhile",
+            reason=f"{counted(found.summary.members, 'member')} online, and going on meanwhile",
             remedy="stop them, or --force, which tells them to go on there",
         )
     if not settings.yes and click.prompt(f"type the group's name to {verb} it", err=True) != group:

@@ -6,6 +6,7 @@ import json
 import os
 import urllib.error
 import urllib.request
+from urllib.parse import urlsplit
 
 import click
 
@@ -19,12 +20,16 @@ def _default_url() -> str:
 
 @click.command()
 @click.option(
-    "--url", default=_default_url, help="The page to ask.  [default: http://127.0.0.1:10913/readyz]"
+    "--url",
+    default=_default_url,
+    help="The page to ask; without a path, /readyz.  [default: http://127.0.0.1:10913/readyz]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Only the exit code.")
 def command(url: str, quiet: bool) -> int:
     """Exit 0 if the broker answers that it is ready, 1 if it answers otherwise, 3 if it does not answer."""
     try:
+        if urlsplit(url).path in ("", "/"):
+            url = url.rstrip("/") + "/readyz"
         with urllib.request.urlopen(url, timeout=3.0) as answer:
             if not quiet:
                 click.echo(f"ready ({url})")
@@ -33,7 +38,11 @@ def command(url: str, quiet: bool) -> int:
         raise CommandFailed(f"the broker is not ready ({url})", reason=_failing_checks(error)) from error
     except OSError as error:
         raise CommandFailed(
-            f"no answer from {url}", reason=str(error), remedy="reput serve", code=ExitCode.CANNOT_CONNECT
+            f"no answer from {url}",
+            reason=str(error),
+            remedy="reput serve, or --url http://HOST:PORT with the port that the broker's log names as `http` in "
+            "broker_ready (option http_port)",
+            code=ExitCode.CANNOT_CONNECT,
         ) from error
     except ValueError as error:
         raise CommandFailed(f"{url!r} is no URL", reason=str(error), code=ExitCode.USAGE) from error

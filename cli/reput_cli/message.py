@@ -32,8 +32,8 @@ def get(settings: Settings, message_id: str) -> int:
         except NotFound as error:
             raise CommandFailed(
                 f"no message has the offset message id {message_id}",
-                reason=str(error),
-                remedy=f"for a message_id, which is the producer's own: reput message find -t TOPIC -k {message_id}",
+                reason="there is none at the place in the log that it stands for; it may have been deleted",
+                remedy=f"for a message_id, which is the producer's own: reput message find TOPIC {message_id}",
                 code=ExitCode.NOT_FOUND,
             ) from error
     write_line(message_lines.renderer(settings)(message))
@@ -41,8 +41,9 @@ def get(settings: Settings, message_id: str) -> int:
 
 
 @command.command()
-@click.option("-t", "--topic", required=True, help="Topic of the messages.")
-@click.option("-k", "--key", required=True, help="One of their keys, or a message_id.")
+@click.argument("names", metavar="TOPIC KEY", nargs=-1)
+@click.option("-t", "--topic", help="Topic of the messages, instead of the argument.")
+@click.option("-k", "--key", help="One of their keys, or a message_id, instead of the argument.")
 @click.option(
     "-n", "--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most so many."
 )
@@ -53,8 +54,16 @@ def get(settings: Settings, message_id: str) -> int:
     help="Stored between these: 2026-01-02T03:04:05Z, or -15m.",
 )
 @shared_options
-def find(settings: Settings, topic: str, key: str, count: int, between: tuple[int, int] | None) -> int:
-    """Print the messages of a topic that have a key, newest first."""
+def find(
+    settings: Settings,
+    names: tuple[str, ...],
+    topic: str | None,
+    key: str | None,
+    count: int,
+    between: tuple[int, int] | None,
+) -> int:
+    """Print the messages of TOPIC that have KEY, or a message_id, newest first."""
+    topic, key = _topic_and_key(names, topic, key)
     begin, end = between or (None, None)
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         found = admin.find_messages(topic, key, max_messages=count, begin=begin, end=end)
@@ -70,3 +79,15 @@ def find(settings: Settings, topic: str, key: str, count: int, between: tuple[in
             code=ExitCode.NOT_FOUND,
         )
     return ExitCode.DONE
+
+
+def _topic_and_key(names: tuple[str, ...], topic: str | None, key: str | None) -> tuple[str, str]:
+    """Return both, each given as an option or as an argument."""
+    left = list(names)
+    if topic is None and left:
+        topic = left.pop(0)
+    if key is None and left:
+        key = left.pop(0)
+    if topic is None or key is None or left:
+        raise click.UsageError("a topic and a key are needed: reput message find TOPIC KEY")
+    return topic, key

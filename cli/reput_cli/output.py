@@ -13,6 +13,9 @@ from typing import Any
 
 from reput_cli.options import Settings
 
+_NEVER_FOLDED = 20
+"""Characters of the longest number or age in a table."""
+
 
 class Printer:
     """Writes what a command found."""
@@ -71,9 +74,14 @@ class Printer:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(*(column.upper() for column in columns), box=box.SIMPLE_HEAD, pad_edge=False)
-        for row in rows:
-            table.add_row(*(_plain(value) for value in row))
+        cells = [[_plain(value) for value in row] for row in rows]
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for number, column in enumerate(columns):
+            widest = max((len(row[number]) for row in cells), default=0)
+            # Where the terminal is too narrow, long names go on in the next line; numbers and headers stay whole.
+            table.add_column(column.upper(), overflow="fold", no_wrap=widest <= _NEVER_FOLDED)
+        for row in cells:
+            table.add_row(*row)
         Console(no_color=not self._settings.color, highlight=False).print(table)
 
 
@@ -93,6 +101,11 @@ def duration_text(seconds: float) -> str:
     if days:
         return f"{days}d{hours_left:02}h"
     return f"{hours}h{minutes_left:02}m" if hours else f"{minutes}m{rest:02}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 queue`, `2 queues`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def printable(data: bytes) -> str:

@@ -7,7 +7,7 @@ import click
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer
+from reput_cli.output import Printer, counted
 from reput_client.blocking import Admin
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.names import is_system_topic
@@ -69,14 +69,14 @@ def create(settings: Settings, topic: str, queues: int, permission: str) -> int:
             existing = admin.topic_config(topic)
         except TopicNotFound:
             admin.create_topic(topic, queues=queues, perm=_PERMISSIONS[permission])
-            Printer(settings).note(f"topic {topic} created with {queues} queues")
+            Printer(settings).note(f"topic {topic} created with {counted(queues, 'queue')}")
             return ExitCode.DONE
     if (existing.read_queue_nums, existing.perm & 6) == (queues, _PERMISSIONS[permission]):
         Printer(settings).note(f"topic {topic} exists already with these settings")
         return ExitCode.DONE
     raise CommandFailed(
         f"topic {topic} exists with other settings",
-        reason=f"{existing.read_queue_nums} queues, permission {_PERMISSION_NAMES[existing.perm & 6]}",
+        reason=f"{counted(existing.read_queue_nums, 'queue')}, permission {_PERMISSION_NAMES[existing.perm & 6]}",
         remedy=f"reput topic alter {topic} --queues {queues} --permission {permission}",
     )
 
@@ -101,7 +101,9 @@ def alter(settings: Settings, topic: str, queues: int | None, permission: str | 
                 err=True,
             )
         admin.create_topic(topic, queues=queues, perm=perm)
-    Printer(settings).note(f"topic {topic} has {queues} queues, permission {_PERMISSION_NAMES[perm & 6]}")
+    Printer(settings).note(
+        f"topic {topic} has {counted(queues, 'queue')}, permission {_PERMISSION_NAMES[perm & 6]}"
+    )
     return ExitCode.DONE
 
 
@@ -115,7 +117,7 @@ def delete(settings: Settings, topic: str, dry_run: bool) -> int:
     with _admin(settings) as admin:
         queues = admin.topic_config(topic).read_queue_nums
         messages = sum(admin.max_offset(topic, q) - admin.min_offset(topic, q) for q in range(queues))
-        printer.note(f"topic {topic}: {queues} queues with {messages} messages")
+        printer.note(f"topic {topic}: {counted(queues, 'queue')} with {counted(messages, 'message')}")
         if dry_run:
             return ExitCode.DONE
         if not settings.yes and click.prompt("type its name to delete it", err=True) != topic:

@@ -22,9 +22,14 @@ def parse_address(text: str) -> Address:
     """Return the address that `text` names; without a port it is 10911.
 
     Raises:
-        ValueError: no host, or a port outside 1 to 65535.
+        ValueError: no host, a port outside 1 to 65535, or a URL.
     """
     text = text.strip()
+    if "://" in text:
+        scheme, _, rest = text.partition("://")
+        raise ValueError(
+            f"address {text!r} is a URL; write host:port, without {scheme}://: {rest.rstrip('/')}"
+        )
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         port = rest.removeprefix(":")

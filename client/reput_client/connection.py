@@ -31,6 +31,9 @@ _READS_MAX: Final = 8
 _IDLE_S: Final = 0.05
 """After so long without an answer a connection is looked at before it is used."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
+_HTTP_PORT: Final = (
+    "an HTTP server answers there (the broker's http_port?); use the broker's port for clients"
+)
 _IOV_MAX: Final = 64
 
 
@@ -349,7 +352,8 @@ class Connection:
             try:
                 core.receive_data(data)
             except ProtocolError as error:
-                self.lose(ConnectionLost(str(self.address), f"the broker sent nonsense: {error}"))
+                reason = _HTTP_PORT if data.startswith(b"HTTP/") else f"the broker sent nonsense: {error}"
+                self.lose(ConnectionLost(str(self.address), reason))
                 return
             filled = len(data) == wanted
             self._read_bytes = _READ_BYTES_LARGE if filled or core.expects_more else _READ_BYTES

@@ -84,7 +84,7 @@ class Message:
         if flag and not (type(flag) is int and -_I32_MAX - 1 <= flag <= _I32_MAX):
             raise InvalidMessage(f"flag {flag!r} must be an int of 32 bits")
         if unique_id is not None:
-            check_key(unique_id)
+            check_key(unique_id, "unique_id")
         self.topic = topic
         self.body = body
         self.tag = tag

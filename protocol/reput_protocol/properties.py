@@ -222,16 +222,16 @@ def check_text(what: str, text: str) -> None:
         )
 
 
-def check_key(key: str) -> None:
-    """Check one of a message's keys.
+def check_key(key: str, what: str = "key") -> None:
+    """Check one of a message's keys, or what is found like one: its unique id. `what` names it to the caller.
 
     Raises:
         InvalidMessage: as `check_text`, or the key holds a space, which would make it two keys.
     """
-    check_text("key", key)
+    check_text(what, key)
     if " " in key:
         raise InvalidMessage(
-            f"key {key[:80]!r} holds a space, which separates keys; pass two keys or replace it"
+            f"{what} {key[:80]!r} holds a space, which separates keys; pass two keys or replace it"
         )
 
 

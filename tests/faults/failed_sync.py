@@ -54,10 +54,11 @@ class _FailingRun(Workload):
 
     def __init__(self, root, seed: int) -> None:  # type: ignore[no-untyped-def]
         super().__init__(root, seed, consume_queue_entries=7)
-        self.fail_at = self.rng.randrange(8, 160)
+        self.fail_at = self.rng.randrange(1, 150)
         self.failed_path = ""
         self.found: list[Violation] = []
         self._syncs = 0
+        self._is_started = False
 
     def run_until_failure(self) -> None:
         """Run until the sync fails, a few steps more, and end as a kill does."""
@@ -71,6 +72,8 @@ class _FailingRun(Workload):
         try:
             with self.recorder:
                 self.start()
+                # A start whose sync fails is refused, and has promised nothing.
+                self._syncs, self._is_started = 0, True
                 steps = STEPS_MAX
                 while steps > 0:
                     steps -= 1
@@ -94,7 +97,7 @@ class _FailingRun(Workload):
     def _failing(self, real: Callable[[Any], None]) -> Callable[[Any], None]:
         def sync(fd: Any) -> None:
             self._syncs += 1
-            if self._syncs == self.fail_at:
+            if self._syncs == self.fail_at and self._is_started:
                 path = os.readlink(f"/proc/self/fd/{fd if isinstance(fd, int) else fd.fileno()}")
                 self.failed_path = os.path.relpath(path, self.recorder.root)
                 raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -27,7 +27,7 @@ def missing_directories_not_locked(patch: pytest.MonkeyPatch) -> None:
 
 def log_directories_not_locked(patch: pytest.MonkeyPatch) -> None:
     """only the store directory is locked, not those of the log"""
-    patch.setattr(log_dir_locks, "_flock", _nothing)
+    patch.setattr(LogDirectoryLocks, "_flock", _nothing)
 
 
 def lock_made_before_judged(patch: pytest.MonkeyPatch) -> None:

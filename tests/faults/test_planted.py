@@ -1,4 +1,4 @@
-"""The fault checkers notice planted bugs; `make faults` prints which checker caught which."""
+"""Each fault checker notices a planted bug; `make planted` tries them all and prints which checker caught which."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ pytestmark = pytest.mark.fault
 # One seed, so that the tests say the same every time; `make faults` takes another each time and looks at far more.
 _SEED = 20261121
 
+# One for each checker: all of them take minutes.
+_ONE_EACH = {bug.caught_by: bug for bug in reversed(BUGS)}
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.plant.__name__}-{bug.caught_by.__name__}")
+
+@pytest.mark.parametrize(
+    "bug", _ONE_EACH.values(), ids=lambda bug: f"{bug.plant.__name__}-{bug.caught_by.__name__}"
+)
 def test_a_planted_bug_is_caught(bug: Bug) -> None:
     seed = int(os.environ.get("FAULTS_SEED", _SEED))
     images, violation = images_until_caught(bug, seed)

@@ -83,6 +83,13 @@ def test_messages_are_found_by_key(broker: BrokerProcess) -> None:
     assert len(find("-k", "k", "-n", "2")) == 2
     assert len(find("-k", "k", "--between", "-15m", "2100-01-01T00:00:00Z")) == 3
     assert find("-k", "k", "--between", "2001-01-01T00:00:00Z", "-15m") == []
+    for arguments in (("found", "k1"), ("k1", "-t", "found"), ("found", "-k", "k1")):
+        positional = reput("message", "find", *arguments, "-O", "json", server=broker.address)
+        assert json.loads(positional.stdout) == one
+    for arguments in ((), ("found",), ("found", "k1", "k2")):
+        lacking = reput("message", "find", *arguments, server=broker.address)
+        assert lacking.returncode == 2
+        assert "reput message find TOPIC KEY" in lacking.stderr
     plain = reput("message", "find", "-t", "found", "-k", "k1", "-O", "plain", server=broker.address)
     assert plain.stdout.endswith("\t-\tm1\n"), "queue, offset, tag, body"
     missing = reput("message", "find", "-t", "found", "-k", "none", server=broker.address)
@@ -178,7 +185,21 @@ def test_wrong_arguments_are_refused_by_name(broker: BrokerProcess) -> None:
         assert "Error" not in refused.stderr.replace("Error: ", "")
     refused = reput("message", "get", "C0000202085C941071C468A2C53D0000", server=broker.address)
     assert refused.returncode == 5
-    assert "message find" in refused.stderr
+    assert "message find TOPIC C0000202085C941071C468A2C53D0000" in refused.stderr
+    assert "physical offset" not in refused.stderr, "it is a unique id and stands for no place"
+    for arguments in (("tpoic", "list"), ("topic", "lst")):
+        refused = reput(*arguments)
+        assert refused.returncode == 2
+        assert "Did you mean" in refused.stderr
+
+
+def test_a_wrong_address_says_what_to_write_instead(broker: BrokerProcess) -> None:
+    refused = reput("topic", "list", server=f"http://{broker.address}")
+    assert refused.returncode == 2
+    assert f"write host:port, without http://: {broker.address}" in refused.stderr
+    refused = reput("topic", "list", server=f"127.0.0.1:{broker.http_port}")
+    assert refused.returncode == 3
+    assert "an HTTP server answers there" in refused.stderr
 
 
 def test_a_broker_that_goes_away_ends_what_sends_and_is_waited_for_by_what_follows(tmp_path: Path) -> None:
@@ -275,7 +296,12 @@ def test_broker_status_and_health(broker: BrokerProcess) -> None:
     assert int(status["commitLogMaxOffset"]) >= 0
     url = f"http://127.0.0.1:{broker.http_port}/readyz"
     assert reput("health", "--url", url).returncode == 0
-    assert reput("health", "--url", f"http://127.0.0.1:{free_port()}/readyz").returncode == 3
+    for path in ("", "/"):
+        ready = reput("health", "--url", f"http://127.0.0.1:{broker.http_port}{path}")
+        assert (ready.returncode, ready.stdout) == (0, f"ready ({url})\n")
+    silent = reput("health", "--url", f"http://127.0.0.1:{free_port()}/readyz")
+    assert silent.returncode == 3
+    assert "http_port" in silent.stderr
 
 
 @pytest.mark.parametrize(

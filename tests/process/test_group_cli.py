@@ -82,7 +82,7 @@ def member(broker: BrokerProcess, topic: str) -> Iterator[GroupClient]:
 
 def test_list_describe_and_members(cli: Cli, topic: str, member: GroupClient) -> None:
     listed = next(row for row in cli.json("list") if row["group"] == topic)
-    assert listed["lag_age_s"] >= 0
+    assert listed["lag_age_s"] is None or listed["lag_age_s"] > 0, "None until the broker has looked"
     del listed["lag_age_s"]
     assert listed == {
         "group": topic,
@@ -100,7 +100,7 @@ def test_list_describe_and_members(cli: Cli, topic: str, member: GroupClient) ->
     assert plain.stdout.splitlines()[0].split("\t") == [
         "topic", "queue", "start", "end", "committed", "lag", "lag_age_s", "inflight", "member", "last_commit_ms",
     ]  # fmt: skip
-    assert plain.stderr == f"group {topic}: ok, 1 members online, clustering, lag 6\n"
+    assert plain.stderr == f"group {topic}: ok, 1 member online, clustering, lag 6\n"
     (row,) = cli.json("members", topic)
     assert (row["client_id"], row["language"], row["queues"], row["locks"]) == ("m1", "PYTHON", 1, 0)
     assert f"subscribes to {topic} with '*' (TAG)" in cli("members", topic).stderr
@@ -119,7 +119,7 @@ def test_reset_shows_its_plan_and_asks(cli: Cli, topic: str) -> None:
     )
     assert cli.json("describe", topic)[0]["committed"] == 4
     done = cli("reset", topic, topic, "--to", "latest", text=f"{topic}\n")
-    assert f"group {topic} goes on there, in 1 queues" in done.stderr
+    assert f"group {topic} goes on there, in 1 queue\n" in done.stderr
     assert cli.json("describe", topic)[0]["committed"] == 10
     assert "is there already" in cli("reset", topic, topic, "--to", "latest").stderr
 
@@ -160,7 +160,7 @@ def test_members_that_are_online_stand_in_the_way_unless_forced(
         ("delete", topic),
     ):
         refused = cli(*arguments, "--yes", code=1)
-        assert "1 members are online" in refused.stderr
+        assert "1 member online" in refused.stderr
         assert "--force" in refused.stderr
     assert member.committed(topic) == 4
     cli("reset", topic, topic, "--to", "0", "--yes", "--force")

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull
+from reput_broker.store.index_query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
@@ -114,7 +115,7 @@ class Deduplication:
         """Return where the index knows messages of the window to be. Reads the disk: call it in a worker thread.
 
         Raises:
-            Refusal: the index is being completed, so that nobody can say yet.
+            Refusal: nobody can say, as yet (`NOT_READY`) or until somebody does something about it (`INTERNAL`).
         """
         since_ms = self._since_ms()
         places: list[Place | None] = []
@@ -131,14 +132,10 @@ class Deduplication:
                         record.store_timestamp_ms,
                     )
                 )
-            elif found.is_complete:
+            elif found.doubt is None:
                 places.append(None)
             else:
-                raise Refusal(
-                    ErrorCode.NOT_READY,
-                    "the index is being completed after a crash, and whether the message is stored cannot be "
-                    "looked up before; send it again shortly",
-                )
+                raise Refusal(*_refusal_for(found.doubt, unique_id))
         return places
 
     def stored_before(
@@ -165,10 +162,22 @@ class Deduplication:
             return None
         if first is None or not _side_by_side(places, sizes):
             stored = [unique_id for unique_id, place in zip(unique_ids, places, strict=True) if place]
+            if first is not None and len(places) == 1:
+                raise Refusal(
+                    ErrorCode.DUPLICATE,
+                    f"another message with the unique id {stored[0]!r} is stored at queue {first.queue_id}, offset "
+                    f"{first.queue_offset}; one with other content needs an id of its own",
+                )
+            if len(stored) == len(places):
+                raise Refusal(
+                    ErrorCode.DUPLICATE,
+                    "all messages of the block are stored already, but not side by side or with other content, for "
+                    f"instance {stored[0]!r}; send them one by one for their receipts",
+                )
             raise Refusal(
                 ErrorCode.DUPLICATE,
-                f"{len(stored)} of {len(places)} messages are stored already, for instance {stored[0]!r}, but not "
-                "these as they come now; send the others again without them",
+                f"{len(stored)} of {len(places)} messages are stored already, for instance {stored[0]!r}; send the "
+                "others again without them",
             )
         last = places[-1]
         assert last is not None, "all are stored"
@@ -185,7 +194,9 @@ class Deduplication:
     def _remembered(self, topic: str, unique_id: str, since_ms: int) -> Place | None:
         identity = (topic, unique_id)
         place = self._undispatched.get(identity) or self._checked.get(identity)
-        return None if place is None or place.store_timestamp_ms < since_ms else place
+        if place is None or place.store_timestamp_ms < since_ms:
+            return None
+        return None if self._store.is_deleted(topic, place.physical_offset) else place
 
     def _since_ms(self) -> int:
         """The window's beginning."""
@@ -233,7 +244,7 @@ def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], lis
     A block that breaks a rule may give anything, or fewer: whoever stores it judges it.
 
     Raises:
-        Refusal: a record has no unique id.
+        Refusal: a record has no unique id, or that of one before it.
     """
     data = bytes(block)
     after_body = len(topic_field(topic.encode())[1]) + 2
@@ -256,7 +267,27 @@ def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], lis
         unique_ids.append(found.decode(errors="replace"))
         sizes.append(size)
         position += size
+    if len(set(unique_ids)) < len(unique_ids):
+        twice = next(one for index, one in enumerate(unique_ids) if one in unique_ids[:index])
+        raise Refusal(
+            ErrorCode.DUPLICATE,
+            f"two messages of the block have the unique id {twice!r}; send one of them, or give each its own",
+        )
     return unique_ids, sizes
+
+
+def _refusal_for(doubt: Doubt, unique_id: str) -> tuple[ErrorCode, str]:
+    """Return the code and the text for a message of which nobody can say whether it is stored."""
+    text = f"{doubt.value}, so that nobody can say whether the message with unique id {unique_id!r} is stored"
+    if doubt is Doubt.BEHIND:
+        return ErrorCode.NOT_READY, f"{text}; send it again shortly"
+    if doubt is Doubt.TOO_MANY:
+        return ErrorCode.INTERNAL, f"{text}; give every message a unique id of its own"
+    return (
+        ErrorCode.INTERNAL,
+        f"{text}; stop the broker, see what `reput store verify` says and do it, then `reput store rebuild`; until "
+        "then send without deduplication",
+    )
 
 
 def _side_by_side(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import trio
 
@@ -29,6 +30,8 @@ from reput_protocol.record_batch import RecordTooLarge
 
 _OK = PutStatus.PUT_OK
 _STORED = memoryview(b"")
+_FILE_ROUNDS: Final = 2
+"""The file that a start found is set aside, and then perhaps has no room for this put."""
 
 
 class Appender:
@@ -94,10 +97,13 @@ class Appender:
     ) -> Response | None:
         self._store.note_file_wait()
         async with self._lock.held():
-            if self._store.needs_new_file(size):
+            for _ in range(_FILE_ROUNDS):
+                if not self._store.needs_new_file(size):
+                    break
                 try:
                     await trio.to_thread.run_sync(self._store.make_log_file)
                 except (DiskFull, FileNotMade) as error:
+                    self._store.want_file()
                     raise self._no_file(error) from error
                 except StoreClosed as error:
                     raise self._refusal(PutStatus.SERVICE_NOT_AVAILABLE) from error
@@ -167,10 +173,12 @@ class Appender:
         rejected["too_large"] += 1
         if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
             return Refusal(ErrorCode.TOO_LARGE, "the properties take more than 32767 bytes; shorten them")
+        options = store.options
         return Refusal(
             ErrorCode.TOO_LARGE,
-            f"the message breaks a limit: topic at most 127 bytes, body at most "
-            f"{store.options.message_bytes_max} bytes, and it must fit into one log file; make it smaller",
+            f"the message breaks a limit: topic at most 127 bytes, body at most {options.message_bytes_max} bytes "
+            f"(store.message_size_max), and all that is put at once must fit into one log file of "
+            f"{options.commit_log_file_size} bytes (store.commit_log_file_size); make it smaller",
         )
 
 

@@ -37,7 +37,7 @@ class QueryProcessor:
         is_settled = False
         with suppress(DiskFull):  # dispatch comes across it, too, and says so
             self._store.settle_index()
-            is_settled = True
+            is_settled = self._store.dispatch_idle
         request.client.spawn(self._find, request, header, is_settled)
 
     async def _find(self, request: Request, header: QueryMessageHeader, is_settled: bool) -> None:

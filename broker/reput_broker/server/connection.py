@@ -70,7 +70,7 @@ class Connection:
         self.born_host = born_host
         self.dialled_address = dialled_address
         self.header_type = HeaderType.JSON.value
-        self.last_read_at = trio.current_time()
+        self.silent_since = trio.current_time()
         self._transport = transport
         self._dispatcher = dispatcher
         self._limits = limits
@@ -258,7 +258,7 @@ class Connection:
             if not data:
                 await self._finish_answers()
                 return
-            self.last_read_at = trio.current_time()
+            self.silent_since = trio.current_time()
             self._traffic.bytes_in += len(data)
             try:
                 frames = reader.receive_data(data)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 
 from reput_broker.request import Handler, PutRun, Refusal, Request, Response, RunHandler
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import PullSysFlag, RequestCode
 from reput_protocol.errors import (
     BodyMalformed,
     ErrorCode,
@@ -31,6 +31,7 @@ _PUTS = frozenset(
         RequestCode.PUT_MESSAGE,
     }
 )
+_PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
 class Dispatcher:
@@ -40,7 +41,8 @@ class Dispatcher:
         handlers: the processors by request code.
         put_run: takes runs of native puts, which may instead go to their processor one by one.
         after_puts: called with the connection once the runs of a read are stored and their answers written.
-        before_look: called before a request is handled that may look at what has been put.
+        before_look: called before a request is handled that may look at what has been put, with whether it is a pull
+            that waits if it finds nothing.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Dispatcher:
         handlers: Mapping[int, Handler],
         put_run: RunHandler = lambda _: False,
         after_puts: Callable[[object], None] = lambda _: None,
-        before_look: Callable[[], None] = lambda: None,
+        before_look: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._handlers = dict(handlers)
         self._put_run = put_run
@@ -71,7 +73,7 @@ class Dispatcher:
                 int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=f" request type {code} not supported"
             )
         if code not in _PUTS:
-            self._before_look()
+            self._before_look(code in _PULLS and _may_be_parked(request))
         try:
             return handler(request)
         except Exception as error:
@@ -114,3 +116,11 @@ def _as_refusal(error: Exception) -> Refusal | None:
     if isinstance(error, ReputError) and type(error).__module__.endswith("store.errors"):
         return Refusal(ErrorCode.READ_ONLY, str(error))
     return None
+
+
+def _may_be_parked(request: Request) -> bool:
+    """Whether a pull says that it waits; what it says wrongly is its processor's to refuse."""
+    try:
+        return bool(int(request.ext.get("sysFlag") or 0) & PullSysFlag.SUSPEND)
+    except (TypeError, ValueError):
+        return False

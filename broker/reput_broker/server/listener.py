@@ -68,6 +68,14 @@ def address_of(end: socket.socket, *, peer: bool = False) -> tuple[str, int]:
     return host.removeprefix("::ffff:"), port
 
 
+def _listen(bound: socket.socket) -> None:
+    """Begin to listen. Raises ListenFailed: somebody else who had bound the same port was faster."""
+    try:
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        raise ListenFailed(*address_of(bound), error.strerror or str(error)) from error
+
+
 class Server:
     """Accepts connections and keeps house among them.
 
@@ -108,6 +116,9 @@ class Server:
         """Listen on bound sockets, by listener name, and serve what they accept, until cancelled.
 
         Reports that it has started once all of them listen.
+
+        Raises:
+            ListenFailed: a port was taken since it was bound.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_house)
@@ -115,7 +126,7 @@ class Server:
                 with self._accepting:
                     async with trio.open_nursery() as accepting:
                         for name, bound in listeners.items():
-                            bound.listen(_BACKLOG)
+                            _listen(bound)
                             accepting.start_soon(self._accept, name, bound, nursery)
                         task_status.started()
             finally:
@@ -196,5 +207,7 @@ class Server:
                     if now - connection.outbox.progress_at > limits.slow_reader_timeout:
                         log.warning("connection_refused", peer=connection.peer, reason="slow_reader")
                         connection.close("slow_reader")
-                elif now - connection.last_read_at > limits.idle_timeout and not connection.is_busy:
+                elif connection.is_busy:
+                    connection.silent_since = now  # with a parked pull it is the broker's turn to speak
+                elif now - connection.silent_since > limits.idle_timeout:
                     connection.close("idle")

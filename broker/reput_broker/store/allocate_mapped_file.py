@@ -56,6 +56,7 @@ class AllocateMappedFile:
         self._making_ms = 0
         self._found: MappedFile | None = None
         self._found_lock = threading.Lock()
+        self._first_lock = threading.Lock()
         self._refusal: DiskFull | FileNotMade | None = None
         self._refused_at_ms = 0
         self._locked: deque[MappedFile] = deque()
@@ -97,8 +98,11 @@ class AllocateMappedFile:
 
     @property
     def should_prepare(self) -> bool:
-        """Whether fewer files lie ready than should, or the one that a start found is not set aside yet."""
-        return self._found is not None or self.wanted > self._files.prepared_count
+        """Whether fewer files lie ready than should, or the one that a start found is not set aside yet.
+
+        Also when a put could not have the file that it needed: it is made before the next put asks.
+        """
+        return self._found is not None or self.refusal is not None or self.wanted > self._files.prepared_count
 
     @property
     def refusal(self) -> DiskFull | FileNotMade | None:
@@ -133,7 +137,8 @@ class AllocateMappedFile:
     def prepare(self) -> bool:
         """Make one more file if fewer than wanted, or none at all, lie ready; False if none was made. Blocks.
 
-        The file that a start found comes first: set aside, it is the one that the next append needs.
+        The file that a start found comes first: set aside, it is the one that the next append needs. An empty log gets
+        its first file here only after a put could not have it.
 
         Raises:
             DiskFull, FileNotMade: there is no room, or it cannot be made for another reason; or so it was a moment ago.
@@ -142,6 +147,9 @@ class AllocateMappedFile:
             self.set_found_aside()
             return False
         started_ms = self._clock_ms()
+        if self._file is None and self._refusal is not None:
+            self.make_first()
+            return True
         with self._unless_just_refused():
             file = self._files.prepare_next(max(1, self.wanted))
         if file is None:
@@ -154,7 +162,10 @@ class AllocateMappedFile:
 
     def make_first(self) -> None:
         """Make the first file of an empty log. Raises as `prepare` does."""
-        with self._unless_just_refused():
+        with (
+            self._first_lock,
+            self._unless_just_refused(),
+        ):  # a worker may be making it for whoever asked before
             self._files.last_file_for(create=True)
         self._refusal = None
 

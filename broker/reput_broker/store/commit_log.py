@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from reput_broker.store.allocate_mapped_file import AllocateMappedFile
 from reput_broker.store.errors import DiskFull, FileMissing, FileNotMade, StorePoolExhausted
-from reput_broker.store.file_io import is_able_to_flush
+from reput_broker.store.file_io import is_able_to_flush, make_directories
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.multi_path_mapped_file_queue import MultiPathMappedFileQueue
@@ -56,20 +57,32 @@ class CommitLog:
     whole records and blanks, and never change. One thread appends; reads, `commit` and `flush` need no lock, since
     bytes below `max_offset` stay. Without a pool of buffers `max_offset` and `wrote_offset` are the same.
 
+    Args:
+        options: geometry and directories.
+        clock_ms: wall clock in milliseconds.
+        ensure_directory: makes, and locks, a directory of the log before a file is made in it.
+
     Attributes:
         files: the files.
         supply: makes them.
         pool: the buffers that appends go through; None without.
     """
 
-    def __init__(self, options: StoreOptions, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        options: StoreOptions,
+        clock_ms: Callable[[], int],
+        ensure_directory: Callable[[Path], None] = make_directories,
+    ) -> None:
         size = options.commit_log_file_size
         directories, read_only = options.log_dirs, options.read_only_commit_log_dirs
         self.files: MappedFileQueue
         if len(directories) > 1 or read_only:
-            self.files = MultiPathMappedFileQueue(directories, read_only, size, options.on_event)
+            self.files = MultiPathMappedFileQueue(
+                directories, read_only, size, options.on_event, ensure_directory
+            )
         else:
-            self.files = MappedFileQueue(directories[0], size, options.on_event)
+            self.files = MappedFileQueue(directories[0], size, options.on_event, ensure_directory)
         self.supply = AllocateMappedFile(self.files, options, clock_ms)
         self.pool: TransientStorePool | None = None
         if options.transient_store_pool:

@@ -26,6 +26,7 @@ from .abort_marker import AbortMarker
 from .errors import StoreLocked
 from .file_io import write_all
 from .log_dir_locks import LogDirectoryLocks, make_noting, remove_empty
+from .options import EventHandler, ignore_event
 
 # struct flock of Linux: type, whence, start, length, pid (0 for this kind of lock).
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -43,6 +44,7 @@ class DirectoryLock:
         abort: the marker in which an owner leaves its process id.
         log_dirs: where the owner's log lies.
         new_file_dirs: those of them in which new files are made: `acquire` makes them where they are missing.
+        on_event: see `LogDirectoryLocks`.
     """
 
     def __init__(
@@ -51,10 +53,13 @@ class DirectoryLock:
         abort: AbortMarker,
         log_dirs: Iterable[Path] = (),
         new_file_dirs: Iterable[Path] = (),
+        on_event: EventHandler = ignore_event,
     ) -> None:
         self.path = path
         self._abort = abort
-        self._log_dirs = LogDirectoryLocks(log_dirs, new_file_dirs)
+        self._log_dirs = LogDirectoryLocks(log_dirs, new_file_dirs, on_event)
+        self.ensure_log_dir = self._log_dirs.ensure
+        """Make a directory of the log that has gone, and lock it (log_dir_locks.py)."""
         self._made: list[Path] = []
         self._fd: int | None = None
         self._identity = (0, 0)
@@ -71,6 +76,7 @@ class DirectoryLock:
 
         Raises:
             StoreLocked: somebody else has it, or a directory of the log; nothing is locked.
+            LogDirectoryUnusable: one of the log cannot be locked; nothing is.
         """
         assert not self._is_reserved
         try:
@@ -89,6 +95,7 @@ class DirectoryLock:
         Raises:
             StoreLocked: somebody else has it, or a directory of the log, or was faster; nothing is locked, and what was
                 made is gone.
+            LogDirectoryUnusable: the same for a directory of the log that cannot be made or locked.
             DiskFull, FlushFailed, OSError: something could not be made; nothing is locked, and at most an empty lock
                 file is left.
         """
@@ -101,8 +108,7 @@ class DirectoryLock:
             self._log_dirs.lock_new()
             fd = self._make_lock_file() if self._fd is None else self._fd
         except BaseException:
-            self._log_dirs.remove_made()
-            remove_empty(self._made)
+            self.remove_made()
             self.release()
             raise
         try:
@@ -112,6 +118,11 @@ class DirectoryLock:
             self.release()
             raise
         self._is_acquired = True
+
+    def remove_made(self) -> None:
+        """Remove the directories that `acquire` has made, as far as they are empty; before `release`."""
+        self._log_dirs.remove_made()
+        remove_empty(self._made)
 
     def _open_lock_file(self) -> None:
         """Lock the file if it is there."""

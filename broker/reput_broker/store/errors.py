@@ -51,6 +51,20 @@ class LogDirectoryLocked(StoreLocked):
         self.pid = None
 
 
+class LogDirectoryUnusable(StoreError):
+    """An entry of `store.commit_log_dirs` leads to nothing in which this store can keep a log. Nothing was touched.
+
+    Attributes:
+        path: the entry.
+        reason: why, and the remedy.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"the log directory {path} (store.commit_log_dirs) cannot be used: {reason}")
+        self.path = path
+        self.reason = reason
+
+
 class StoreDamaged(StoreError):
     """A file does not hold what it must. Nothing was changed.
 
@@ -147,14 +161,22 @@ class FileNotMade(StoreError):
         is_out_of_descriptors: whether it was only that no more files can be open.
     """
 
-    def __init__(self, path: Path | str, cause: OSError | FlushFailed) -> None:
+    def __init__(
+        self, path: Path | str, cause: OSError | FlushFailed | LogDirectoryLocked | LogDirectoryUnusable
+    ) -> None:
         self.path = Path(path)
-        self.cause_errno = cause.cause_errno if isinstance(cause, FlushFailed) else cause.errno
+        self.cause_errno: int | None = None
+        if isinstance(cause, FlushFailed):
+            self.cause_errno = cause.cause_errno
+        elif isinstance(cause, OSError):
+            self.cause_errno = cause.errno
         self.is_out_of_descriptors = self.cause_errno in (errno.EMFILE, errno.ENFILE)
         reason = str(cause) if self.cause_errno is None else os.strerror(self.cause_errno)
-        super().__init__(
-            f"{path} cannot be made: {reason}; {self._remedy(self.path.parent)}; it is tried again by itself"
-        )
+        if not isinstance(
+            cause, LogDirectoryLocked | LogDirectoryUnusable
+        ):  # which say themselves what to do
+            reason += f"; {self._remedy(self.path.parent)}"
+        super().__init__(f"{path} cannot be made: {reason}; it is tried again by itself")
 
     def _remedy(self, directory: Path) -> str:
         if self.is_out_of_descriptors:

@@ -11,11 +11,11 @@ holding nothing (`file_names.list_files_of`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import DiskFull, FileNotMade, FlushFailed
+from .errors import DiskFull, FileNotMade, FlushFailed, LogDirectoryLocked, LogDirectoryUnusable
 from .file_io import is_no_space, make_directories, sync_directory
 from .file_names import file_name
 from .mapped_file import MappedFile
@@ -25,13 +25,24 @@ from .options import EventHandler
 class FileMaker:
     """Makes files of `file_size` bytes; one at a time, in any thread.
 
+    Args:
+        file_size: bytes of each file.
+        on_event: told which directory fails.
+        ensure_directory: makes a directory if it is missing, before a file is made in it; a log's are locked too.
+
     Events: `commit_log_dir_failed` when a directory begins to fail for other reasons than want of space,
     `commit_log_dir_works_again` when a file has been made in it after that.
     """
 
-    def __init__(self, file_size: int, on_event: EventHandler) -> None:
+    def __init__(
+        self,
+        file_size: int,
+        on_event: EventHandler,
+        ensure_directory: Callable[[Path], None] = make_directories,
+    ) -> None:
         self._file_size = file_size
         self._on_event = on_event
+        self._ensure_directory = ensure_directory
         self._failed: set[Path] = set()
         self._leftovers: set[Path] = set()
 
@@ -47,10 +58,12 @@ class FileMaker:
         for directory in directories:
             path = directory / file_name(base_offset)
             try:
+                self._ensure_directory(
+                    directory
+                )  # first: what lies in another's directory is not ours to remove
                 self._sweep(directory)
-                make_directories(directory)
                 file = MappedFile(path, self._file_size, base_offset, create=True)
-            except FileExistsError as error:
+            except (FileExistsError, LogDirectoryLocked, LogDirectoryUnusable) as error:
                 refusal = FileNotMade(path, error)
                 self._note_failed(directory, refusal)
                 failed = failed or refusal

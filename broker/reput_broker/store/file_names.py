@@ -70,6 +70,9 @@ def list_files_of(
         ForeignFile: also where two directories hold the same part of the stream and neither is empty.
         StoreDamaged: as `list_stream_files` does.
     """
+    directories = tuple(directories)
+    # Of several, one that takes no files any more may keep what was begun in it for longer than one run.
+    may_be_begun = after_crash or len(directories) > 1
     entries = sorted(
         (entry.name, entry.stat().st_size, directory)
         for directory in directories
@@ -90,7 +93,7 @@ def list_files_of(
             )
         expected = files[-1][0] + file_size if files else start
         if size != file_size:
-            unwritten = size == 0 or (after_crash and size < file_size and holds_only_zeros(path, size))
+            unwritten = size == 0 or (may_be_begun and size < file_size and holds_only_zeros(path, size))
             if index == len(entries) - 1 and unwritten:
                 unfinished.append(path)
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import NamedTuple
 
 from reput_broker.store.commit_log import CommitLog
@@ -14,7 +15,8 @@ from reput_protocol.record import decode_record
 
 QUERY_MESSAGES_MAX = 64
 """(RocketMQ: maxMsgsNumBatch.)"""
-_CANDIDATES_MAX = 10_000
+CANDIDATES_MAX = 10_000
+"""So many records are compared with a key at most."""
 
 
 class QueryResult(NamedTuple):
@@ -29,11 +31,22 @@ class QueryResult(NamedTuple):
     """Whether every record in the log had its chance: False while the index is behind, or the query was too broad."""
 
 
+class Doubt(Enum):
+    """Why a record may be in the log although a look-up did not find it."""
+
+    BEHIND = "the index is being completed"
+    """That passes by itself."""
+    GAP = "a part of the log that the index is made from cannot be read"
+    """That lasts until the store has been repaired."""
+    TOO_MANY = f"more than {CANDIDATES_MAX} messages share the key, or its hash"
+    """That lasts until those have expired."""
+
+
 class UniqueResult(NamedTuple):
-    """The first record with a unique id, None if there is none, and whether every record had its chance."""
+    """The first record with a unique id, None if there is none, and why there may be one all the same."""
 
     record: bytes | None
-    is_complete: bool
+    doubt: Doubt | None = None
 
 
 def query_message(
@@ -86,10 +99,10 @@ def find_by_unique_key(
     As `query_message`, but messages that merely have the id among their keys do not count.
     """
     first: bytes | None = None
-    is_complete = not index.is_behind
+    doubt = Doubt.BEHIND if index.is_behind else None
     for record in _candidates(log, index, deleted, topic, unique_key, begin_ms, end_ms, readable_end):
         if record is _TOO_MANY:
-            is_complete = False
+            doubt = Doubt.TOO_MANY
         else:
             decoded = decode_record(record)
             if (
@@ -98,7 +111,7 @@ def find_by_unique_key(
                 and decoded.unique_key == unique_key
             ):
                 first = record
-    return UniqueResult(first, is_complete)
+    return UniqueResult(first, doubt)
 
 
 _TOO_MANY = b""
@@ -119,7 +132,7 @@ def _candidates(
     for physical_offset in index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms):
         if physical_offset in seen:
             continue  # two of its keys are this one, or it was indexed again after a crash
-        if len(seen) == _CANDIDATES_MAX:
+        if len(seen) == CANDIDATES_MAX:
             yield _TOO_MANY
             return
         seen.add(physical_offset)

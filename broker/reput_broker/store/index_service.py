@@ -106,26 +106,37 @@ class IndexService:
         finally:
             os.close(fd)
 
-    def keep_whole(self, full_until_ms: int, log_end: int) -> None:
+    def keep_whole(
+        self, full_until_ms: int, log_end: int, before_removal: Callable[[], None] = lambda: None
+    ) -> None:
         """After a disorderly stop: delete every file that is not known to be whole and on the disk.
 
         That leaves the full files that end before `full_until_ms`, and the first that ends then: others may have been
         filled in the same millisecond. One whose records the log does not hold goes too. Where the names are not in the
         order of the records, as after RocketMQ's clock was set back, nobody can say what lies before a file: all go.
+        Nor does a time say anything of a file in which, or before which, the clock was set back: it may end before
+        `full_until_ms` and have been filled after it. From then on `full_until_ms` is where the last kept file ends: a
+        file that is made anew is not taken for whole because of what was. `before_removal` may bring that to the disk:
+        a removal that is cut in the middle can leave later files and no earlier ones.
         """
-        self.full_until_ms = full_until_ms
-        kept = 0
+        kept = before_ms = 0
         for file in self._files if self._names_agree() else ():
-            end_ms = file.header.end_timestamp_ms
-            whole = file.is_plausible and file.is_full and end_ms <= full_until_ms
+            begin_ms, end_ms = file.header.begin_timestamp_ms, file.header.end_timestamp_ms
+            in_time = before_ms <= begin_ms <= end_ms <= full_until_ms
+            before_ms = end_ms
+            whole = file.is_plausible and file.is_full and in_time
             if not whole or file.header.end_physical_offset >= log_end:
                 break
             kept += 1
             if end_ms == full_until_ms:
                 break
-        self._remove_unfinished()
-        self._delete(self._files[kept:])
+        removed = self._files[kept:]
         del self._files[kept:]
+        self.full_until_ms = self._files[-1].header.end_timestamp_ms if self._files else 0
+        if removed:
+            before_removal()
+        self._remove_unfinished()
+        self._delete(removed)
         # The last record of a full file may have more keys than fitted: it is dispatched again.
         self._go_on_from(self._end_offset)
 
@@ -145,11 +156,14 @@ class IndexService:
         elif self._files:
             self._go_on_from(self._end_offset, after_record=True)
 
-    def drop_all(self) -> None:
-        """Delete every file: the index is to be made anew."""
+    def drop_all(self, before_removal: Callable[[], None] = lambda: None) -> None:
+        """Delete every file: the index is to be made anew. As `keep_whole` if it were to keep none."""
+        removed, self._files = self._files, []
+        self.full_until_ms = 0
+        if removed:
+            before_removal()
         self._remove_unfinished()
-        self._delete(self._files)
-        self._files.clear()
+        self._delete(removed)
         self._go_on_from(0)
 
     def _go_on_from(self, record_offset: int, *, after_record: bool = False) -> None:

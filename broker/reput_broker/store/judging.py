@@ -30,6 +30,9 @@ from reput_broker.store.recovery import (
     start_by_timestamp,
 )
 
+CHECK_WORTH_SAYING_BYTES = 16 << 20
+"""A start that reads so much of the log says so before it does: it takes a noticeable time."""
+
 
 class StoreParts(NamedTuple):
     """Everything that opening works on."""
@@ -77,6 +80,7 @@ def judge(parts: StoreParts) -> Judgement:
     abnormal = parts.abort.exists and not is_as_stopped
     is_complete = is_as_stopped and not queues.ext_is_lost and not abnormal
     evidence, first = _where_to_begin(parts, abnormal=abnormal, is_complete=is_complete)
+    _report_check(parts, first, evidence, abnormal=abnormal)
     check, end = _walk(parts, first, evidence)
     if mark is None:
         refuse_foreign_records(files, first, end.end_offset)
@@ -89,6 +93,7 @@ def judge(parts: StoreParts) -> Judgement:
         is_complete = False
         if first:
             first = 0
+            _report_check(parts, first, evidence, abnormal=abnormal)
             check, end = _walk(parts, first, evidence)
     refuse_unwritable_end(files, end.end_offset)
     drops_entries = abnormal or not agrees
@@ -139,6 +144,22 @@ def _walk(parts: StoreParts, first: int, evidence: FlushEvidence) -> tuple[Ident
     check = _identity_check(parts, first)
     files, check_crc = parts.log.files.files, parts.options.check_crc
     return check, find_log_end(files, first, evidence, check, check_crc=check_crc)
+
+
+def _report_check(parts: StoreParts, first: int, evidence: FlushEvidence, *, abnormal: bool) -> None:
+    """Say what is about to be read if that is much: until it is done nothing else is heard of the start.
+
+    Without a mark nobody knows where the log ends before it has been read; its files' end stands for that.
+    """
+    files = parts.log.files.files
+    from_offset = files[first].base_offset
+    to_offset = files[-1].end_offset if evidence.flushed_offset is None else evidence.flushed_offset
+    if to_offset - from_offset >= CHECK_WORTH_SAYING_BYTES:
+        facts = {"path": str(files[first].path), "from_offset": from_offset, "to_offset": to_offset}
+        kind = "abnormal" if abnormal else "clean"
+        parts.options.on_event(
+            "recovering", {"kind": kind, **facts, "bytes_to_check": to_offset - from_offset}
+        )
 
 
 def _identity_check(parts: StoreParts, first: int) -> IdentityCheck:

@@ -3,32 +3,52 @@
 A log may lie outside of the store directory, where the lock file says nothing about it; and no file of another kind
 may be put into a directory of the log. So each directory is locked (`flock`). A directory that is missing cannot be:
 those in which new files will be made are made first. RocketMQ does not know these locks.
+
+A lock is on the directory, not on its name. While the store runs, a directory may be removed, and a disk may be mounted
+over it: before a file is made there, `ensure` sees to it that what has the name is locked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .errors import DiskFull, LogDirectoryLocked
+from .errors import DiskFull, LogDirectoryLocked, LogDirectoryUnusable
 from .file_io import PAGE_BYTES, is_no_space, make_directories
+from .options import EventHandler, ignore_event
+
+# How the system says that something else than a directory is in the way.
+_NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EEXIST})
+# What file systems say that have no such locks; EBADF: NFS, which wants a descriptor open for writing.
+_NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF})
 
 
 class LogDirectoryLocks:
     """The locks of one store on the directories of its log.
 
+    Event: `commit_log_dir_not_locked` when the file system of a directory has no such locks.
+
     Args:
         directories: where the log lies.
         new_file_dirs: those of them in which new files are made.
+        on_event: see above.
     """
 
-    def __init__(self, directories: Iterable[Path] = (), new_file_dirs: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        directories: Iterable[Path] = (),
+        new_file_dirs: Iterable[Path] = (),
+        on_event: EventHandler = ignore_event,
+    ) -> None:
         self._directories = tuple(dict.fromkeys(directories))
         self._new_file_dirs = tuple(dict.fromkeys(new_file_dirs))
-        self._fds: dict[Path, int] = {}
+        self._on_event = on_event
+        self._fds: dict[Path, list[int]] = {}
+        """What has, and had, the name of each directory: what lies below a mount comes back when that goes."""
         self._made: list[Path] = []
 
     def lock_existing(self) -> None:
@@ -36,6 +56,7 @@ class LogDirectoryLocks:
 
         Raises:
             LogDirectoryLocked: another store has one of them.
+            LogDirectoryUnusable: one is no directory, cannot be locked, or is another one under a second name.
         """
         for directory in self._directories:
             self._lock(directory)
@@ -45,16 +66,55 @@ class LogDirectoryLocks:
 
         Raises:
             LogDirectoryLocked: another store was faster.
+            LogDirectoryUnusable: as `lock_existing`.
             DiskFull, FlushFailed, OSError: one could not be made.
         """
         for directory in self._new_file_dirs:
-            # Made by a start that is refused, it may be gone again before it is locked.
-            is_new = directory not in self._fds
-            while directory not in self._fds and not self._lock(directory):
-                make_noting(directory, self._made)
-            if is_new and os.listdir(directory):
-                # Another store has come and gone meanwhile, and nobody has judged what it left.
-                raise LogDirectoryLocked(directory)
+            if directory not in self._fds:
+                # Made by a start that is refused, it may be gone again before it is locked.
+                try:
+                    while not self._lock(directory):
+                        with _naming(directory):
+                            make_noting(directory, self._made)
+                except LogDirectoryUnusable:
+                    if directory in self._made:  # nobody else can have locked it either
+                        with contextlib.suppress(OSError):
+                            directory.rmdir()
+                    raise
+                if _holds_files(directory):
+                    # Another store has come and gone meanwhile, and nobody has judged what it left.
+                    raise LogDirectoryLocked(directory)
+
+    def ensure(self, directory: Path) -> None:
+        """Make a directory that has gone since the start, and lock it if it is not the one that is locked.
+
+        Blocks; one thread at a time, and not while `release` runs.
+
+        Raises:
+            LogDirectoryLocked: another store has what is there now.
+            LogDirectoryUnusable: it is no directory any more, or holds files that the start has not seen.
+            FlushFailed, OSError: it could not be made.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if self._is_ours(directory):
+                return
+        while not self._lock(directory):
+            with _naming(directory):
+                make_directories(directory)
+        try:
+            if _holds_files(directory):
+                raise LogDirectoryUnusable(
+                    directory,
+                    "another directory, with files in it, has taken the place of the one that was there; bring that "
+                    "one back, or restart the broker if it is to use this one",
+                )
+        except BaseException:
+            os.close(self._fds[directory].pop())
+            raise
+        for fd in self._fds[directory][:-1]:
+            if not os.fstat(fd).st_nlink:  # removed
+                self._fds[directory].remove(fd)
+                os.close(fd)
 
     def remove_made(self) -> None:
         """Remove what `lock_new` has made, as far as nobody else has taken it; before the locks are given back."""
@@ -65,34 +125,78 @@ class LogDirectoryLocks:
         """Give all locks back."""
         self._made.clear()
         while self._fds:
-            os.close(self._fds.popitem()[1])
+            for fd in self._fds.popitem()[1]:
+                os.close(fd)
+
+    def _is_ours(self, directory: Path) -> bool:
+        """Whether what has the name now is locked under it. Raises FileNotFoundError."""
+        with _naming(directory):
+            now = os.stat(directory)
+        return any(os.path.samestat(now, os.fstat(fd)) for fd in self._fds.get(directory, ()))
 
     def _lock(self, directory: Path) -> bool:
-        """Lock a directory; False if it is not there. File systems without such locks go without."""
+        """Lock a directory; False if it is not there."""
         while True:
             try:
-                fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0))
+                with _naming(directory):
+                    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0))
             except FileNotFoundError:
                 return False
+            is_locked = False
             try:
+                self._refuse_second_name(directory, fd)
                 with contextlib.suppress(FileNotFoundError):
-                    _flock(fd, directory)
-                    if os.path.samestat(os.stat(directory), os.fstat(fd)):
-                        self._fds[directory] = fd
-                        return True
+                    self._flock(fd, directory)
+                    is_locked = os.path.samestat(os.stat(directory), os.fstat(fd))
             finally:
-                if directory not in self._fds:
+                if not is_locked:
                     os.close(fd)
+            if is_locked:
+                self._fds.setdefault(directory, []).append(fd)
+                return True
             # A start that was refused had made it, and has just removed it.
 
+    def _refuse_second_name(self, directory: Path, fd: int) -> None:
+        status = os.fstat(fd)
+        for other, fds in self._fds.items():
+            if any(os.path.samestat(status, os.fstat(held)) for held in fds):
+                raise LogDirectoryUnusable(directory, f"it is the same directory as {other}; name it once")
 
-def _flock(fd: int, directory: Path) -> None:
+    def _flock(self, fd: int, directory: Path) -> None:
+        """Lock an open directory; file systems without such locks go without."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LogDirectoryLocked(directory) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise LogDirectoryUnusable(
+                    directory,
+                    f"it cannot be locked: {error.strerror}; check its file system, or choose another",
+                ) from error
+            self._on_event(
+                "commit_log_dir_not_locked", {"path": str(directory), "reason": str(error.strerror)}
+            )
+
+
+def _holds_files(directory: Path) -> bool:
+    with os.scandir(directory) as entries:
+        return any(not entry.is_dir() for entry in entries)  # a new disk has `lost+found`
+
+
+@contextlib.contextmanager
+def _naming(directory: Path) -> Iterator[None]:
+    """Say which entry of the configuration it is that leads to no directory."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise LogDirectoryLocked(directory) from None
-    except OSError:
-        return
+        yield
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY:
+            raise
+        raise LogDirectoryUnusable(
+            directory,
+            f"{error.strerror} ({error.filename}); name a directory, or one that can be made, or move away what is in "
+            "its place",
+        ) from error
 
 
 def make_noting(directory: Path, made: list[Path]) -> None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .errors import StoreClosed, StoreError
-from .file_io import sync_directory
+from .file_io import make_directories, sync_directory
 from .file_maker import FileMaker
 from .file_names import list_files_of
 from .mapped_file import MappedFile
@@ -29,12 +29,23 @@ class MappedFileQueue:
     """A stream of bytes kept in consecutive files of `file_size` bytes each.
 
     Two marks run over the whole stream: `flushed_where <= committed_where <= max_wrote_position`.
+
+    Args:
+        directory: where the files lie.
+        file_size: bytes of each file.
+        on_event, ensure_directory: see `FileMaker`.
     """
 
-    def __init__(self, directory: Path, file_size: int, on_event: EventHandler = ignore_event) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        on_event: EventHandler = ignore_event,
+        ensure_directory: Callable[[Path], None] = make_directories,
+    ) -> None:
         self.directory = directory
         self.file_size = file_size
-        self._maker = FileMaker(file_size, on_event)
+        self._maker = FileMaker(file_size, on_event, ensure_directory)
         self.flushed_where = 0
         self.committed_where = 0
         self._files: tuple[MappedFile, ...] = ()
@@ -95,13 +106,14 @@ class MappedFileQueue:
     def drop_unfinished(self) -> None:
         """Remove what `load` found of files that were never finished.
 
-        One that lies beside the file that was made instead is in nobody's way: if its disk does not let it go, that is
-        tried again before another file is made there.
+        One whose file was made elsewhere, or can be, is in nobody's way: if its disk does not let it go, that is tried
+        again before another file is made there.
         """
         unfinished, self._unfinished = self._unfinished, []
         made = {file.path.name for file in self._files}
         for path in unfinished:
-            if path.name in made:
+            elsewhere = set(self.directories_for(int(path.name))) - {path.parent}
+            if path.name in made or elsewhere:
                 self._maker.remove_leftover(path)
             else:
                 path.unlink(missing_ok=True)

@@ -88,9 +88,11 @@ class MessageStore:
         root = options.data_dir
         self._abort = AbortMarker(root / "abort")
         directories = (*options.log_dirs, *options.read_only_commit_log_dirs)
-        self._lock = DirectoryLock(root / "lock", self._abort, directories, options.writable_log_dirs)
+        self._lock = DirectoryLock(
+            root / "lock", self._abort, directories, options.writable_log_dirs, options.on_event
+        )
         self._checkpoint = StoreCheckpoint(root / "checkpoint")
-        self._log = CommitLog(options, clock_ms)
+        self._log = CommitLog(options, clock_ms, self._lock.ensure_log_dir)
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
         self._deleted = DeletedTopics(root / "deletedTopics")
         self._index: IndexService | None = None
@@ -106,9 +108,18 @@ class MessageStore:
         options, log, queues, flags, stats = self.options, self._log, self._queues, self._flags, self.stats
         memory_bytes = options.memory_bytes * ACCESS_IN_MEMORY_PERCENT // 100
         builder = ConsumeQueueBuilder(queues, options.filter_bit_maps)
+        self._key_index = StoreIndex(
+            self._index,
+            log,
+            self._deleted,
+            self._checkpoint,
+            flags,
+            dispatched_offset=lambda: self._reput.dispatched_offset,
+            options=options,
+        )
         follower = Reput(
             log,
-            [builder, *([] if self._index is None else [self._index]), *self._dispatchers],
+            [builder, self._key_index, *self._dispatchers],
             self._deleted,
             stats,
             limit=log.readable_end,
@@ -121,15 +132,6 @@ class MessageStore:
         self._offsets = QueueOffsets(log, queues, memory_bytes)
         self._reput = reput = ReputSteps(
             follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
-        )
-        self._key_index = StoreIndex(
-            self._index,
-            log,
-            self._deleted,
-            self._checkpoint,
-            flags,
-            dispatched_offset=lambda: reput.dispatched_offset,
-            options=options,
         )
         self._flush = StoreFlush(log, queues, self._checkpoint, reput, flags, stats)
         self._cleaners = StoreCleaners(
@@ -157,6 +159,7 @@ class MessageStore:
         self.prepare_next_file = writer.prepare_next_file
         self.make_log_file = writer.make_log_file
         self.note_file_wait = writer.note_file_wait
+        self.want_file = writer.want_file
         self.when_file_wanted = writer.when_file_wanted
         self.unlock_full_files = writer.unlock_full_files
         # Getting (message_reader.py, queue_offsets.py, store_index.py)
@@ -197,12 +200,13 @@ class MessageStore:
 
         Raises:
             StoreLocked: another broker, in this process or another, has the directory, or one of its log.
+            LogDirectoryUnusable: a directory of the log cannot be one, or is named twice.
             ForeignFile: something in it is not ours to understand and would be damaged.
             StoreDamaged: records that had been flushed do not pass their checks.
             StoreNotWritable: the system does not let the directory be written.
             DiskFull, FlushFailed: recovery could not be brought to its end; the next start does it again.
 
-        After the first three the directory is as it was found: nothing was changed or made. After any the lock is free.
+        After the first four the directory is as it was found: nothing was changed or made. After any the lock is free.
         """
         assert not self._flags.is_open
         started = time.perf_counter()
@@ -394,6 +398,10 @@ class MessageStore:
         deleted = self._queues.delete_topic(topic)
         self._reput.set_entries(self._queues.entries())
         return deleted
+
+    def is_deleted(self, topic: str, physical_offset: int) -> bool:
+        """Whether a record of `topic` there belongs to a topic that has been deleted since."""
+        return self._deleted.hides(topic, physical_offset)
 
     def queues(self) -> list[tuple[str, int]]:
         """Every (topic, queue id) that has a queue."""

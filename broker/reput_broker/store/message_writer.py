@@ -96,6 +96,7 @@ class MessageWriter:
         if isinstance(error, StorePoolExhausted):
             return flags.refused(PutStatus.OS_PAGE_CACHE_BUSY)
         flags.note_file_refused(error)
+        self.want_file()
         is_full = isinstance(error, DiskFull)
         return flags.refused(PutStatus.DISK_FULL if is_full else PutStatus.CREATE_MAPPED_FILE_FAILED)
 
@@ -227,6 +228,10 @@ class MessageWriter:
     def note_file_wait(self) -> None:
         """Count a put that has to wait for a log file."""
         self._log.note_file_wait()
+
+    def want_file(self) -> None:
+        """Tell whoever makes files ahead that `make_log_file` has failed. In the thread that appends."""
+        self._log.on_file_wanted()
 
     def when_file_wanted(self, call: Callable[[], None]) -> None:
         """Have `call` called, by an append, when it is time to make a log file or to unlock one."""

@@ -55,10 +55,12 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
     """
     log, queues, deleted = parts.log, parts.queues, parts.deleted
     refuse_unwritable(parts.options)
-    moved = _put_back(parts)
+    moved: list[Path] = []
     try:
+        moved = _put_back(parts)
         judgement = _load_and_judge(parts)
     except BaseException:
+        parts.lock.remove_made()
         take_out(moved)
         raise
     report = _begin(parts) if judgement is None else _recover(parts, judgement)
@@ -183,15 +185,21 @@ def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
 def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd, *, abnormal: bool) -> None:
     """Keep the index files that can be trusted; what they lack is indexed again once the store is open."""
     mark, full_until_ms = checkpoint.mark, checkpoint.index_msg_timestamp_ms
+
+    def note_kept() -> None:
+        checkpoint.index_msg_timestamp_ms = index.full_until_ms
+        checkpoint.flush()
+
     if abnormal:
-        index.keep_whole(full_until_ms, end.end_offset)
+        index.keep_whole(full_until_ms, end.end_offset, note_kept)
     elif mark is None:  # RocketMQ made the stop, with everything indexed
         index.keep_all(None, full_until_ms)
     elif mark.index_digest == index.digest:
         index.keep_all(mark.index_offset, full_until_ms)
     else:
-        index.drop_all()
-    with suppress(DiskFull):  # dispatch comes across it when it has a key to insert
+        index.drop_all(note_kept)
+    checkpoint.index_msg_timestamp_ms = index.full_until_ms
+    with suppress(DiskFull, OSError):  # dispatch comes across it when it has a key to insert
         index.set_last_aside()
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch
-from reput_broker.store.errors import StoreDamaged, StoreError
+from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreDamaged, StoreError
 from reput_broker.store.file_io import is_out_of_descriptors
-from reput_broker.store.index_query import QueryResult, UniqueResult, find_by_unique_key, query_message
+from reput_broker.store.index_query import Doubt, QueryResult, UniqueResult, find_by_unique_key, query_message
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.reput import STEP_BYTES_MAX, Reput
@@ -56,6 +57,7 @@ class StoreIndex:
         self._options = options
         self._reader: Reput | None = None
         self._has_gap = False
+        self._is_failing = False
 
     def complete(self, end_offset: int) -> None:
         """Index again what the index lacks: now if that is little, otherwise in steps beside everything else."""
@@ -65,6 +67,16 @@ class StoreIndex:
         start = max(index.resume_from, self._log.min_offset)
         if start >= end_offset:
             return
+        self._read_from(start, index)
+        if end_offset - start <= INDEX_AT_ONCE_BYTES:
+            with suppress(DiskFull, FlushFailed, OSError):  # the steps beside everything else come across it
+                while self.index_step():
+                    pass
+        else:
+            self._options.on_event("index_behind", {"from_offset": start, "to_offset": end_offset})
+
+    def _read_from(self, offset: int, index: IndexService) -> None:
+        """Leave what follows this offset to `index_step`."""
         index.is_behind = True
         self._reader = Reput(
             self._log,
@@ -72,14 +84,42 @@ class StoreIndex:
             self._deleted,
             StoreStats(),
             limit=self._dispatched_offset,
-            position=start,
+            position=offset,
             levels_ms=self._options.delay_levels_ms,
         )
-        if end_offset - start <= INDEX_AT_ONCE_BYTES:
-            while self.index_step():
-                pass
-        else:
-            self._options.on_event("index_behind", {"from_offset": start, "to_offset": end_offset})
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Take a batch that follows what was taken before.
+
+        Where the index cannot be written, for want of neither space nor descriptors, it falls behind: it can be made
+        from the log at any time, so nobody else waits for it.
+
+        Raises:
+            DiskFull: there is no room for a new index file; the same batch may be offered again.
+            OSError: no descriptor was to be had; the same.
+        """
+        index = self._index
+        if index is None:
+            return
+        try:
+            index.dispatch(batch)
+        except (FlushFailed, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise
+            self._fall_behind(batch.start_offset, error, index)
+
+    def _fall_behind(self, offset: int, error: FlushFailed | OSError, index: IndexService) -> None:
+        self._read_from(offset, index)
+        self._note_failure(error, index)
+
+    def _note_failure(self, error: FlushFailed | OSError, index: IndexService) -> None:
+        """Say that the index cannot be written (event `index_not_written`, once until `index_complete`)."""
+        if not self._is_failing:
+            self._is_failing = True
+            path = getattr(error, "filename", None) or (
+                index.files[-1].path if index.files else index.directory / "..."
+            )
+            self._options.on_event("index_not_written", {"reason": str(FileNotMade(path, error))})
 
     def index_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
         """Index about `max_bytes` of what the index lacks after a crash; return how many records. 0: it lacks nothing.
@@ -89,22 +129,28 @@ class StoreIndex:
 
         Raises:
             DiskFull: there is no room for a new index file; the step may be repeated.
+            FlushFailed, OSError: one cannot be made for another reason; the same.
         """
         reader, index = self._reader, self._index
         if reader is None or index is None:
             return 0
         try:
             count = reader.step(max_bytes)
+            if not count and self._is_failing:
+                index.settle()
+        except (FlushFailed, OSError) as error:
+            self._note_failure(error, index)
+            raise
         except StoreDamaged as damage:
             self._reader = None
             self._has_gap = True
-            index.is_behind = False
+            self._is_failing = index.is_behind = False
             self._options.on_event("index_incomplete", {"reason": str(damage)})
             return 0
         if not count:
             # From here on every batch that is dispatched is indexed as well.
             self._reader = None
-            index.is_behind = False
+            self._is_failing = index.is_behind = False
             self._options.on_event("index_complete", {"offset": index.position})
         return count
 
@@ -116,11 +162,20 @@ class StoreIndex:
     def settle_index(self) -> None:
         """Have everything that was dispatched found by key from now on. In the thread that dispatches.
 
+        Where the index cannot be written, it falls behind as in `dispatch`, and queries say so.
+
         Raises:
             DiskFull: there is no room for a new index file; it may be tried again.
         """
-        if self._index is not None:
-            self._index.settle()
+        index = self._index
+        if index is None or self._is_failing:
+            return
+        try:
+            index.settle()
+        except (FlushFailed, OSError) as error:
+            if self._reader is None:
+                self._read_from(self._dispatched_offset(), index)
+            self._note_failure(error, index)
 
     def flush_index(self) -> None:
         """Bring index files that have become full to the disk, and say so in the checkpoint. Blocks.
@@ -151,7 +206,11 @@ class StoreIndex:
         index = self._index
         if index is None:
             return mark
-        index.settle()
+        try:
+            index.settle()
+        except (FlushFailed, OSError) as error:  # the next start makes it anew
+            self._note_failure(error, index)
+            return mark
         index.flush_full_files()
         index.flush()
         self._checkpoint.index_msg_timestamp_ms = index.full_until_ms
@@ -191,12 +250,14 @@ class StoreIndex:
         if not self._flags.is_open:
             raise self._flags.closed()
         if self._index is None:
-            return UniqueResult(None, is_complete=False)
+            return UniqueResult(None, Doubt.BEHIND)
         end = self._log.readable_end()
         found = find_by_unique_key(
             self._log, self._index, self._deleted, topic, unique_key, begin_ms, end_ms, end
         )
-        return found._replace(is_complete=found.is_complete and not self._has_gap)
+        if self._has_gap and found.doubt is not Doubt.TOO_MANY:
+            return found._replace(doubt=Doubt.GAP)
+        return found
 
 
 class _IndexAlone:

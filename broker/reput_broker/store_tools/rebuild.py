@@ -19,7 +19,7 @@ from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.directory_swap import put_back, replaced, swap
 from reput_broker.store.dispatch import DispatchBatch, rows_by_queue
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.errors import FlushFailed, ForeignFile
 from reput_broker.store.file_io import sync_directory
 from reput_broker.store.options import DELAY_LEVELS_MS
 from reput_broker.store_tools.layout import StoreLayout
@@ -82,7 +82,8 @@ def rebuild(
     Raises:
         ForeignFile: something is in the way that is no part of a store; nothing was changed.
         DiskFull, FlushFailed, OSError: each kind is as it was before, or as it was made. What of that could not be
-            noted in the checkpoint the next start finds out.
+            noted in the checkpoint the next start finds out. After FlushFailed the directories `rebuild-N.tmp` stay:
+            the disk may know one of them by the name of the kind.
     """
     if put_back(layout.root):
         layout = StoreLayout(layout.root, layout.log.directories, layout.geometry)
@@ -110,11 +111,14 @@ def rebuild(
         for derived, temporary in zip(made, temporaries, strict=True):
             sync_directory(temporary)
             swap(temporary, derived.directory)
-    finally:
-        # As long as it is not certain on the disk which directory has which name, none may go.
-        sync_directory(layout.root)
-        for temporary in temporaries:
-            shutil.rmtree(temporary, ignore_errors=True)
+    except FlushFailed:
+        # It is not certain on the disk which directory has which name, and none may go. To sync again proves nothing:
+        # the system tells of a failed sync once.
+        raise
+    except BaseException:
+        _remove(layout.root, temporaries)
+        raise
+    _remove(layout.root, temporaries)
     before = (checkpoint.mark, checkpoint.index_msg_timestamp_ms)
     for derived in made:
         derived.note(checkpoint, end_offset, stopped=not layout.abort.exists())
@@ -124,6 +128,13 @@ def rebuild(
     finally:
         checkpoint.close()
     return words
+
+
+def _remove(root: Path, temporaries: Sequence[Path]) -> None:
+    """Remove what was not needed, or has been replaced, once the names are certain on the disk."""
+    sync_directory(root)
+    for temporary in temporaries:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _dispatch(

@@ -45,8 +45,8 @@ class QueuesRebuild:
         made = sum(queue.max_queue_offset - queue.min_queue_offset for queue in self._table)
         kept = self._keep_expired()
         count = len(self._table)
-        words = f"{made} units in {count} queues"
-        return f"{words}; {kept} queues whose messages have all left the log were kept" if kept else words
+        words = f"{made} units in {count} queue{'' if count == 1 else 's'}"
+        return f"{words}; {_kept_words(kept)}" if kept else words
 
     def close(self) -> None:
         """Close all files."""
@@ -125,3 +125,8 @@ def _copy(source: Path, target: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _kept_words(kept: int) -> str:
+    queues, were = ("queue", "was") if kept == 1 else ("queues", "were")
+    return f"{kept} {queues} whose messages have all left the log {were} kept"

@@ -84,10 +84,10 @@ class RepairPlan:
                 f"cut the log at offset {cut.offset}: {cut.file} at byte {cut.position}: {cut.reason}"
             )
             lines.append(
-                f"  lost: {cut.lost_bytes} bytes, {cut.lost_records} sound records behind that place among them"
+                f"  lost: {cut.lost_bytes} bytes, among them {_counted(cut.lost_records, 'sound record')} behind it"
             )
             lines += [
-                f"  lost: {count} messages of topic {topic}"
+                f"  lost: {_counted(count, 'message')} of topic {topic}"
                 for topic, count in sorted(cut.lost_topics.items())
             ]
         lines += [
@@ -110,6 +110,10 @@ class RepairPlan:
         if self.clamp:
             lines.append("set committed offsets that lie behind the end of their queue back to that end")
         return lines
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def plan_repair(verification: Verification) -> RepairPlan:

@@ -14,7 +14,7 @@ import click
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
-from reput_cli.output import Printer
+from reput_cli.output import Printer, counted
 from reput_cli.positions import Position, RangeType
 from reput_cli.store.directory import StoreDirectory, directory_options, layout_of, locked, progress
 
@@ -101,7 +101,7 @@ def export(
         else:
             with _opened(target) as file:
                 count = _write_lines(file, records)
-    printer.note(f"{count} messages of {topic}")
+    printer.note(f"{counted(count, 'message')} of {topic}")
     if source.bad_count:
         printer.note(
             f"{source.bad_count} messages are damaged and were left out: reput store verify {directory.root}"

@@ -6,7 +6,7 @@ import click
 
 from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings
-from reput_cli.output import Printer, write_line
+from reput_cli.output import Printer, counted, write_line
 from reput_cli.store.directory import StoreDirectory, delay_levels_option, directory_options, examined, locked
 
 
@@ -55,11 +55,12 @@ def verify(
             write_line(f"... and {report.fault_count - len(report.faults)} more")
         for note in report.notes:
             printer.note(f"note: {note}")
-        verdict = "clean" if report.is_clean else f"{report.fault_count} faults"
+        verdict = "clean" if report.is_clean else counted(report.fault_count, "fault")
         write_line(
-            f"{directory.root}: {verdict}; {figures['records']} records in {figures['log_files']} files "
-            f"[{figures['log_start']}, {figures['log_end']}), {figures['units']} units, "
-            f"{figures['index_entries']} index entries, {report.figures['offsets']} offsets"
+            f"{directory.root}: {verdict}; {counted(figures['records'], 'record')} in "
+            f"{counted(figures['log_files'], 'file')} [{figures['log_start']}, {figures['log_end']}), "
+            f"{counted(figures['units'], 'unit')}, {counted(figures['index_entries'], 'key')} in the index, "
+            f"{counted(report.figures['offsets'], 'offset')}"
         )
         if not report.is_clean and (report.kinds["log"] or report.kinds["record"] or report.kinds["file"]):
             printer.note(f"to see what a repair would cut: reput store repair {directory.root}")

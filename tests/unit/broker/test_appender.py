@@ -14,6 +14,7 @@ from reput_broker.processors.appender import Appender
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Refusal, Response
 from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
+from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_protocol.codes import AckLevel
@@ -37,6 +38,7 @@ class FakeStore:
         self.read_only_reason = None
         self.waits = 0
         self.puts = 0
+        self.wants = 0
 
     def needs_new_file(self, size: int) -> bool:
         return self.status is PutStatus.PUT_OK
@@ -46,6 +48,9 @@ class FakeStore:
 
     def make_log_file(self) -> None:
         raise self.failure
+
+    def want_file(self) -> None:
+        self.wants += 1
 
     def put(self) -> PutResult:
         self.puts += 1
@@ -124,6 +129,28 @@ async def test_each_reason_has_its_code(failure: Exception, code: ErrorCode, tex
     )
     assert store.waits == 1
     assert store.puts == 0, "nothing was stored"
+    assert store.wants == (not isinstance(failure, StoreClosed)), "whoever makes files ahead tries again"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("needed", "made"), [(1, 1), (2, 2), (9, 2)])
+async def test_a_file_that_was_made_ready_may_have_no_room_and_the_next_is_not_made_by_the_put(
+    needed: int, made: int
+) -> None:
+    """But nobody waits for more than these two: the put itself says what is the matter then."""
+
+    class Store(FakeStore):
+        made = 0
+
+        def needs_new_file(self, size: int) -> bool:
+            return self.made < needed
+
+        def make_log_file(self) -> None:
+            self.made += 1
+
+    store = Store(DiskFull(PATH, 4096), PutStatus.DISK_FULL)
+    await refusal_of(store)
+    assert (store.made, store.puts) == (made, 1)
 
 
 @pytest.mark.trio
@@ -137,3 +164,14 @@ async def test_the_first_file_of_a_log_is_refused_in_the_same_words(number: int,
     )
     assert refusal.error is code
     assert f"{PATH} cannot be made: {os.strerror(number)}" in refusal.text
+
+
+@pytest.mark.trio
+async def test_a_message_that_is_larger_than_a_log_file_is_told_of_that_limit() -> None:
+    store: Any = FakeStore(failed(errno.EIO), PutStatus.MESSAGE_ILLEGAL)
+    store.options = StoreOptions(PATH.parent, commit_log_file_size=1 << 20, message_bytes_max=4 << 20)
+    refusal, counters = await refusal_of(store)
+    assert refusal.error is ErrorCode.TOO_LARGE
+    assert "body at most 4194304 bytes (store.message_size_max)" in str(refusal)
+    assert "one log file of 1048576 bytes (store.commit_log_file_size)" in str(refusal)
+    assert counters.rejected["too_large"] == 1

@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,9 @@ import trio.testing
 
 from reput_broker import Broker, BrokerConfig
 from reput_broker.health import BrokerState, Health
+from reput_broker.store import index_file
 from reput_broker.store_health import StoreHealth
+from stores import dispatch_all, put
 
 
 def test_it_is_ready_once_recovered_and_until_it_drains() -> None:
@@ -96,3 +99,32 @@ async def test_a_store_that_stops_taking_messages_shows_in_health(tmp_path: Path
                 await trio.sleep(0.001)
         assert broker.health.state is BrokerState.READONLY
         assert broker.health.checks["writable"].detail == "what was dispatched is damaged"
+
+
+@pytest.mark.trio
+async def test_an_index_that_cannot_be_written_shows_in_health_until_it_is_complete(tmp_path: Path) -> None:
+    """And the broker completes it by itself, with nobody putting or asking meanwhile."""
+    config = BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1MiB"})
+    async with Broker(config) as broker:
+        store = broker.store
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(index_file, "create_file", none_can_be_made)
+            put(store, b"a", keys=["a"])
+            dispatch_all(store)
+            with trio.fail_after(30):
+                while "index" not in broker.health.checks:
+                    await trio.sleep(0.001)
+            check = broker.health.checks["index"]
+            assert not check.ok
+            assert not check.gates
+            assert "Permission denied" in check.detail
+            assert store.is_writable
+        with trio.fail_after(30):
+            while not broker.health.checks["index"].ok:
+                await trio.sleep(0.01)
+        found = store.query_message("T", "a", 1)
+        assert (len(found.records), found.is_complete) == (1, True)
+
+
+def none_can_be_made(path: Path, size: int) -> int:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))

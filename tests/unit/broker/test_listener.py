@@ -123,6 +123,9 @@ async def test_a_silent_connection_is_closed_and_a_waiting_one_is_not(
         assert bench.traffic.closed["idle"] == 1
         bench.held[0].reply(Response(0))
         assert await waiting.receive_some()
+        clock.jump(60)
+        await trio.sleep(0.05)
+        await exchange(waiting)  # its silence began with the answer
         await silent.aclose()
         await waiting.aclose()
 
@@ -212,3 +215,17 @@ def test_a_port_in_use_is_named_with_the_remedy() -> None:
 def test_a_host_that_is_no_address_is_named() -> None:
     with pytest.raises(ListenFailed, match=r"256\.0\.0\.1"):
         bind("256.0.0.1", 10911)
+
+
+@pytest.mark.trio
+async def test_a_port_that_somebody_else_was_faster_to_listen_on_is_named(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    host, port = bench.address
+    other = bind(host, port)
+    other.listen()
+    with pytest.raises(BaseExceptionGroup) as refused:
+        await bench.server.run({"main": bench.bound})
+    failures = refused.value.subgroup(ListenFailed)
+    assert failures is not None
+    assert f"cannot listen on {host}:{port}: Address already in use" in repr(failures)
+    other.close()

@@ -23,6 +23,8 @@ from reput_protocol.header import Header, HeaderType
 class FakeStore:
     """A store whose index has no room for the keys that wait, or has."""
 
+    dispatch_idle = True
+
     def __init__(self, *, is_full: bool, records: tuple[bytes, ...]) -> None:
         self.is_full = is_full
         self.records = records
@@ -74,3 +76,10 @@ async def test_keys_that_found_no_room_make_an_answer_incomplete(is_full: bool) 
         missing = await answer_of(FakeStore(is_full=is_full, records=()))
         assert missing.code == ResponseCode.QUERY_NOT_FOUND
         assert ("ask again later" in str(missing.remark)) is is_full
+
+
+@pytest.mark.trio
+async def test_what_is_not_dispatched_makes_an_answer_incomplete() -> None:
+    store = FakeStore(is_full=False, records=())
+    store.dispatch_idle = False
+    assert "ask again later" in str((await answer_of(store)).remark)

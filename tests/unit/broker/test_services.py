@@ -68,13 +68,13 @@ class FakeStore:
         self.half_full = False
 
 
-def service(store: Any, *, awaited: bool = True) -> tuple[ReputMessageService, list[int]]:
+def service(store: Any) -> tuple[ReputMessageService, list[int]]:
     behind_after_each: list[int] = []
 
     def after_step() -> None:
         behind_after_each.append(store.behind)
 
-    return ReputMessageService(store, after_step, lambda: awaited), behind_after_each
+    return ReputMessageService(store, after_step), behind_after_each
 
 
 def test_what_one_putter_put_is_dispatched_before_it_goes_on() -> None:
@@ -86,37 +86,22 @@ def test_what_one_putter_put_is_dispatched_before_it_goes_on() -> None:
     assert steps == [0]
 
 
-@pytest.mark.trio
-async def test_what_nobody_waits_for_is_dispatched_once_a_millisecond(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    store = FakeStore()
-    reput, steps = service(store, awaited=False)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reput.run)
-        for _ in range(20):
-            await trio.sleep(0.0001)
-            store.behind += 1
-            reput.put_by("a")
-            assert store.behind, "not before its putter goes on"
-        await trio.sleep(0.001)
-        assert store.behind == 0
-        assert 2 <= len(steps) <= 3
-        nursery.cancel_scope.cancel()
-
-
 def test_who_looks_sees_what_was_acknowledged_before() -> None:
     store = FakeStore()
-    reput, steps = service(store, awaited=False)
+    reput, steps = service(store)
     reput.settle()
     assert store.steps == 0, "there is nothing to dispatch"
     store.behind = 5
-    reput.put_by("a")
     reput.settle()
     assert steps == [0]
-    store.behind = 100
+    store.behind = 20
+    reput.settle(can_wait=True)
+    assert store.behind == 20, "it will be told"
     reput.settle()
-    assert store.behind == 100, "so much is not worth keeping the others waiting"
+    assert store.behind == 0
+    store.behind = 1000
+    reput.settle()
+    assert store.behind == 1000 - 4 * store.step_max, "so much is not worth keeping the others waiting"
 
 
 def test_what_several_put_in_turn_is_left_to_be_dispatched_together() -> None:
@@ -281,6 +266,24 @@ async def test_a_store_that_cannot_append_after_a_start_gets_its_file_by_itself(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(allocate.run)
         await trio.sleep(1.5)
+        assert store.made == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_file_that_is_lacking_is_made_once_puts_are_taken_again(
+    by_the_clock: trio.testing.MockClock,
+) -> None:
+    """While dispatch waits for space, say, none is made; nobody puts or dispatches when that is over."""
+    store: Any = FakeStore()
+    store.file_refusal = DiskFull("commitlog/0", 1024)
+    allocate = AllocateService(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(allocate.run)
+        await trio.sleep(5.5)
+        assert store.made == 0
+        store.half_full = True
+        await trio.sleep(1)
         assert store.made == 1
         nursery.cancel_scope.cancel()
 

@@ -29,6 +29,12 @@ def test_what_cannot_be_an_address_is_refused(text: str) -> None:
         parse_address(text)
 
 
+@pytest.mark.parametrize("text", ["http://127.0.0.1:23911", "http://127.0.0.1:23911/"])
+def test_a_url_is_told_what_to_leave_out(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write host:port, without http://: 127\.0\.0\.1:23911$"):
+        parse_address(text)
+
+
 def test_several_addresses_lose_their_duplicates_and_keep_their_order() -> None:
     assert parse_addresses("b:2,a:1; b:2") == (Address("b", 2), Address("a", 1))
     assert parse_addresses(["b:2", "a:1"]) == (Address("b", 2), Address("a", 1))

@@ -57,8 +57,9 @@ def test_bodies_are_kept_as_they_are() -> None:
         ({"properties": {"a": ""}}, "is empty"),
         ({"flag": 1 << 31}, "32 bits"),
         ({"flag": "1"}, "32 bits"),
-        ({"unique_id": ""}, "is empty"),
-        ({"unique_id": "a b"}, "space"),
+        ({"unique_id": ""}, "unique_id is empty"),
+        ({"unique_id": "a b"}, "unique_id 'a b' holds a space"),
+        ({"unique_id": 17}, "unique_id must be str"),
     ],
 )
 def test_what_cannot_be_sent(arguments: dict[str, Any], hint: str) -> None:

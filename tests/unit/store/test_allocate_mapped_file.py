@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store import mapped_file
+from reput_broker.store import file_maker, mapped_file
 from reput_broker.store import warm_up as warming
 from reput_broker.store.allocate_mapped_file import HURRY_FACTOR
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -345,4 +345,52 @@ def test_locked_files_are_let_go_of_when_they_are_full(
     store.unlock_full_files()
     assert unlocked == [FILE]
     assert not store.has_files_to_unlock
+    assert store.close()
+
+
+# After a refusal
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(file_maker, "MappedFile", fail)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("asked_first", [True, False])
+@pytest.mark.parametrize("puts_before", [0, 1])
+def test_a_file_that_a_put_could_not_have_is_wanted_from_then_on(
+    store: MessageStore,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    asked_first: bool,
+    puts_before: int,
+) -> None:
+    """Though the file in use is not half full, so that none was wanted ahead."""
+    wanted: list[bool] = []
+    store.when_file_wanted(lambda: wanted.append(store.should_prepare_next_file()))
+    put_some(store, clock, puts_before, 10_000)
+    assert not store.should_prepare_next_file()
+    large = bytes(FILE - 500)
+    with monkeypatch.context() as patched:
+        failing(patched, code)
+        if asked_first and puts_before:
+            with pytest.raises((DiskFull, FileNotMade)):
+                store.make_log_file()
+            store.want_file()
+        else:
+            assert put(store, large).status in (PutStatus.CREATE_MAPPED_FILE_FAILED, PutStatus.DISK_FULL)
+    assert not store.is_writable
+    assert wanted == [True]
+    clock.now_ms += 1000
+    store.prepare_next_file()
+    assert store.is_writable
+    assert store.file_refusal is None
+    assert not store.should_prepare_next_file()
+    assert put(store, large).status is PutStatus.PUT_OK
+    assert names(store) == list(range(puts_before + 1))
+    dispatch_all(store)
     assert store.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,15 @@ import pytest
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.dir_lock import DirectoryLock
-from reput_broker.store.errors import ForeignFile, LogDirectoryLocked, StoreDamaged, StoreLocked
+from reput_broker.store.errors import (
+    ForeignFile,
+    LogDirectoryLocked,
+    LogDirectoryUnusable,
+    StoreDamaged,
+    StoreLocked,
+)
 from reput_broker.store.log_dir_locks import LogDirectoryLocks
+from reput_broker.store.status import PutStatus
 from store_samples import hashes
 from stores import dispatch_all, flip_bit, opened, put, small_options
 
@@ -172,3 +181,135 @@ def test_the_checkpoint_is_five_numbers_in_4096_bytes(tmp_path: Path) -> None:
     assert again.load()
     assert again.min_timestamp_ms == 1_700_000_000_123 - 3_000
     again.close()
+
+
+# Directories of the log that change while the store runs
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+def test_a_log_directory_that_is_made_again_is_locked_again(tmp_path: Path, directories: int) -> None:
+    names = [tmp_path / name for name in ("a", "b")[:directories]]
+    store = opened(small_options(tmp_path / "first", commit_log_dirs=tuple(names)))
+    for gone in names:
+        shutil.rmtree(gone)
+    while not all(path.is_dir() for path in names):
+        assert put(store, bytes(300)).status is PutStatus.PUT_OK
+    for again in names:
+        with pytest.raises(LogDirectoryLocked):
+            opened(small_options(tmp_path / "second", commit_log_dirs=(again,)))
+    assert not (tmp_path / "second").exists()
+
+
+def test_what_another_store_made_there_meanwhile_is_not_taken(tmp_path: Path) -> None:
+    """Nor is anything in it removed: the files that were left there were of another directory."""
+    names = (tmp_path / "a", tmp_path / "b")
+    events: list[str] = []
+    options = small_options(
+        tmp_path / "first", commit_log_dirs=names, on_event=lambda event, _: events.append(event)
+    )
+    store = opened(options)
+    put(store, b"x")
+    shutil.rmtree(names[1])
+    other = opened(small_options(tmp_path / "second", commit_log_dirs=(names[1],)))
+    put(other, b"y")
+    for _ in range(40):
+        assert put(store, bytes(300)).status is PutStatus.PUT_OK, "there is another directory"
+    assert events == ["commit_log_dir_failed"]
+    assert [path.name for path in names[1].iterdir()] == [f"{0:020d}"]
+    assert other.close()
+    for _ in range(40):
+        assert put(store, bytes(300)).status is PutStatus.PUT_OK
+    assert [path.name for path in names[1].iterdir()] == [f"{0:020d}"], "nobody has judged what that one left"
+    opened(small_options(tmp_path / "second", commit_log_dirs=(names[1],))).close()
+    dispatch_all(store)
+    assert store.close()
+
+
+def test_a_directory_that_comes_back_from_below_another_is_still_locked(tmp_path: Path) -> None:
+    """As when a disk is mounted over it, and taken away again."""
+    log = tmp_path / "log"
+    log.mkdir()
+    locks = LogDirectoryLocks([log], [log])
+    locks.lock_existing()
+    log.rename(tmp_path / "below")
+    log.mkdir()
+    (log / "lost+found").mkdir()
+    locks.ensure(log)
+    for path in (log, tmp_path / "below"):
+        with pytest.raises(LogDirectoryLocked):
+            LogDirectoryLocks([path]).lock_existing()
+    shutil.rmtree(log)
+    (tmp_path / "below").rename(log)
+    (log / "file").touch()
+    locks.ensure(log)
+    locks.release()
+    LogDirectoryLocks([log]).lock_existing()
+
+
+# What cannot be locked
+
+
+@pytest.mark.parametrize("what", ["file", "below a file", "dangling link", "loop", "named twice"])
+def test_what_cannot_be_a_log_directory_is_named(tmp_path: Path, what: str) -> None:
+    odd = tmp_path / "odd"
+    names = [odd]
+    if what in ("file", "below a file"):
+        odd.touch()
+        names = [odd / "log" if what == "below a file" else odd]
+    elif what == "named twice":
+        (tmp_path / "log").mkdir()
+        odd.symlink_to(tmp_path / "log")
+        names = [tmp_path / "log", odd]
+    else:
+        odd.symlink_to(odd if what == "loop" else tmp_path / "nowhere" / "log")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(LogDirectoryUnusable, match=r"store\.commit_log_dirs.*; name") as refused:
+        opened(small_options(tmp_path / "store", commit_log_dirs=tuple(names)))
+    assert refused.value.path == names[-1]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF])
+def test_a_file_system_without_locks_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    events: list[tuple[str, dict[str, object]]] = []
+    monkeypatch.setattr(fcntl, "flock", refusing(code))
+    options = small_options(tmp_path, on_event=lambda event, facts: events.append((event, dict(facts))))
+    assert opened(options).close()
+    facts = {"path": str(tmp_path / "commitlog"), "reason": os.strerror(code)}
+    assert events == [("commit_log_dir_not_locked", facts)]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOLCK])
+def test_a_lock_that_fails_otherwise_refuses_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", refusing(code))
+    with pytest.raises(LogDirectoryUnusable, match=r"cannot be locked: .*; check its file system"):
+        opened(small_options(tmp_path / "store"))
+    assert not (tmp_path / "store").exists()
+
+
+def refusing(code: int) -> Callable[[int, int], None]:
+    def flock(fd: int, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return flock
+
+
+def test_a_start_refused_after_a_killed_rebuild_removes_what_it_made(tmp_path: Path) -> None:
+    """It needs the whole lock to put the queues back, before the log is judged."""
+    names = (tmp_path / "a", tmp_path / "b")
+    options = small_options(tmp_path / "store", commit_log_dirs=names)
+    store = opened(options)
+    put(store, b"x")
+    dispatch_all(store)
+    assert store.close()
+    (options.data_dir / "consumequeue").rename(options.data_dir / "consumequeue.replaced")
+    (names[0] / "notes.txt").touch()
+    names[1].rmdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ForeignFile):
+        opened(options)
+    assert sorted(tmp_path.rglob("*")) == before

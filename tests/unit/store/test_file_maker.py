@@ -229,6 +229,28 @@ def test_the_next_start_knows_it_by_its_holding_nothing(
     assert store.close()
 
 
+@pytest.mark.parametrize("size", [0, 100])
+def test_one_whose_file_was_made_nowhere_does_not_refuse_the_start(
+    options: StoreOptions, disks: Disks, size: int
+) -> None:
+    """Its disk does not let it go, and another can take the file."""
+    store = opened(options)
+    put(store, BODY)
+    dispatch_all(store)
+    assert store.close()
+    (options.log_dirs[1] / file_name(FILE)).write_bytes(bytes(size))
+    (options.data_dir / "abort").touch()
+    disks.fail("disk1", "unlink", errno.EROFS)
+    for _ in range(2):  # the second time after an orderly stop
+        store = opened(options)
+        assert bodies(store) == [BODY]
+        assert store.close()
+    store = opened(options)
+    fill(store, 1)
+    assert placed(options) == [[0], [1], [1]]
+    assert store.close()
+
+
 def test_a_twin_that_holds_something_is_refused(left_behind: Any, options: StoreOptions) -> None:
     assert left_behind.close()
     twin = options.log_dirs[1] / file_name(FILE)

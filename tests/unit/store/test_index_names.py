@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from reput_broker.store.index_file import IndexFile
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -90,5 +91,54 @@ def test_no_key_is_missed_whatever_the_names_are(
         put(again, b"%d" % number, keys=[f"k{number}"])
         dispatch_all(again)
     assert max(path.name for path in options.index_dir.iterdir()) > newest, "new files come after all others"
+    assert found(again) == [1] * MESSAGES
+    assert again.close()
+
+
+def test_a_file_that_is_made_anew_is_not_taken_for_the_one_that_was_synced(tmp_path: Path) -> None:
+    store = filled(tmp_path / "store")
+    store.write_checkpoint()
+    options = killed(store, tmp_path / "image")
+    assert store.close()
+    give_names(options, (1, 0, 2))
+    again = opened(options)  # removes all, and makes them anew from the same records
+    assert found(again) == [1] * MESSAGES
+    options = killed(again, tmp_path / "second")
+    assert again.close()
+    for path in options.index_dir.iterdir():
+        data = path.read_bytes()
+        path.write_bytes(
+            data[:40].ljust(len(data), b"\0")
+        )  # what a power cut may leave of what was not synced
+    last = opened(options)
+    assert found(last) == [1] * MESSAGES
+    assert last.close()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0)])
+@pytest.mark.parametrize("removed", [0, 1, 2, 3])
+def test_a_removal_that_was_cut_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Sequence[int], removed: int
+) -> None:
+    store = filled(tmp_path / "store")
+    store.write_checkpoint()
+    options = killed(store, tmp_path / "image")
+    assert store.close()
+    give_names(options, order)  # a start removes all, and makes them anew
+
+    def delete_some(index: IndexService, files: Sequence[IndexFile]) -> None:
+        for file in files[:removed]:
+            file.path.unlink()
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexService, "_delete", delete_some)
+        with pytest.raises(Killed):
+            opened(options)
+    again = opened(options)
     assert found(again) == [1] * MESSAGES
     assert again.close()

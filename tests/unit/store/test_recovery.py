@@ -75,6 +75,30 @@ def test_an_empty_directory(tmp_path: Path) -> None:
     assert bodies(store) == [b"x"]
 
 
+def test_a_start_that_has_much_to_check_says_so_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(tmp_path / "live")
+    store.write_checkpoint()
+    end = store.max_physical_offset
+    image = killed(store, tmp_path / "image")
+    store.close()
+    said: list[dict[str, object]] = []
+    options = replace(image, on_event=lambda event, facts: said.append({"event": event, **facts}))
+    live = opened(options)
+    assert "recovering" not in [line["event"] for line in said], "little is checked at once"
+    image = killed(live, tmp_path / "again")
+    live.close()
+    monkeypatch.setattr("reput_broker.store.judging.CHECK_WORTH_SAYING_BYTES", 1)
+    said.clear()
+    opened(replace(options, data_dir=image.data_dir)).close()
+    line = said[0]
+    begin = int(str(line["from_offset"]))
+    assert (line["event"], line["kind"], line["to_offset"]) == ("recovering", "abnormal", end)
+    assert line["bytes_to_check"] == end - begin > 0
+    assert line["path"] == str(image.data_dir / "commitlog" / f"{begin:020d}")
+
+
 def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path / "live", 20)
     for number in range(20, 30):

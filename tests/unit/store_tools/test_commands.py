@@ -45,7 +45,7 @@ def test_verify_of_a_damaged_directory_names_file_and_byte(store: Path) -> None:
     found = reput_store("verify", store)
     assert found.return_value == ExitCode.DAMAGE
     assert f"record: {place.path} at byte {place.position}: BODYCRC" in found.stdout
-    assert "1 faults" in found.stdout
+    assert ": 1 fault;" in found.stdout
     as_json = json.loads(reput_store("verify", store, "-O", "json").stdout)
     assert as_json["faults"][0]["position"] == place.position
 
@@ -140,7 +140,7 @@ def test_repair_shows_and_does(store: Path) -> None:
     shown = reput_store("repair", store)
     assert shown.return_value == ExitCode.DAMAGE
     assert f"at byte {place.position}" in shown.stdout
-    assert "lost: 1 messages of topic T" in shown.stdout
+    assert "lost: 1 message of topic T" in shown.stdout
     assert hashes(store) == before
     done = reput_store("repair", store, "--yes")
     assert done.return_value == ExitCode.DONE

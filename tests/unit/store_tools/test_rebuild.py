@@ -58,7 +58,7 @@ def test_a_queue_whose_messages_have_all_expired_keeps_its_numbers(tmp_path: Pat
     assert store.close()
     min((tmp_path / "commitlog").iterdir()).unlink()
     (words,) = made_anew(tmp_path)
-    assert "1 queues whose messages have all left the log were kept" in words
+    assert "1 queue whose messages have all left the log was kept" in words
     again = opened(small_options(tmp_path))
     assert again.max_offset_in_queue("quiet", 0) == 1
     assert again.max_offset_in_queue("busy", 0) == 60

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from pathlib import Path
@@ -12,6 +14,8 @@ from faults.killed_rebuild import check_kept, make_kept
 from faults.outcome import scratch
 from faults.recorder import Recorder
 from reput_broker.store import directory_swap
+from reput_broker.store.errors import FlushFailed
+from reput_broker.store.file_io import sync_directory
 from reput_broker.store_tools.rebuild import REBUILDERS, rebuild
 from reput_broker.store_tools.rebuild_index import IndexRebuild
 from store_samples import MESSAGES, QUEUES, examine, fill
@@ -100,3 +104,38 @@ def test_a_queue_without_messages_keeps_its_end(
                 disk.after_power_cut(rng, image)
             assert check_kept(kept, image) == [], f"event {number} of {len(recorder.events)}: {event}"
             shutil.rmtree(image)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("one_step", [True, False])
+def test_after_a_failed_sync_neither_queues_nor_what_took_their_place_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_step: bool
+) -> None:
+    """The system tells of it once: that a second sync works says nothing about the names on the disk."""
+    root = tmp_path / "store"
+    fill(root)
+    found = examine(root)
+    before = contents(root / "consumequeue")
+    told: list[Path] = []
+
+    def sync(path: Path) -> None:
+        if not told:
+            told.append(path)
+            raise FlushFailed(path, OSError(errno.EIO, os.strerror(errno.EIO)))
+        sync_directory(path)
+
+    with monkeypatch.context() as patch:
+        if not one_step:
+            patch.setattr(directory_swap, "exchange", lambda *_: False)
+        patch.setattr(directory_swap, "sync_directory", sync)
+        with pytest.raises(FlushFailed):
+            rebuild(found.layout, found.log.kept_end, [REBUILDERS["queues"]])
+    assert told == [root]
+    assert contents(root / "consumequeue") == before
+    assert contents(root / "rebuild-0.tmp") == before, "the other one, whichever it is"
+    check(root, again=True)

@@ -9,11 +9,12 @@ import pytest
 
 from reput_broker.delivery.deduplication import Deduplication, Place, unique_ids_of
 from reput_broker.request import Refusal
+from reput_broker.store import index_query
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_protocol.message import Message
 from reput_protocol.record_batch import encode_put_block
-from stores import BORN_HOST, T0, FakeClock, opened, small_options
+from stores import BORN_HOST, T0, FakeClock, opened, put, small_options
 
 
 class Broker:
@@ -105,15 +106,34 @@ def test_a_block_that_is_stored_in_part_or_otherwise_is_refused(
     if dispatched:
         broker.dispatch()
     end = broker.store.max_physical_offset
-    with pytest.raises(Refusal, match="messages are stored already, for instance"):
+    with pytest.raises(Refusal, match=r"messages (of the block )?are stored already"):
         broker.put(*ids, check=True)
     assert broker.store.max_physical_offset == end
 
 
 def test_one_id_for_two_contents_is_refused(broker: Broker) -> None:
     broker.put("a", body=b"short", check=True)
-    with pytest.raises(Refusal, match="1 of 1 messages are stored already"):
+    with pytest.raises(
+        Refusal, match="another message with the unique id 'a' is stored at queue 0, offset 0"
+    ):
         broker.put("a", body=b"much longer", check=True)
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_a_topic_that_was_deleted_is_forgotten(broker: Broker, check: bool, dispatched: bool) -> None:
+    broker.put("a", check=check)
+    if dispatched:
+        broker.dispatch()
+    broker.store.delete_topic("T")
+    again = broker.put("a", check=True)
+    assert (again.queue_offset, type(again)) == (0, PutResult)
+    assert places(broker.put("a", check=True)) == places(again)
+
+
+def test_one_id_twice_in_a_block_is_refused(broker: Broker) -> None:
+    with pytest.raises(Refusal, match="two messages of the block have the unique id 'b'"):
+        broker.put("a", "b", "c", "b")
 
 
 def test_a_first_attempt_that_comes_after_its_repetition_is_known(broker: Broker) -> None:
@@ -180,3 +200,36 @@ def test_a_message_without_an_id_is_refused() -> None:
 def test_a_block_that_is_cut_gives_fewer(cut: int) -> None:
     block = encode_put_block([Message("T", b"x", unique_id="a")] * 2, "T", 0, T0)
     assert len(unique_ids_of(block[:-cut], "T", 2)[0]) < 2
+
+
+def test_a_gap_that_lasts_is_no_reason_to_send_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    key_index = broker.store._key_index
+    monkeypatch.setattr(
+        key_index, "_has_gap", True
+    )  # as after damage in the part of the log that was indexed again
+    broker.put("a")
+    assert broker.put("a", check=True).count == 1, "what is found is found"
+    with pytest.raises(Refusal, match=r"'b' is stored; .*reput store verify.*reput store rebuild") as refused:
+        broker.put("b", check=True)
+    assert not refused.value.error.retryable
+
+
+def test_too_many_candidates_are_no_reason_to_send_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_query, "CANDIDATES_MAX", 3)
+    for number in range(4):
+        put(broker.store, b"%d" % number, keys=["hot"])
+    with pytest.raises(
+        Refusal, match="'hot' is stored; give every message a unique id of its own"
+    ) as refused:
+        broker.put("hot", check=True)
+    assert not refused.value.error.retryable
+
+
+def test_an_index_that_is_behind_is_a_reason_to_send_again(broker: Broker) -> None:
+    assert broker.store._index is not None
+    broker.store._index.is_behind = True
+    with pytest.raises(Refusal, match=r"the index is being completed, .*; send it again shortly") as refused:
+        broker.put("a", check=True)
+    assert refused.value.error.retryable

@@ -1,0 +1,65 @@
+from typing import Any
+
+import pytest
+
+from reput_broker.config import BrokerConfig
+from reput_broker.config_errors import ConfigError
+from reput_broker.config_loader import load_config
+
+
+def problems(**values: Any) -> dict[str, str]:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig(**values)
+    return {problem.key: problem.problem for problem in refused.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("ports", "named", "other"),
+    [
+        ({"port": 1234, "http_port": 1234}, "http_port", "that of port already"),
+        ({"port": 1234, "name_port": 1234}, "name_port", "that of port already"),
+        ({"port": 0, "name_port": 1234, "http_port": 1234}, "http_port", "that of name_port already"),
+        ({"http_port": 10911}, "http_port", "that of port already"),
+        ({"http_port": 9876}, "http_port", r"that of name_port (auto) already"),
+        ({"name_port": 10913}, "name_port", r"that of http_port (auto) already"),
+        ({"port": 1234, "http_port": 1234, "host": "0.0.0.0", "allow_insecure": True}, "http_port", "port"),
+    ],
+)
+def test_two_listeners_cannot_share_a_port(ports: dict[str, Any], named: str, other: str) -> None:
+    found = problems(**ports)
+    assert set(found) == {named}
+    assert other in found[named]
+    assert "choose another" in found[named]
+
+
+@pytest.mark.parametrize(
+    "ports",
+    [
+        {"port": 0, "name_port": 0, "http_port": 0},
+        {"port": 1234, "http_port": 1234, "http_host": "127.0.0.2"},
+        {"port": 9876, "http_port": 10913},
+        {"port": 1234, "name_port": "off", "http_port": "off"},
+    ],
+)
+def test_ports_that_differ_and_addresses_that_differ_are_fine(ports: dict[str, Any]) -> None:
+    assert BrokerConfig(**ports).port == ports["port"]
+
+
+def test_the_largest_message_must_fit_into_a_frame() -> None:
+    found = problems(limits={"frame_size": "4MiB", "pull_bytes": "1MiB"})
+    assert set(found) == {"limits.frame_size"}
+    assert "store.message_size_max (4MiB)" in found["limits.frame_size"]
+    assert "raise it to 4160KiB or more" in found["limits.frame_size"]
+    BrokerConfig(limits={"frame_size": "4160KiB", "pull_bytes": "1MiB"})
+    BrokerConfig(limits={"frame_size": "1MiB", "pull_bytes": "64KiB"}, store={"message_size_max": "64KiB"})
+
+
+def test_a_combination_names_where_its_option_came_from() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, {"REPUT_PORT": "1234", "REPUT_HTTP_PORT": "1234"})
+    assert [(p.key, p.origin) for p in refused.value.problems] == [("http_port", "REPUT_HTTP_PORT")]
+
+
+@pytest.mark.parametrize(("value", "needed"), [("", "a directory is needed"), (3, "a path is needed, not 3")])
+def test_a_store_directory_is_a_path(value: object, needed: str) -> None:
+    assert problems(data_dir=value)["data_dir"].startswith(needed)
