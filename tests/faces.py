@@ -32,11 +32,13 @@ class Face:
             self.Consumer: Any = _wrapped(reput_client.blocking.Consumer)
             self.PullConsumer: Any = _wrapped(reput_client.blocking.PullConsumer)
             self.Admin: Any = _wrapped(reput_client.blocking.Admin)
+            self.TransactionProducer: Any = _WrappedTransactions
         else:
             self.Producer = reput_client.Producer
             self.Consumer = reput_client.Consumer
             self.PullConsumer = reput_client.PullConsumer
             self.Admin = reput_client.Admin
+            self.TransactionProducer = reput_client.TransactionProducer
 
     def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a scenario to its end; fail if it leaves a task, thread or socket behind."""
@@ -128,11 +130,11 @@ def _counting_tasks(
     return run
 
 
-def _finish(work: Coroutine[Any, Any, None]) -> None:
+def _finish(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         work.send(None)
-    except StopIteration:
-        return
+    except StopIteration as done:
+        return done.value
     work.close()
     raise AssertionError("a blocking scenario awaited something that really waits")
 
@@ -179,3 +181,21 @@ class _Wrapped:
             return next(self._client)
         except StopIteration:
             raise StopAsyncIteration from None
+
+
+class _WrappedTransactions(_Wrapped):
+    """A blocking transaction producer, whose callbacks are coroutine functions as those of its async twin."""
+
+    def __init__(self, *args: Any, check: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any) -> None:
+        super().__init__(
+            reput_client.blocking.TransactionProducer(
+                *args, check=lambda message: _finish(check(message)), **options
+            )
+        )
+
+    async def send_in_transaction(
+        self, message: Any, local_transaction: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any
+    ) -> Any:
+        return self._client.send_in_transaction(
+            message, lambda sent: _finish(local_transaction(sent)), **options
+        )

@@ -320,7 +320,7 @@ class FakeBroker:
                 "queueId": header.ext["e"],
                 "queueOffset": number,
                 "storeTimestamp": 1_700_000_000_000,
-                "ack": header.ext["ack"],
+                "ack": header.ext.get("ack"),
             }
         )
 

@@ -30,12 +30,14 @@ from pydantic import (
 
 from reput_broker.config_combinations import contradictions
 from reput_broker.config_dedup import DedupConfig
+from reput_broker.config_delay import DelayConfig
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
 from reput_broker.config_filters import FiltersConfig
 from reput_broker.config_groups import GroupsConfig
 from reput_broker.config_section import Section as _Section
 from reput_broker.config_section import option as _option
+from reput_broker.config_transactions import TransactionsConfig
 from reput_broker.config_units import Directories, Duration, HoursOfDay, Size
 from reput_broker.store.options import physical_memory_bytes
 from reput_protocol.errors import InvalidName
@@ -429,6 +431,8 @@ class BrokerConfig(_Section):
     groups: GroupsConfig = Field(default_factory=GroupsConfig)
     filters: FiltersConfig = Field(default_factory=FiltersConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
+    delay: DelayConfig = Field(default_factory=DelayConfig)
+    transactions: TransactionsConfig = Field(default_factory=TransactionsConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

@@ -21,6 +21,8 @@ _COMMANDS = {
     "topic": ("reput_cli.topic", "List, describe, create, alter and delete topics."),
     "group": ("reput_cli.group", "List and describe consumer groups, see members, set offsets."),
     "message": ("reput_cli.message", "Look at single messages."),
+    "dlq": ("reput_cli.dlq", "List, show, replay and purge dead letters."),
+    "delay": ("reput_cli.delay", "List and cancel messages that wait for their time."),
     "broker": ("reput_cli.broker", "Ask a broker about itself."),
     "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
     "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from reput_client.pull_result import PullResult, PullStatus
     from reput_client.receipts import SendReceipt
     from reput_client.received import ReceivedMessage
+    from reput_client.transactions import TransactionProducer, TransactionReceipt
+    from reput_protocol.group_terms import TransactionState
     from reput_protocol.message import Message, MessageQueue
 
 __all__ = [
@@ -40,6 +42,9 @@ __all__ = [
     "RetryHere",
     "SendReceipt",
     "StopRunning",
+    "TransactionProducer",
+    "TransactionReceipt",
+    "TransactionState",
 ]
 
 _MODULES = {
@@ -60,6 +65,9 @@ _MODULES = {
     "RetryHere": "reput_client.group.failures",
     "SendReceipt": "reput_client.receipts",
     "StopRunning": "reput_client.group.failures",
+    "TransactionProducer": "reput_client.transactions",
+    "TransactionReceipt": "reput_client.transactions",
+    "TransactionState": "reput_protocol.group_terms",
 }
 
 

@@ -12,7 +12,7 @@ from reput_client.backoff import Backoff
 from reput_client.group.allocation import AllocationStrategy, averagely
 from reput_client.group.failures import OnFailure
 from reput_client.group.flow import FlowLimits
-from reput_client.group.giving_back import GiveBack, give_back
+from reput_client.group.giving_back import GiveBack
 from reput_client.group.handling import Handling
 from reput_client.group.local_offsets import FileOwner, offset_file
 from reput_client.group.member import GroupMember, MemberOptions
@@ -22,6 +22,7 @@ from reput_client.group.taking import Taking
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
 from reput_client.runtime import Runtime
+from reput_client.send_back import send_back
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session, wall_clock_ms
 from reput_protocol.group_terms import MessageModel
 from reput_protocol.message import MessageQueue
@@ -348,7 +349,14 @@ class Consumer:
         """
         assigned = self._member.find(message.queue)
         if assigned is not None and assigned.progress.holds(message.queue_offset, message):
-            await give_back(self._session, self.group, message, delay_level=delay_level, reason=reason)
+            await send_back(
+                self._session,
+                message,
+                group=self.group,
+                queue=message.queue,
+                delay_level=delay_level,
+                reason=reason,
+            )
             self._member.handled((assigned, message))
 
     async def run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -10,20 +10,22 @@ from reput_client.backoff import Backoff
 from reput_client.batching import Batcher
 from reput_client.core import RequestTemplate
 from reput_client.errors import AckNotReached, ConnectionLost, PartlySent, SendOutcomeUnknown
+from reput_client.forwarding import forwarded_properties
 from reput_client.lingering import LingeringSends
 from reput_client.pipelined import PipelinedSend
 from reput_client.puts import Putter, check_ack, receipts_of, result_of, single_receipt, too_large
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import SendReceipt
+from reput_client.received import ReceivedMessage
 from reput_client.routing import Route
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
 from reput_client.unique_ids import ids_for, new_generator
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel
+from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import BrokerError, InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
-from reput_protocol.names import check_group
+from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.record import encode_put_record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
 
@@ -172,6 +174,49 @@ class Producer:
             finally:
                 if route.template:
                     self._session.routes.forget(message.topic)
+
+    async def forward(
+        self,
+        message: ReceivedMessage,
+        topic: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send a message that was received to another topic, or once more to its own.
+
+        The copy has the body as it is stored, compressed or not, and flag, tag, keys and properties. It gets a unique
+        id of its own, and nothing of what brokers and consumers noted on the way of the first one (see
+        `forwarding.py`).
+
+        Args:
+            properties: more properties, or others in their place.
+            ack, queue_id, key, timeout_s: as for `send`.
+
+        Raises:
+            DamagedMessage: the message fails its checksum; nothing was sent.
+            Others as `send`.
+        """
+        check_send_topic(topic)
+        level = self._ack if ack is None else AckLevel(ack)
+        body, sys_flag = message.raw_body, message.sys_flag & MessageSysFlag.PUT_MASK
+        unique_id = None if self._ids is None else self._ids.next()
+        text = forwarded_properties(message.properties, unique_id, properties or {})
+        deadline = self._session.deadline(timeout_s)
+        route = await self._session.publish_route(topic, deadline)
+        queue = self._choose(route, queue_id, key)
+        try:
+            template = self._putter.alone(queue, len(body), text, message.flag, sys_flag, level)
+            call = await self._putter.put(queue, template, body, deadline, (unique_id,))
+        finally:
+            if route.template:
+                self._session.routes.forget(topic)
+        receipt = single_receipt(topic, result_of(call), unique_id)
+        check_ack(call, level, [receipt])
+        return receipt
 
     async def send_oneway(
         self,

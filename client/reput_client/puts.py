@@ -112,7 +112,25 @@ class Putter:
                 "a message that the broker makes another record of, such as a delayed one, is not deduplicated; send "
                 "it with a producer without deduplicate"
             )
-        size = record_bytes(len(message.body), queue.topic, len(text))
+        return self.alone(queue, len(message.body), text, message.flag, sys_flag, ack, oneway=oneway)
+
+    def alone(
+        self,
+        queue: MessageQueue,
+        body_size: int,
+        text: bytes,
+        flag: int,
+        sys_flag: int,
+        ack: AckLevel,
+        *,
+        oneway: bool = False,
+    ) -> RequestTemplate:
+        """Return the encoded header of a 310 that carries a message with this properties text and flag.
+
+        Raises:
+            InvalidMessage: the message is larger than what travels at once.
+        """
+        size = record_bytes(body_size, queue.topic, len(text))
         if size > BLOCK_BYTES_MAX or len(text) > PROPERTIES_BYTES_MAX:
             raise too_large(size)
         header = SendMessageHeader(
@@ -121,12 +139,12 @@ class Putter:
             queue_id=queue.queue_id,
             sys_flag=sys_flag,
             born_timestamp=wall_clock_ms(),
-            flag=message.flag,
-            properties=text.decode(),
+            flag=flag,
+            properties=text.decode("utf-8", "replace"),
             ack=ack,
         )
-        flag = ONEWAY_FLAG if oneway else 0
-        return RequestTemplate(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK), flag=flag)
+        ext = header.to_ext_v2(HeaderType.MSGPACK)
+        return RequestTemplate(RequestCode.SEND_MESSAGE_V2, ext, flag=ONEWAY_FLAG if oneway else 0)
 
     async def connection(self, queue: MessageQueue, deadline: float) -> Connection:
         """Return an open connection to the queue's broker."""

@@ -25,6 +25,8 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+DELAY_CANCEL_TOPIC: Final = "rmq_sys_REPUT_DELAY_CANCEL"
+"""Holds a record for each message of a delay level that was cancelled; RocketMQ knows of no such thing."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -51,6 +53,7 @@ FORBIDDEN_SEND_TOPICS: Final = frozenset(
         OFFSET_MOVED_EVENT,
         # The timer's own topic: RocketMQ lets clients write to it and then trips over what it finds there.
         TIMER_TOPIC,
+        DELAY_CANCEL_TOPIC,
     }
 )
 """Topics that only the broker itself writes to."""
@@ -68,8 +71,14 @@ SYSTEM_GROUPS: Final = frozenset(
     }
 )
 
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+"""Groups of the system's own services; they come into being when they are first used (RocketMQ: MixAll)."""
+
 CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 """The producer group of what RocketMQ's clients send on their own account."""
+
+REPLAY_GROUP: Final = "CID_RMQ_SYS_REPUT_DLQ_REPLAY"
+"""The group under which `reput dlq replay` keeps how far it has come."""
 
 TRANSACTION_CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group under which the broker keeps how far it has looked at half messages."""
@@ -167,7 +176,7 @@ def is_system_topic(topic: str) -> bool:
 
 def is_system_group(group: str) -> bool:
     """Tell whether `group` belongs to the system."""
-    return group in SYSTEM_GROUPS
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def retry_topic(group: str) -> str:

@@ -77,7 +77,9 @@ def test_a_group_that_is_set_back_or_forward_goes_on_there(
             assert first.queue_offset == 0
             await admin.reset_offsets(group, topic, when=-1)
             rest = await drain(consumer)
-            assert set(rest) <= set(places(0, 8)), "what it holds goes, but what was on its way to the application"
+            assert set(rest) <= set(places(0, 8)), (
+                "what it holds goes, but what was on its way to the application"
+            )
             await admin.reset_offsets(group, topic, shift=-1)
             assert await drain(consumer) == places(19, 20)
         async with face.PullConsumer(broker.address, group=group) as reader:

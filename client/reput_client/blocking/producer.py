@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from reput_client import producer as asynchronous
 from reput_client.backoff import Backoff
@@ -10,6 +10,7 @@ from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.producer import SEND_TIMEOUT_S
 from reput_client.receipts import SendReceipt
+from reput_client.received import ReceivedMessage
 from reput_client.session import CONNECT_TIMEOUT_S
 from reput_protocol.codes import AckLevel
 from reput_protocol.message import Message
@@ -72,6 +73,30 @@ class Producer(BlockingClient):
         """Send one message and return its receipt; see `reput_client.Producer.send`."""
         return self._runtime.run(
             self._producer.send(message, ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s)
+        )
+
+    def forward(
+        self,
+        message: ReceivedMessage,
+        topic: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send a message that was received to another topic; see `reput_client.Producer.forward`."""
+        return self._runtime.run(
+            self._producer.forward(
+                message,
+                topic,
+                properties=properties,
+                ack=ack,
+                queue_id=queue_id,
+                key=key,
+                timeout_s=timeout_s,
+            )
         )
 
     def send_oneway(

@@ -1,4 +1,4 @@
-"""Giving a message back to the broker, which brings it to the group again later: CONSUMER_SEND_MSG_BACK (36).
+"""What a handler could not handle goes back to the broker, which brings it to the group again later (`send_back`).
 
 It comes back through the group's retry topic, after a delay that grows with each attempt; and when it has come back as
 often as it may, the broker puts it with the group's dead letters.
@@ -10,69 +10,16 @@ import logging
 from typing import Final
 
 from reput_client.group.failures import Again, Decision, Failure, OnFailure, Verdict, is_passed_over
-from reput_client.received import ReceivedMessage
+from reput_client.send_back import DEAD_LETTER, is_unsupported, reason_of, send_back
 from reput_client.session import Session
-from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands_consume import SendBackHeader
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
-from reput_protocol.errors import BrokerError, ReputError
-from reput_protocol.header import HeaderType
+from reput_protocol.errors import ReputError
 
-DEAD_LETTER: Final = -1
-"""The delay level of a message that goes to the dead letters at once."""
 _KEPT_S: Final = 5.0
 """When a message comes again here that the broker did not take (RocketMQ: submitConsumeRequestLater)."""
 _FIRST_LEVEL: Final = 3
-_REASON_MAX: Final = 512
 
 log = logging.getLogger("reput_client")
-
-
-async def give_back(
-    session: Session,
-    group: str,
-    message: ReceivedMessage,
-    *,
-    delay_level: int = 0,
-    attempts_max: int | None = None,
-    reason: str | None = None,
-) -> None:
-    """Give a message back; its group gets it again. Once this returns, the broker has it durably.
-
-    A lost connection may make it come twice.
-
-    Args:
-        delay_level: RocketMQ's level to wait, 0: as long as the number of attempts says, -1: to the dead letters.
-        attempts_max: how often it may come back; by default the group's own setting.
-        reason: why, for whoever looks at it later.
-
-    Raises:
-        BrokerError: the broker does not take it; the message may have expired meanwhile.
-        ConnectFailed, RequestTimeout: it is not known whether the broker has it.
-        DamagedMessage: nobody can say which message it is.
-    """
-    header = SendBackHeader(
-        offset=message.physical_offset,
-        group=group,
-        delay_level=delay_level,
-        origin_msg_id=message.offset_message_id,
-        origin_topic=message.topic,
-        max_reconsume_times=attempts_max,
-        reason=None if reason is None else reason[:_REASON_MAX],
-    )
-    deadline = session.deadline(None)
-    await session.ask_ok(
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        header.to_ext(HeaderType.MSGPACK),
-        what=f"giving back a message of {message.topic}",
-        address=await session.broker_address(message.queue, deadline),
-        deadline=deadline,
-    )
-
-
-def is_unsupported(error: ReputError) -> bool:
-    """Whether the broker knows nothing of messages that are given back."""
-    return isinstance(error, BrokerError) and error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 class GiveBack(OnFailure):
@@ -106,13 +53,14 @@ class GiveBack(OnFailure):
                 return Again(self._after_s)
             delay_level = DEAD_LETTER
         try:
-            await give_back(
+            await send_back(
                 session,
-                failure.group,
                 failure.message,
+                group=failure.group,
+                queue=failure.message.queue,
                 delay_level=delay_level,
-                attempts_max=self._attempts_max,
-                reason=repr(failure.error),
+                max_reconsume_times=self._attempts_max,
+                reason=reason_of(failure.error),
             )
         except ReputError as error:
             after_s = _delay_s(failure) if is_unsupported(error) else _KEPT_S

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from reput_client.group.assigned import AssignedQueue, Taken
-from reput_client.group.giving_back import give_back, is_unsupported
 from reput_client.group.serving import Serving
 from reput_client.received import ReceivedMessage
+from reput_client.send_back import is_unsupported, send_back
 from reput_client.session import Session
 from reput_protocol.errors import ReputError
 from reput_protocol.message import MessageQueue
@@ -66,10 +66,11 @@ class Overdue:
         self.begin()
         for taken in self._overdue():
             try:
-                await give_back(
+                await send_back(
                     self._session,
-                    self._group,
                     taken[1],
+                    group=self._group,
+                    queue=taken[0].queue,
                     reason=f"not handled within {self._timeout_s:.6g} s",
                 )
             except ReputError as error:

@@ -1,0 +1,161 @@
+"""Delayed messages come at their millisecond, once, whatever happens to the broker meanwhile."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import trio
+
+from delayed import DelayBench, bench_options, some_times, until
+from reput_protocol.delay_levels import DELAY_LEVELS_MS
+from stores import T0, read_queue
+from tasks import run_by_the_clock
+
+pytestmark = pytest.mark.trio(run=run_by_the_clock)
+
+LEVELS = range(1, 19)
+
+
+async def test_each_level_waits_exactly_its_delay(tmp_path: Path) -> None:
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    async with bench.running():
+        await trio.sleep(0.5)
+        due = {b"level %d" % level: bench.level(b"level %d" % level, level, level % 4) for level in LEVELS}
+        assert [due[b"level %d" % n] - T0 - 500 for n in LEVELS] == [*DELAY_LEVELS_MS]
+        await trio.sleep(DELAY_LEVELS_MS[-1] / 1000 + 1)
+    assert bench.delivered() == {body: [when] for body, when in due.items()}
+    assert bench.stats.error_seconds.total == 0.0
+    bench.stop()
+
+
+async def test_ten_random_times_are_kept_to_the_millisecond(tmp_path: Path) -> None:
+    rng = random.Random(10)
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    async with bench.running():
+        due = {}
+        for number, delay_ms in enumerate(some_times(rng, 10, 3_600_000)):
+            await trio.sleep(rng.random())
+            due[b"%d" % number] = bench.timed(b"%d" % number, delay_ms, number % 4)
+        await trio.sleep(3_610)
+    assert bench.delivered() == {body: [when] for body, when in due.items()}
+    bench.stop()
+
+
+async def test_a_time_is_kept_however_near_it_is(tmp_path: Path) -> None:
+    """Also one whose second is being read already, and one that is due before it gets its unit."""
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    async with bench.running():
+        await trio.sleep(10.35)
+        due = {
+            b"%d" % ms: bench.timed(b"%d" % ms, ms)
+            for ms in (1, 2, 300, 649, 650, 651, 700, 1650, 2000, 2650)
+        }
+        await trio.sleep(5)
+    assert bench.delivered() == {body: [when] for body, when in due.items()}
+    bench.stop()
+
+
+async def test_messages_of_one_queue_come_in_the_order_of_their_times(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    async with bench.running():
+        due = [(bench.timed(b"%d" % n, rng.randrange(1, 4000)), n) for n in range(200)]
+        await trio.sleep(5)
+    bodies = [*bench.delivered()]
+    queue = [record for record in bodies if record]
+    assert queue == [b"%d" % number for _, number in sorted(due)]
+    bench.stop()
+
+
+async def test_many_due_at_once_are_put_together(tmp_path: Path) -> None:
+    """A second's messages cost a few appends, not one each."""
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    bench.level(b"first", 3)
+    for number in range(300):
+        bench.level(b"%d" % number, 3, number % 2)
+    blocks = bench.store.stats.put_blocks
+    async with bench.running():
+        await trio.sleep(11)
+    assert len(bench.delivered()) == 301
+    assert bench.store.stats.put_blocks - blocks <= 12
+    bench.stop()
+
+
+async def test_levels_and_times_do_not_hold_each_other_up(tmp_path: Path) -> None:
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    due = {}
+    for number in range(200):
+        due[b"l%d" % number] = bench.level(b"l%d" % number, 1 + number % 3)
+        due[b"t%d" % number] = bench.timed(b"t%d" % number, 1000 + 50 * number)
+    async with bench.running():
+        await trio.sleep(12)
+    assert bench.delivered() == {body: [when] for body, when in due.items()}
+    bench.stop()
+
+
+async def test_a_delivered_message_has_the_properties_that_its_sender_gave_it(tmp_path: Path) -> None:
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    bench.level(b"level", 1, 2, TAGS="red", KEYS="a b", colour="blue")
+    bench.timed(b"timed", 700, 2, TAGS="red", KEYS="c")
+    async with bench.running():
+        await trio.sleep(2)
+    timed, level = read_queue(bench.store, "orders", 2)
+    assert level.property_map() == {"UNIQ_KEY": "ID-level", "TAGS": "red", "KEYS": "a b", "colour": "blue"}
+    assert timed.property_map() == {"UNIQ_KEY": "ID-timed", "TAGS": "red", "KEYS": "c"}
+    for copy, topic in ((level, "SCHEDULE_TOPIC_XXXX"), (timed, "rmq_sys_wheel_timer")):
+        (parked,) = read_queue(bench.store, topic, 0)
+        # The record at the very beginning of the log is named by -1.
+        assert copy.prepared_transaction_offset == (parked.physical_offset or -1)
+        assert (copy.born_timestamp_ms, copy.born_host) == (parked.born_timestamp_ms, parked.born_host)
+    bench.stop()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_orderly_restarts_lose_nothing_and_repeat_nothing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    due: dict[bytes, int] = {}
+    for turn in range(6):
+        async with bench.running():
+            _send_some(bench, rng, due, turn, 40)
+            await trio.sleep(rng.uniform(0.0, 4.0))
+        bench = bench.restart()
+        await trio.sleep(rng.choice((0.0, 0.3, 5.0)))
+    await _all_come_once(bench, due)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(100 + seed)
+    bench = DelayBench(bench_options(tmp_path / "0"), flush_interval=rng.choice(("10ms", "200ms", "1s")))
+    due: dict[bytes, int] = {}
+    for turn in range(1, 9):
+        async with bench.running():
+            _send_some(bench, rng, due, turn, 40)
+            await trio.sleep(rng.choice((0.0, rng.uniform(0.0, 1.5), rng.uniform(0.0, 4.0))))
+            _send_some(bench, rng, due, 100 * turn, 5)
+        bench = bench.kill()
+        await trio.sleep(rng.choice((0.0, 0.0, 2.5)))
+    await _all_come_once(bench, due)
+
+
+def _send_some(bench: DelayBench, rng: random.Random, due: dict[bytes, int], turn: int, count: int) -> None:
+    for number in range(count):
+        body = b"%d-%d" % (turn, number)
+        if rng.random() < 0.5:
+            due[body] = bench.level(body, rng.choice((1, 1, 2, 3)), rng.randrange(4))
+        else:
+            due[body] = bench.timed(body, rng.randrange(1, 9000), rng.randrange(4))
+
+
+async def _all_come_once(bench: DelayBench, due: dict[bytes, int]) -> None:
+    async with bench.running():
+        await until(lambda: bench.clock_ms() > max(due.values()) + 1000, step_s=0.5)
+    delivered = bench.delivered()
+    assert {body: len(times) for body, times in delivered.items()} == dict.fromkeys(due, 1)
+    assert all(times[0] >= due[body] for body, times in delivered.items())
+    assert not any(bench.stats.waiting.values())
+    assert bench.schedule.figures()["timerOffsetBehind"] == 0
+    bench.stop()
