@@ -16,8 +16,10 @@ from reput_client.group.failures import Decision, Failure, OnFailure, Verdict
 from reput_client.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.header import Header
+from reput_protocol.properties import decode_properties
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+RESEND = RequestCode.SEND_MESSAGE_V2
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def test_what_a_handler_raises_for_goes_back_to_the_broker(
         (taken,) = back.taken
         assert taken["offset"] > 0
         assert (taken["group"], taken["delayLevel"], taken["originTopic"]) == ("g", 0, "t")
-        assert taken["reason"] == "LookupError('no such order')"
+        assert taken["reason"] == "LookupError: no such order"
         assert "maxReconsumeTimes" not in taken
         assert broker.committed["g", "t", 0] == 4, "given back is handled"
 
@@ -134,6 +136,7 @@ def test_what_the_broker_does_not_take_comes_again_here(
     async def scenario() -> None:
         await fill(face, broker, b"a", b"bad", b"c")
         back = TakesBack(broker, answer, answer)
+        broker.behave(RESEND, answer)
         seen: list[bytes] = []
 
         async def handle(message: Any) -> None:
@@ -144,8 +147,31 @@ def test_what_the_broker_does_not_take_comes_again_here(
         async with face.Consumer(broker.address, group="g", topic="t") as consumer:
             await run(face, consumer, handle, lambda: len(seen) == 5)
         assert len(back.taken) == 2
+        knows_nothing = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert bool(broker.count(RESEND)) is not knows_nothing
         assert seen.count(b"bad") == 3
         assert broker.committed["g", "t", 0] == 3
+
+    face.run(scenario)
+
+
+def test_what_the_broker_does_not_take_back_is_sent_to_the_retry_topic(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        await fill(face, broker, b"a", b"bad", b"c")
+        TakesBack(broker, Answer(ResponseCode.SYSTEM_ERROR, remark="INTERNAL: not this one"))
+        seen: list[bytes] = []
+
+        async def handle(message: Any) -> None:
+            seen.append(message.body)
+            if message.body == b"bad":
+                raise ValueError("no such order")
+
+        async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+            await run(face, consumer, handle, lambda: len(seen) == 3 and bool(broker.parked))
+        ((ext, body),) = broker.parked
+        assert (ext["b"], body) == ("%RETRY%g", b"bad")
+        assert decode_properties(str(ext["i"]).encode())["RETRY_REASON"] == "ValueError: no such order"
+        assert broker.committed["g", "t", 0] == 3, "given back is handled"
 
     face.run(scenario)
 
