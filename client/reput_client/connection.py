@@ -328,23 +328,26 @@ class Connection:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read_ready(self) -> None:
-        """Take what the socket has and finish the calls it answers; a failure ends the connection."""
+    def read_ready(self) -> bool:
+        """Take what the socket has and finish the calls it answers; a failure ends the connection.
+
+        Return False if it is known that there is nothing more: the socket was found empty, or the connection has ended.
+        """
         core = self._core
         for _ in range(_READS_MAX):
             if self._socket is None:
-                return
+                return False
             wanted = self._read_bytes
             try:
                 data = self._socket.recv(wanted)
             except (BlockingIOError, InterruptedError):
-                return
+                return False
             except OSError as error:
                 self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
-                return
+                return False
             if not data:
                 self.lose(ConnectionLost(str(self.address), "the broker closed it"))
-                return
+                return False
             if not self._useful:
                 self._useful = True
                 self._backoff.reset()
@@ -354,11 +357,12 @@ class Connection:
             except ProtocolError as error:
                 reason = _HTTP_PORT if data.startswith(b"HTTP/") else f"the broker sent nonsense: {error}"
                 self.lose(ConnectionLost(str(self.address), reason))
-                return
+                return False
             filled = len(data) == wanted
             self._read_bytes = _READ_BYTES_LARGE if filled or core.expects_more else _READ_BYTES
             if not filled and not core.expects_more:
-                return
+                break
+        return True
 
     # -- ending ----------------------------------------------------------------------------------------------
 

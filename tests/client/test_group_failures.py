@@ -155,7 +155,9 @@ def test_what_the_broker_does_not_take_comes_again_here(
     face.run(scenario)
 
 
-def test_what_the_broker_does_not_take_back_is_sent_to_the_retry_topic(face: Face, broker: FakeBroker) -> None:
+def test_what_the_broker_does_not_take_back_is_sent_to_the_retry_topic(
+    face: Face, broker: FakeBroker
+) -> None:
     async def scenario() -> None:
         await fill(face, broker, b"a", b"bad", b"c")
         TakesBack(broker, Answer(ResponseCode.SYSTEM_ERROR, remark="INTERNAL: not this one"))

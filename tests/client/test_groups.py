@@ -198,7 +198,9 @@ def test_a_member_that_was_cut_off_and_overtaken_goes_on_where_the_group_is(
                 broker.committed["g", "t", queue_id] = 8
             accepted = broker.accepted
             broker.drop_connections()
-            await face.until(lambda: broker.accepted > accepted)  # what is at hand is handed out until it is noticed
+            await face.until(
+                lambda: broker.accepted > accepted
+            )  # what is at hand is handed out until it is noticed
             bodies = set()
             while (message := await consumer.receive(1.0)) is not None:
                 bodies.add(message.body)
@@ -207,6 +209,26 @@ def test_a_member_that_was_cut_off_and_overtaken_goes_on_where_the_group_is(
         for queue_id in range(4):
             offsets = [offset for _, t, q, offset in broker.commits if (t, q) == ("t", queue_id)]
             assert all(offset <= 4 or offset >= 8 for offset in offsets)
+
+    face.run(scenario)
+
+
+def test_a_member_that_stood_still_begins_nothing_before_it_knows_whether_it_is_one(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        await fill(face, broker, 10)
+        async with face.Consumer(broker.address, group="g", topic="t", commit_interval_s=60.0) as consumer:
+            assert await consumer.receive(5.0) is not None
+            broker.groups.tell("g")  # there is more to read than that the connection has ended
+            for queue_id in range(4):
+                broker.committed["g", "t", queue_id] = 9
+            broker.drop_connections()
+            time.sleep(0.3)  # noqa: ASYNC251 - the whole event loop stands still
+            found = []
+            while (message := await consumer.receive(1.0)) is not None:
+                found.append(message.queue_offset)
+        assert found == [9] * 4
 
     face.run(scenario)
 

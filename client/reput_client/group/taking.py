@@ -19,6 +19,7 @@ from reput_client.received import ReceivedMessage
 from reput_client.session import Session
 
 _COMMIT_TIMEOUT_MIN_S: Final = 0.5
+_STOOD_STILL_S: Final = 0.25
 
 
 class Taking:
@@ -123,7 +124,9 @@ class Taking:
         """Now and then, although messages are at hand, pull ahead and let other tasks run."""
         if self._member.joined:
             fetcher = self._member.fetcher
-            self._session.poll()
+            # After standing still it may be a member no more; that is found out before anything else is handed out.
+            stood_still = monotonic() - self._look_round_at >= _STOOD_STILL_S
+            self._session.poll(to_the_end=stood_still)
             fetcher.collect()
             await fetcher.pull_more(self._session.deadline(None))
             await self._session.runtime.pause()
