@@ -22,7 +22,7 @@ class AssignedQueue:
         confirmed: whether the queue is known to be ours since the connection to its broker was made. While it is not,
             another member may have it: nothing of it is pulled or handed out.
         leaving_until: set once the queue is given up: when what is in flight of it has had time enough.
-        rewound: the broker sent us back behind what is committed, so that the next commit may lower the offset.
+        rewound: the broker sent us back, behind what is committed perhaps, so that the next commit may lower it.
         locked_until: until when a queue that is consumed in order may be; for others, for ever.
         suspended_until: when an orderly queue goes on whose message could not be handled.
         unserved_bytes: the size of the pulls that messages to be handed out are in.
@@ -74,8 +74,8 @@ class AssignedQueue:
 
     @property
     def uncommitted(self) -> bool:
-        """Whether there is progress that no commit has told yet."""
-        return self.progress.position != self.committed
+        """Whether there is progress that no commit has told yet, or one may have been told that was taken back."""
+        return self.rewound or self.progress.position != self.committed
 
     @property
     def is_served(self) -> bool:

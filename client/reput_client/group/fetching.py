@@ -13,7 +13,7 @@ from reput_client.errors import ClientClosed, ConnectFailed
 from reput_client.group.assigned import AssignedQueue
 from reput_client.group.flow import FlowLimits, Room
 from reput_client.group.serving import Serving
-from reput_client.pull_result import PullStatus
+from reput_client.pull_result import PullResult, PullStatus
 from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX, pull_ext, pull_result
 from reput_client.session import Session
 from reput_protocol.codes import RequestCode
@@ -79,11 +79,14 @@ class Fetcher:
         assigned.next_offset = assigned.progress.handed_to
 
     def go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
-        """Somebody has set the group's offset of a queue: what is beyond it in flight counts no more."""
+        """Somebody has set the group's offset of a queue: what is beyond it in flight counts no more.
+
+        A commit that was on its way meanwhile may have raised the offset again, so that the next may lower it.
+        """
         self.halt(assigned)
+        assigned.rewound = offset < assigned.progress.position
         assigned.progress.cut(offset)
         assigned.next_offset = assigned.committed = offset
-        assigned.rewound = False
 
     def rewind(self) -> None:
         """Hand out again what was handed out and not handled."""
@@ -226,22 +229,8 @@ class Fetcher:
             assigned.pause_until = self._session.runtime.now() + _PAUSE_AFTER_REFUSAL_S
             return False
         if result.status is PullStatus.OFFSET_ILLEGAL:
-            log.warning(
-                "consumer of %s/%d: offset %d is outside [%d, %d), going on at %d",
-                queue.topic,
-                queue.queue_id,
-                assigned.next_offset,
-                result.min_offset,
-                result.max_offset,
-                result.next_begin_offset,
-            )
-            if result.next_begin_offset == assigned.next_offset:
-                assigned.pause_until = self._session.runtime.now() + _PAUSE_AFTER_REFUSAL_S
-            elif result.next_begin_offset < assigned.next_offset:
-                # The broker itself says that nothing is there, so the next commit may lower the offset.
-                assigned.rewound |= result.next_begin_offset < assigned.progress.position
-                self._serving.forget(assigned)
-                assigned.progress.cut(result.next_begin_offset)
+            self._moved(assigned, result)
+            return False
         assigned.next_offset = result.next_begin_offset
         if len(result.messages):
             assigned.unserved += len(result.messages)
@@ -251,6 +240,33 @@ class Fetcher:
         if not assigned.unserved and not assigned.waiting_results:
             assigned.progress.advance(result.next_begin_offset)
         return False
+
+    def _moved(self, assigned: AssignedQueue, result: PullResult) -> None:
+        """The broker wants us elsewhere: an administrator has set the group's offset, or nothing is where we pull."""
+        offset, asked = result.next_begin_offset, assigned.next_offset
+        if result.min_offset <= asked <= result.max_offset:
+            log.info("queue %s was set to offset %d", assigned.queue, offset)
+            self.go_on_at(assigned, offset)
+            return
+        log.warning(
+            "consumer of %s/%d: offset %d is outside [%d, %d), going on at %d",
+            assigned.queue.topic,
+            assigned.queue.queue_id,
+            asked,
+            result.min_offset,
+            result.max_offset,
+            offset,
+        )
+        if offset == asked:
+            assigned.pause_until = self._session.runtime.now() + _PAUSE_AFTER_REFUSAL_S
+        elif offset < asked:
+            # The broker itself says that nothing is there, so the next commit may lower the offset.
+            assigned.rewound |= offset < assigned.progress.position
+            self._serving.forget(assigned)
+            assigned.progress.cut(offset)
+        assigned.next_offset = offset
+        if not assigned.unserved and not assigned.waiting_results:
+            assigned.progress.advance(offset)
 
     def next_wake(self) -> float:
         """Return when `collect` or `pull_more` will have something to do although no answer has come."""
