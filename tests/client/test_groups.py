@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,28 @@ def test_a_member_says_so_before_it_asks_who_the_others_are_and_when_it_leaves(
         assert sent.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
         wanted = {data.topic: (data.sub_string, data.tags_set) for data in sent.subscriptions}
         assert wanted == {"t": ("a || b", ["a", "b"]), "u": ("*", []), "%RETRY%g": ("*", [])}
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"topic": "t"}, ("*", "TAG")),
+        ({"topic": "t", "tags": "b || a"}, ("b || a", "TAG")),
+        ({"topics": {"t": "a"}}, ("a", "TAG")),
+        ({"topic": "t", "sql": "n > 5"}, ("n > 5", "SQL92")),
+        ({"topics": ["t"], "sql": "n > 5"}, ("n > 5", "SQL92")),
+    ],
+)
+def test_a_heartbeat_says_what_is_wanted(
+    face: Face, broker: FakeBroker, asked: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    async def scenario() -> None:
+        async with face.Consumer(broker.address, group="g", **asked):
+            (data,) = broker.groups.heartbeats[-1].consumers
+        said = {data.topic: (data.sub_string, data.expression_type) for data in data.subscriptions}
+        assert said == {"t": expected, "%RETRY%g": ("*", "TAG")}
 
     face.run(scenario)
 

@@ -14,7 +14,7 @@ import pytest
 
 from broker_process import BrokerProcess
 from faces import FACES, Face
-from reput_client import Message
+from reput_client import GiveBack, Message
 from reput_protocol.errors import FilterRefused
 
 pytestmark = pytest.mark.process
@@ -180,6 +180,45 @@ def test_the_members_of_a_group_share_its_queues_and_the_broker_counts_them(
                 assert sorted(found) == places(0, 20), "each message once, whoever of them gets it"
             assert scraped(broker, "reput_consumer_members", group) == 1.0
         assert scraped(broker, "reput_consumer_members", group) == 0.0
+
+    face.run(scenario)
+
+
+def test_what_a_handler_raises_for_comes_back_and_then_is_a_dead_letter(
+    face: Face, broker: BrokerProcess, names: tuple[str, str]
+) -> None:
+    topic, group = names
+    seen: list[tuple[str, bytes, int]] = []
+
+    async def handle(message: Any) -> None:
+        seen.append((message.topic, message.body, message.reconsume_times))
+        if message.body == b"1":
+            raise ValueError("no such order")
+
+    async def scenario() -> None:
+        await fill(face, broker.address, topic, 4, queues=1)
+        policy = GiveBack(delay_level=1, attempts_max=2)
+        async with (
+            face.Admin(broker.address, timeout_s=30.0) as admin,
+            face.Consumer(broker.address, group=group, topic=topic, on_failure=policy) as consumer,
+        ):
+
+            async def work() -> None:
+                await consumer.run(handle)
+
+            async def stop() -> None:
+                try:
+                    await face.until(lambda: [times for _, body, times in seen if body == b"1"] == [0, 1, 2])
+                finally:
+                    consumer.stop()
+
+            await face.together(work, stop)
+            assert await admin.max_offset(f"%DLQ%{group}", 0) == 1
+        assert len(seen) == 6
+        assert {place for place, _, _ in seen} == {topic}, "where it was sent, not where it came from now"
+        async with face.PullConsumer(broker.address, group=group) as reader:
+            assert await reader.committed(topic, 0) == 4
+            assert await reader.committed(f"%RETRY%{group}", 0) == 2
 
     face.run(scenario)
 
