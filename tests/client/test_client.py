@@ -12,7 +12,7 @@ import trio
 
 from faces import FACES, Face
 from reput_broker import Broker, BrokerConfig
-from reput_client import Message, PullStatus
+from reput_client import Message, PullStatus, StopRunning
 from reput_client.errors import ClientClosed, ConnectFailed, NoQueue, RequestTimeout
 from reput_protocol.errors import BrokerError, InvalidMessage, NotFound, TopicNotFound
 
@@ -297,7 +297,7 @@ def test_a_handler_runs_with_its_concurrency_and_commits_a_contiguous_prefix(
         async with face.Producer(address) as producer:
             await producer.send_batch([Message(topic, b"%d" % number) for number in range(50)], queue_id=0)
         seen: list[int] = []
-        async with face.Consumer(address, group="g", topic=topic) as consumer:
+        async with face.Consumer(address, group="g", topic=topic, on_failure=StopRunning()) as consumer:
 
             async def handle(message) -> None:  # type: ignore[no-untyped-def]
                 number = int(message.body)
