@@ -22,7 +22,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo bench bench-store crash faults planted filters conformance image-check lock clean
+.PHONY: help setup run test check format demo bench bench-delay bench-store crash faults planted filters conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,6 +62,9 @@ demo: $(READY) ## every line of Python's standard library through a broker and b
 
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-delay: $(READY) ## measure how late delayed messages are, with 100,000 of them waiting
+	$(BIN)/python benchmarks/delay.py $(ARGS)
 
 bench-store: $(READY) ## measure the store alone: dispatch, opening, recovery, key queries, verify, filters
 	$(BIN)/python benchmarks/store.py $(ARGS)

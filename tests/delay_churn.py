@@ -79,6 +79,8 @@ class Churn:
         self.now = now
         self._jumps = jumps
         self._loses_files = loses_files
+        self.clock: list[tuple[int, int]] = []
+        """What the wall clock said when; see `now`."""
         self._number = 0
         self._clock_was_set = False
 
@@ -107,6 +109,7 @@ class Churn:
     # -- steps ---------------------------------------------------------------------------------------------
 
     async def _act(self) -> None:
+        self.clock.append((self.now(), self.bench.clock_ms()))
         actions: list[tuple[Callable[[], object], int]] = [
             (self._send, 10),
             (self._cancel, 4),

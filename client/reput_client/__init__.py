@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reput_client.admin import Admin
     from reput_client.consumer import Consumer
+    from reput_client.group.failures import OnFailure, RetryHere, StopRunning
+    from reput_client.group.giving_back import GiveBack
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
     from reput_client.producer import Producer
     from reput_client.pull_consumer import PullConsumer
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin",
     "Consumer",
+    "GiveBack",
     "LocalFileOffsetStore",
     "Message",
     "MessageQueue",
+    "OnFailure",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -35,7 +39,9 @@ __all__ = [
     "ReadOffsetType",
     "ReceivedMessage",
     "RemoteOffsetStore",
+    "RetryHere",
     "SendReceipt",
+    "StopRunning",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
@@ -44,9 +50,11 @@ __all__ = [
 _MODULES = {
     "Admin": "reput_client.admin",
     "Consumer": "reput_client.consumer",
+    "GiveBack": "reput_client.group.giving_back",
     "LocalFileOffsetStore": "reput_client.offset_store",
     "Message": "reput_protocol.message",
     "MessageQueue": "reput_protocol.message",
+    "OnFailure": "reput_client.group.failures",
     "Producer": "reput_client.producer",
     "PullConsumer": "reput_client.pull_consumer",
     "PullResult": "reput_client.pull_result",
@@ -54,7 +62,9 @@ _MODULES = {
     "ReadOffsetType": "reput_client.offset_store",
     "ReceivedMessage": "reput_client.received",
     "RemoteOffsetStore": "reput_client.offset_store",
+    "RetryHere": "reput_client.group.failures",
     "SendReceipt": "reput_client.receipts",
+    "StopRunning": "reput_client.group.failures",
     "TransactionProducer": "reput_client.transactions",
     "TransactionReceipt": "reput_client.transactions",
     "TransactionState": "reput_protocol.group_terms",

@@ -170,6 +170,9 @@ class Connection:
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if code == 0 and not _is_connected(sock):
                         code = errno.ETIMEDOUT
+                if code == 0 and sock.getsockname() == sock.getpeername():
+                    # Where nobody listens on this machine, a socket that gets that very port connects to itself.
+                    code = errno.ECONNREFUSED
             except BaseException:
                 sock.close()
                 raise
@@ -323,23 +326,26 @@ class Connection:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read_ready(self) -> None:
-        """Take what the socket has and finish the calls it answers; a failure ends the connection."""
+    def read_ready(self) -> bool:
+        """Take what the socket has and finish the calls it answers; a failure ends the connection.
+
+        Return False if it is known that there is nothing more: the socket was found empty, or the connection has ended.
+        """
         core = self._core
         for _ in range(_READS_MAX):
             if self._socket is None:
-                return
+                return False
             wanted = self._read_bytes
             try:
                 data = self._socket.recv(wanted)
             except (BlockingIOError, InterruptedError):
-                return
+                return False
             except OSError as error:
                 self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
-                return
+                return False
             if not data:
                 self.lose(ConnectionLost(str(self.address), "the broker closed it"))
-                return
+                return False
             if not self._useful:
                 self._useful = True
                 self._backoff.reset()
@@ -348,11 +354,12 @@ class Connection:
                 core.receive_data(data)
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
-                return
+                return False
             filled = len(data) == wanted
             self._read_bytes = _READ_BYTES_LARGE if filled or core.expects_more else _READ_BYTES
             if not filled and not core.expects_more:
-                return
+                break
+        return True
 
     def _refusal_of(self, data: bytes, error: ProtocolError) -> ReputError:
         if data.startswith(b"HTTP/"):

@@ -184,6 +184,17 @@ class UnsupportedCompression(ReputError):
         self.queue_offset = queue_offset
 
 
+class OffsetStoreInUse(ReputError):
+    """Another consumer on this machine keeps its offsets in the same file; nothing was read or changed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"offset file {path} belongs to another consumer of this group that broadcasts; "
+            "give each one an instance= of its own"
+        )
+        self.path = path
+
+
 class OffsetStoreDamaged(ReputError):
     """Neither the offset file nor its backup can be read; nothing was changed."""
 

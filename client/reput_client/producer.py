@@ -494,7 +494,10 @@ class Producer:
     ) -> tuple[RequestTemplate, Buffer]:
         """Return header and body of the frame with which one message leaves."""
         if message.is_delayed:
-            return self._putter.single(queue, message, unique_id, ack, oneway=oneway), message.body
+            template = self._putter.single(
+                queue, message, unique_id, ack, may_be_stored=may_be_stored, oneway=oneway
+            )
+            return template, message.body
         record = encode_put_record(
             queue.topic.encode(),
             queue.queue_id,
@@ -526,8 +529,10 @@ class Producer:
         unique_ids = ids_for(messages, self._ids)
         if messages[0].is_delayed:
             (message,) = messages
-            template = self._putter.single(queue, message, unique_ids[0], ack)
-            return await self._send_frame(queue, template, template, message.body, unique_ids, ack, timeout_s)
+            has_own_id = message.unique_id is not None
+            template = self._putter.single(queue, message, unique_ids[0], ack, may_be_stored=has_own_id)
+            again = self._putter.single(queue, message, unique_ids[0], ack, may_be_stored=True)
+            return await self._send_frame(queue, template, again, message.body, unique_ids, ack, timeout_s)
         block = encode_put_block(messages, queue.topic, queue.queue_id, wall_clock_ms(), unique_ids)
         if len(block) > BLOCK_BYTES_MAX:
             # Long properties made it larger than it looked.

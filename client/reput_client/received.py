@@ -7,13 +7,14 @@ or the properties verifies the body's CRC and, where the record carries one, the
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, TypeVar
 
 from reput_client.compression import compression_method, inflate
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.record_positions import host_growth
 from reput_protocol.checksum import crc32
 from reput_protocol.host import Host
+from reput_protocol.message import MessageQueue
 from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.properties import CRC_PROPERTY_BYTES, decode_properties, find_property_in, split_keys
 from reput_protocol.record import scan_record
@@ -23,6 +24,8 @@ from reput_protocol.record_layout import (
     HOST_BITS,
     MAGIC_V1,
 )
+
+R = TypeVar("R", bound="ReceivedMessage")
 
 # Magic to born timestamp, then, past two IPv4 hosts, the body's length. With an IPv6 host the last is elsewhere.
 _HEAD: Final = struct.Struct(">4xiiiiqqiq36xi")
@@ -162,6 +165,15 @@ class ReceivedMessage:
     def message_id(self) -> str:
         """The producer's unique id (`UNIQ_KEY`), or the offset id where there is none."""
         return self.get_property("UNIQ_KEY") or self.offset_message_id
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that it was pulled from."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    def with_class(self, kind: type[R]) -> R:
+        """Return this message as an object of another class of message."""
+        return kind(self.topic, self._record, self._start, self._end, self.broker_name)
 
     # -- the fields of the record -----------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from reput_client.session import Session, wall_clock_ms
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands_reply import PushReplyHeader
+from reput_protocol.errors import InvalidMessage
 from reput_protocol.host import ZERO_HOST, Host
 from reput_protocol.message import Message, MessageQueue
 from reput_protocol.properties import decode_properties, encode_properties
@@ -64,6 +65,11 @@ class Requests:
     ) -> ReceivedMessage:
         """Send a request to a queue and return its reply; raises what `Producer.request` raises."""
         session = self._session
+        if self._putter.deduplicate and message.unique_id is not None:
+            raise InvalidMessage(
+                "a request that is known already would be handled by nobody; send it without unique_id, or with a "
+                "producer without deduplicate"
+            )
         # A broker that has the request must know whom a reply is for.
         await self._presence.be_known_to(await session.broker_address(queue, deadline), deadline)
         correlation_id = str(uuid.uuid4())

@@ -14,10 +14,10 @@ from reput_client.address import Address
 from reput_client.received import ReceivedMessage
 from reput_client.session import Session
 from reput_protocol import properties as names
-from reput_protocol.codes import MessageSysFlag, RequestCode
+from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands_consume import SendBackHeader
 from reput_protocol.commands_send import SendMessageHeader
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.header import HeaderType
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
@@ -68,6 +68,7 @@ async def send_back(
 
     Raises:
         ReputError: neither way worked; the message is still the caller's.
+        DamagedMessage: nobody can say which message it is.
     """
     if reason is not None:
         reason = reason[:_REASON_CHARACTERS_MAX]
@@ -77,6 +78,8 @@ async def send_back(
         await _ask(session, message, address, group, delay_level, max_reconsume_times, reason)
     except ReputError as error:
         session.check_open()
+        if is_unsupported(error):
+            raise  # it would not know what the retry topic is for either
         log.warning("%r not sent back, it is sent to the retry topic instead: %s", message, error)
         header = resend_header(group, message, delay_level, max_reconsume_times, reason)
         await session.ask_ok(
@@ -148,6 +151,11 @@ def resend_header(
         reconsume_times=message.reconsume_times + 1,
         max_reconsume_times=max_reconsume_times,
     )
+
+
+def is_unsupported(error: ReputError) -> bool:
+    """Whether the broker knows nothing of messages that are given back."""
+    return isinstance(error, BrokerError) and error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 def reason_of(error: BaseException) -> str:

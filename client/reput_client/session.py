@@ -154,13 +154,21 @@ class Session:
         """Whether there is any connection that has not failed yet."""
         return any(connection.is_open for connection in self._connections.values())
 
-    def poll(self) -> None:
-        """Take what has already come on the open connections, without waiting."""
-        if not self.pump.reading:
-            self.pump.touch()
-            for connection in self._connections.values():
-                if connection.is_open:
-                    connection.read_ready()
+    def poll(self, *, to_the_end: bool = False) -> None:
+        """Take what has already come on the open connections, without waiting.
+
+        `to_the_end`: all of it, so that a connection that the broker has closed is known to be lost after this.
+        """
+        reading = self.pump.reading
+        if reading and not to_the_end:
+            return  # whoever reads takes it
+        self.pump.touch()
+        for connection in list(self._connections.values()):
+            if connection.is_open:
+                while connection.read_ready() and to_the_end:
+                    pass
+        if reading:
+            self.runtime.interrupt()  # what the reader waits for may have been taken here
 
     # -- requests ----------------------------------------------------------------------------------------------
 

@@ -299,8 +299,10 @@ def test_what_the_broker_refuses_is_no_timeout(face: Face, broker: Broker) -> No
             with pytest.raises(InvalidName, match="name of its own"):
                 await producer.request(Message("work", b"ping"), timeout_s=30.0)
         async with face.Producer(broker.address, deduplicate=True) as producer:
-            with pytest.raises(InvalidMessage, match="a request, is not deduplicated"):
-                await producer.request(Message("work", b"ping"), timeout_s=30.0)
+            with pytest.raises(InvalidMessage, match="would be handled by nobody"):
+                await producer.request(Message("work", b"ping", unique_id="u"), timeout_s=30.0)
+            broker.behave(SEND, broker._send)
+            assert (await producer.request(Message("work", b"1"), timeout_s=30.0)).body == b"re: 1"
 
     face.run(scenario)
 

@@ -61,6 +61,8 @@ class Geometry:
 
 
 SMALL = Geometry()
+TIMER_LOG_BYTES = 52 * 40 + 16 + 2052
+"""Of one file of the timer log; few messages fill it."""
 
 
 @functools.cache
@@ -155,6 +157,7 @@ class Apache:
         group: the consumer group of the broker's client.
         log_dirs: where the log lies, if not in one directory below `data_dir`.
         read_only_log_dirs: where no new file of it is made.
+        timer_wheel: whether there is a timer.
     """
 
     def __init__(
@@ -170,6 +173,7 @@ class Apache:
         group: str = "conformance",
         log_dirs: Sequence[Path] = (),
         read_only_log_dirs: Sequence[Path] = (),
+        timer_wheel: bool = False,
     ) -> None:
         settings = {
             "dir": str(data_dir),
@@ -184,6 +188,8 @@ class Apache:
             "group": group,
             "commitLogDirs": ",".join(map(str, log_dirs)),
             "readOnlyCommitLogDirs": ",".join(map(str, read_only_log_dirs)),
+            "timerWheel": timer_wheel,
+            "timerLogFileSize": TIMER_LOG_BYTES,
         }
         home = data_dir.parent / f"{data_dir.name}.apache"  # RocketMQ writes its logs below its user's home
         home.mkdir(exist_ok=True)

@@ -90,7 +90,9 @@ def test_short_levels_and_times_are_kept_in_real_time(tmp_path: Path) -> None:
                 producer.send(Message(TOPIC, b"at %f" % seconds, deliver_at=when))
                 due[b"at %f" % seconds] = int(when.timestamp() * 1000)
             producer.send(Message(TOPIC, b"past", deliver_at=datetime.now(UTC) - timedelta(days=1)))
-            assert [*arrivals(broker.address)] == [b"past"], "and nothing before its time"
+            came = arrivals(broker.address)
+            assert b"past" in came
+            assert all(due[body] <= time.time() * 1000 for body in came if body != b"past"), came
         wait_until(lambda: len(arrivals(broker.address)) == len(due) + 1)
         came = arrivals(broker.address)
     late = {body: came[body][0] - due[body] for body in due}

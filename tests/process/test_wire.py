@@ -296,6 +296,14 @@ def test_consumer_offsets(broker: BrokerProcess, topic: str, kind: HeaderType) -
         header, _ = client.request(update, missing)
         assert header.code == ResponseCode.INVALID_PARAMETER
         assert "queueId" in str(header.remark)
+        assert client.request(update, ext(commitOffset=3, increaseOnly=True))[0].code == 0
+        assert str(client.request(query, ext())[0].ext["offset"]) == "5", "nothing is taken back"
+        assert client.request(update, ext(commitOffset=3))[0].code == 0
+        assert str(client.request(query, ext())[0].ext["offset"]) == "3", "a rewind that was asked for"
+        with_pull = {**pull_ext(topic, sysFlag=5, commitOffset=2), "consumerGroup": f"g{kind}"}
+        client.request(PULL, with_pull if kind == HeaderType.MSGPACK else as_text(with_pull))
+        expected = "3" if kind == HeaderType.MSGPACK else "2"
+        assert str(client.request(query, ext())[0].ext["offset"]) == expected
 
 
 @FIT_FOR_BINARY

@@ -14,7 +14,7 @@ import numpy as np
 from reput_broker.delivery.origin import origin_of
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record_layout import BACK, HEAD_BYTES, HOST_BITS, I64
 from reput_protocol.record_view import RecordView
@@ -37,6 +37,8 @@ class DeliveredRecords:
         """Look at every record of the batch."""
         for position in _with_prepared_offset(batch):
             record = RecordView(batch.data, position)
+            if record.topic == TRANS_OP_HALF_TOPIC:
+                continue  # it names a place in the log, where anything may lie, a message that waits too
             if record.topic == TIMER_TOPIC and find_property(record.properties, b"TIMER_DEL_UNIQKEY"):
                 continue  # it lies in the slot of what it cancels
             origin = origin_of(record)

@@ -211,11 +211,7 @@ class Schedule:
     @property
     def is_used(self) -> bool:
         """Whether anything has ever been parked here."""
-        return (
-            self.timers.wheel.exists
-            or self.timers.queue_offset > 0
-            or any(level.next_offset or level.head for level in self.levels.levels)
-        )
+        return self.timers.is_used or any(level.next_offset or level.head for level in self.levels.levels)
 
     def progress(self) -> Progress | None:
         """Return what there is to be saved; None if it hardly differs from what was saved last."""
@@ -244,9 +240,10 @@ class Schedule:
             DiskFull, FlushFailed, OSError: what was saved before counts.
         """
         now_ms = self._clock_ms()
-        self.timers.flush()
         self._offsets.save(progress.levels, now_ms)
-        self.timers.checkpoint.save(progress.timers, now_ms)
+        if self.timers.is_used:
+            self.timers.flush()
+            self.timers.checkpoint.save(progress.timers, now_ms)
         self._saved = progress
 
     def finish(self) -> None:

@@ -204,10 +204,15 @@ class Timers:
         self.read_ms = self._begun_until = max(self.read_ms, begin)
         if image.consumed_ms is not None:
             self._replay_until_ms = image.consumed_ms
-        if self.log.end or self.wheel.path.exists():
+        if self.log.end:
             self.wheel.create()
             self.wheel.fill(image.slots)
         return image.waiting
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a message with a time of its own has ever been parked here."""
+        return self.wheel.exists or self.queue_offset > 0
 
     # -- putting messages into slots -----------------------------------------------------------------------
 

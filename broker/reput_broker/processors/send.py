@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable
 from functools import partial
+from typing import Final
 
 from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.delivery.requesters import Requesters
+from reput_broker.delivery.sent_alone import content_of
 from reput_broker.processors.appender import Appender, malformed
-from reput_broker.processors.put_once import Put, PutOnce
+from reput_broker.processors.put_once import Alone, Put, PutOnce
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
@@ -24,8 +26,11 @@ from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id
 from reput_protocol.names import dlq_topic
+from reput_protocol.properties import UNIQ_KEY, find_property
 from reput_protocol.record import encode_record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX
+
+_DEDUPLICATED: Final = frozenset({"normal", "delayed"})
 
 
 class SendProcessor:
@@ -194,7 +199,13 @@ class SendProcessor:
 
         # A whole-record checksum, if the store writes one, adds 20 bytes to each.
         size = sum(sizes) + 20 * len(sizes)
-        return self._appender.append(request, size, put, answer, parts.topic, ack, parts.kind)
+
+        def append(put: Put) -> Response | Awaitable[Response | None] | None:
+            return self._appender.append(request, size, put, answer, parts.topic, ack, parts.kind)
+
+        if header.dedup is None:
+            return append(put)
+        return self._once.append_alone(_alone(header, parts), header.dedup, put, append)
 
     def _result(
         self, header: SendMessageHeader, parts: SendParts | BatchParts, sizes: list[int], result: PutResult
@@ -205,10 +216,35 @@ class SendProcessor:
             ids.append(offset_message_id(self._host, position))
             position += size + step
         return SendMessageResult(
-            ",".join(ids), header.queue_id, result.queue_offset, transaction_id=parts.unique_key
+            ",".join(ids),
+            result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
+            result.queue_offset,
+            transaction_id=parts.unique_key,
         )
 
 
 def _check_reachable(ack: AckLevel | None) -> None:
     if ack is AckLevel.REPLICATED:
         raise Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
+
+
+def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:
+    """Return what a message is known by that is not to be stored twice.
+
+    Raises:
+        Refusal: the broker cannot know it again.
+    """
+    if isinstance(parts, BatchParts) or parts.kind not in _DEDUPLICATED or parts.topic != header.topic:
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            "batches, half messages and dead letters are not deduplicated; send it without dedup",
+        )
+    unique_id = find_property(header.properties.encode(), UNIQ_KEY.encode())
+    if unique_id is None:
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"deduplication knows messages by their unique id, but this one has none; give it a property {UNIQ_KEY}",
+        )
+    (record,) = parts.records
+    content = content_of(record.body, record.properties)
+    return Alone(header.topic, header.queue_id, unique_id.decode(errors="replace"), content)

@@ -1,8 +1,8 @@
 """The client for programs without an event loop: the same classes, whose methods block.
 
 They are the very coroutines of `reput_client`, each run to its end in the calling thread (see `runtime.py`): no event
-loop, and no background threads but those of a transaction producer, or of one that has sent a request. Threads may
-share a client, and a forked child may go on using one: it connects anew.
+loop, and no background threads but those of a group's member, a transaction producer, or a producer that has sent a
+request. Threads may share a client, and a forked child may go on using one: it connects anew.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from reput_client.blocking.offset_store import LocalFileOffsetStore, RemoteOffse
 from reput_client.blocking.producer import Producer
 from reput_client.blocking.pull_consumer import PullConsumer
 from reput_client.blocking.transactions import TransactionProducer
+from reput_client.group.failures import OnFailure, RetryHere, StopRunning
+from reput_client.group.giving_back import GiveBack
 from reput_client.offset_store import ReadOffsetType
 from reput_client.pull_result import PullResult, PullStatus
 from reput_client.receipts import SendReceipt
@@ -24,9 +26,11 @@ from reput_protocol.message import Message, MessageQueue
 __all__ = [
     "Admin",
     "Consumer",
+    "GiveBack",
     "LocalFileOffsetStore",
     "Message",
     "MessageQueue",
+    "OnFailure",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -34,7 +38,9 @@ __all__ = [
     "ReadOffsetType",
     "ReceivedMessage",
     "RemoteOffsetStore",
+    "RetryHere",
     "SendReceipt",
+    "StopRunning",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",

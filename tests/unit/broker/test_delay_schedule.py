@@ -9,7 +9,11 @@ import pytest
 import trio
 
 from delayed import DelayBench, bench_options, some_times, until
+from reput_broker.store.status import PutStatus
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
+from reput_protocol.properties import encode_properties
+from reput_protocol.record import Record
 from stores import T0, read_queue
 from tasks import run_by_the_clock
 
@@ -139,6 +143,30 @@ async def test_kills_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Pat
         bench = bench.kill()
         await trio.sleep(rng.choice((0.0, 0.0, 2.5)))
     await _all_come_once(bench, due)
+
+
+async def test_an_op_message_of_transactions_delivers_nothing(tmp_path: Path) -> None:
+    """It names a place in the log up to which decisions are written down; a message may wait just there."""
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    async with bench.running():
+        due = {b"%d" % number: bench.timed(b"%d" % number, 20_000) for number in range(3)}
+        due |= {b"level %d" % number: bench.level(b"level %d" % number, 4) for number in range(3)}
+        for topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+            for parked in read_queue(bench.store, topic, 0 if topic == TIMER_TOPIC else 3):
+                op_message = Record(
+                    TRANS_OP_HALF_TOPIC,
+                    b"17,",
+                    properties=encode_properties({"TAGS": "d"}),
+                    prepared_transaction_offset=parked.physical_offset,
+                )
+                assert bench.store.put_record(op_message).status is PutStatus.PUT_OK
+        bench.wrote()
+        await trio.sleep(0.1)  # so that nothing is saved, and the next start reads the log from here on
+    bench = bench.kill()
+    async with bench.running():
+        await trio.sleep(60)
+    assert bench.delivered() == {body: [when] for body, when in due.items()}
+    bench.stop()
 
 
 def _send_some(bench: DelayBench, rng: random.Random, due: dict[bytes, int], turn: int, count: int) -> None:
