@@ -22,7 +22,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo bench bench-delay bench-store crash faults planted filters conformance image-check lock clean
+.PHONY: help setup run test check format demo example bench bench-delay bench-store crash faults planted filters conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -51,6 +51,7 @@ check: $(READY) ## style, types, import rules; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing_public_api.py tools/*.py examples/*.py benchmarks/*.py
+	MYPYPATH=examples/order_service $(BIN)/mypy examples/order_service/*.py
 	$(BIN)/lint-imports
 
 format: $(READY) ## rewrite the code as `make check` wants it
@@ -59,6 +60,9 @@ format: $(READY) ## rewrite the code as `make check` wants it
 
 demo: $(READY) ## every line of Python's standard library through a broker and back, counted
 	$(BIN)/python examples/demo.py $(ARGS)
+
+example: $(READY) ## a small shop: transactions, retries, dead letters, a reminder for later; every order must end as it should
+	$(BIN)/python examples/order_service $(ARGS)
 
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)

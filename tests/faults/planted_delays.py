@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from reput_broker.delivery import parked, timer_feed
 from reput_broker.delivery.cancelling import Cancelling
-from reput_broker.delivery.levels import Level
 from reput_broker.delivery.parked import Parked
 from reput_broker.delivery.timer_checkpoint import TimerProgress
 from reput_broker.delivery.timer_log import TimerLog
@@ -21,16 +18,6 @@ from reput_protocol.record import Record
 def copies_name_nobody(patch: pytest.MonkeyPatch) -> None:
     """A delivered copy does not say which parked record it was made of."""
     patch.setattr(parked, "origin_field", lambda _: 0)
-
-
-def recovery_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """What an earlier run was done with is forgotten as soon as this one saves its progress."""
-
-    def forget(timers: Timers) -> bool:
-        timers._replay_from = None
-        return True
-
-    patch.setattr(Timers, "outlives_recovery", forget)
 
 
 def progress_ahead(patch: pytest.MonkeyPatch) -> None:
@@ -79,13 +66,3 @@ def cancelled_in_memory(patch: pytest.MonkeyPatch) -> None:
 def fired_with_the_slot(patch: pytest.MonkeyPatch) -> None:
     """All messages of a second fire with it, whatever their own time is."""
     patch.setattr(timer_feed, "_due_ms", lambda _, slot_ms: slot_ms)
-
-
-def level_ahead_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Where the copies begin of messages of a level that came before their turn is not remembered."""
-    real = Level.done
-
-    def done(level: Level, queue_offset: int, delivered_from: int | None) -> Any:
-        real(level, queue_offset, None)
-
-    patch.setattr(Level, "done", done)
