@@ -392,7 +392,7 @@ class Consumer:
     def rewind(self) -> None:
         """Hand out again, next, what was taken and is not handled. Messages handled out of turn come twice."""
         self._turn.finish()
-        self._member.fetcher.rewind()
+        self._member.rewind()
 
     async def commit(self) -> None:
         """Commit all progress now, the message last received through iteration included.

@@ -21,7 +21,8 @@ class AssignedQueue:
         committed: the offset that the group is known to have committed, or None.
         confirmed: whether the queue is known to be ours since the connection to its broker was made. While it is not,
             another member may have it: nothing of it is pulled or handed out.
-        leaving_until: set once the queue is given up: when what is in flight of it has had time enough.
+        leaving_until: set once the queue is given up: when what is in flight of it has had time enough. In order that
+            is `math.inf`, and the queue goes when nothing is in flight.
         rewound: the broker sent us back, behind what is committed perhaps, so that the next commit may lower it.
         locked_until: until when a queue that is consumed in order may be; for others, for ever.
         suspended_until: when an orderly queue goes on whose message could not be handled.

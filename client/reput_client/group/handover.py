@@ -1,8 +1,11 @@
 """Queues change hands: taking those that should be ours, letting go of those that should not.
 
-Whoever lets go of a queue stops at once to hand out its messages, gives what is in flight a moment, commits, and frees
-the queue's lock. Whoever takes one that a living member had waits longer than that moment, then asks for the committed
-offset. So nothing comes twice but what was in flight longer than that. Progress of a queue that is gone counts no more.
+Whoever lets go of a queue stops at once to hand out its messages, gives what is in flight a moment, and commits.
+Whoever takes one that a living member had waits longer than that moment, then asks for the committed offset. So nothing
+comes twice but what was in flight longer than that. Progress of a queue that is gone counts no more.
+
+In order nobody may start before what is in flight is done, however long that takes: the queue's lock is kept, and
+renewed, until then. Whoever is to have the queue next asks for the lock again and again.
 
 A queue whose broker was out of reach may have been another's meanwhile. It is asked again where the group has got to:
 if that is further than we have, or not where we left it, we go on there; otherwise nothing has happened.
@@ -32,8 +35,6 @@ from reput_protocol.message import MessageQueue
 TAKE_AFTER_S: Final = 0.3
 """How long a living member is given to let go of a queue: notified within 0.1 s, `LEAVE_AFTER_S`, and its commit."""
 LEAVE_AFTER_S: Final = 0.1
-LEAVE_ORDERLY_AFTER_S: Final = 60.0
-"""In order nobody may start before what is in flight is done; when the broker has taken the lock away he does."""
 _WHEN_ASSIGNED: Final = math.inf
 _LOCK_AGAIN_S: Final = 0.1
 _RETRY_S: Final = 0.5
@@ -102,7 +103,7 @@ class Handover:
     def _begin_leaving(self, assigned: AssignedQueue) -> None:
         del self._fetcher.queues[assigned.queue]
         self._fetcher.halt(assigned)
-        grace_s = LEAVE_ORDERLY_AFTER_S if self._orderly else LEAVE_AFTER_S
+        grace_s = math.inf if self._orderly else LEAVE_AFTER_S
         assigned.leaving_until = self._session.runtime.now() + grace_s
         self.leaving[assigned.queue] = assigned
         log.info("queue %s is given up", assigned.queue)
@@ -112,6 +113,13 @@ class Handover:
         assigned.leaving_until = None
         self._fetcher.add(assigned)
         self.doubt_queue(assigned)
+
+    def lock_lost(self, assigned: AssignedQueue) -> None:
+        """The broker has given the lock of a queue to another member."""
+        if assigned.leaving_until is None:
+            self.doubt_queue(assigned)
+        else:
+            assigned.leaving_until = self._session.runtime.now()  # there is nothing left to wait for
 
     def doubt(self, address: Address) -> None:
         """The connection to a broker has ended: its queues may be others' until we are members again."""
@@ -142,6 +150,11 @@ class Handover:
         """See `Chore`."""
         await self._leave_due()
         await self._take_due()
+
+    def rewind(self) -> None:
+        """What is in flight of queues that are given up will not be finished here: whoever has them next gets it."""
+        for assigned in self.leaving.values():
+            assigned.progress.restart(assigned.progress.position)
 
     async def _leave_due(self) -> None:
         now = self._session.runtime.now()

@@ -111,8 +111,8 @@ class GroupMember:
                 session,
                 options.group,
                 lambda: self.client_id,
-                self.fetcher.queues,
-                on_lost=lambda assigned: self._handover.doubt_queue(assigned),
+                lambda: [*self.fetcher.queues.values(), *self._handover.leaving.values()],
+                on_lost=lambda assigned: self._handover.lock_lost(assigned),
                 on_renewed=self.fetcher.wake,
             )
             if options.orderly and clustering
@@ -259,6 +259,12 @@ class GroupMember:
         elif self.options.orderly:
             assigned.progress.put_back(message.queue_offset)
             self._background.wake()
+
+    def rewind(self) -> None:
+        """Hand out again what was handed out and not handled, or leave it to its queue's next owner."""
+        self.fetcher.rewind()
+        self._handover.rewind()
+        self._background.wake()
 
     def find(self, queue: MessageQueue) -> AssignedQueue | None:
         """Return a queue that is ours, or that we are leaving."""

@@ -1,7 +1,8 @@
 """Locks of queues that are consumed in order: only the member that holds a queue's lock may consume it.
 
-A lock is the broker's to give (41) and to take away when it was not renewed for a minute. A member renews every 20 s
-and stops consuming a queue whose lock was not confirmed for 30 s, so that nobody else can have it by then
+A lock is the broker's to give (41) and to take away when it was not renewed for a minute. A member renews every 20 s,
+also the locks of queues that it is leaving and of which it has a message in hand, and stops consuming a queue whose
+lock was not confirmed for 30 s, so that nobody else can have it by then
 (RocketMQ: RebalanceImpl.lockAll, ProcessQueue.isLockExpired, REBALANCE_LOCK_INTERVAL, REBALANCE_LOCK_MAX_LIVE_TIME).
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from reput_client.address import Address
@@ -35,11 +36,11 @@ class QueueLocks:
         session: Session,
         group: str,
         client_id: Callable[[], str],
-        queues: Mapping[MessageQueue, AssignedQueue],
+        queues: Callable[[], Collection[AssignedQueue]],
         on_lost: Callable[[AssignedQueue], None],
         on_renewed: Callable[[], None],
     ) -> None:
-        """Renew the locks of `queues`.
+        """Renew the locks of `queues`: what is ours, and what we are leaving.
 
         `on_lost` is told of one that the broker does not confirm, `on_renewed` when one can be relied on again.
         """
@@ -62,7 +63,7 @@ class QueueLocks:
     async def do(self) -> None:
         """See `Chore`: renew all locks; what cannot be asked is asked again next time."""
         self.begin()
-        ours = [assigned for assigned in self._queues.values() if assigned.is_served]
+        ours = [queue for queue in self._queues() if queue.is_served or queue.leaving_until is not None]
         if not ours:
             return
         try:
@@ -78,7 +79,7 @@ class QueueLocks:
                 assigned.locked_until = until
                 if had_expired:
                     self._on_renewed()
-            elif self._queues.get(assigned.queue) is assigned:
+            elif assigned in self._queues():
                 log.warning("group %s: the lock of %s is another member's", self._group, assigned.queue)
                 self._on_lost(assigned)
 
