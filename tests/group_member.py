@@ -29,6 +29,7 @@ import anyio
 
 import reput_client
 import reput_client.blocking
+from short_locks import shorten_in_members
 
 _LOOK_S = 0.005
 
@@ -226,6 +227,7 @@ def main() -> None:
     parser.add_argument("--heartbeat", type=float, default=1.0)
     parser.add_argument("--concurrency", type=int, default=1)
     arguments = parser.parse_args()
+    shorten_in_members()
     member = _Member(arguments)
     if arguments.face == "blocking":
         member.run_blocking()

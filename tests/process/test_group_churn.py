@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import short_locks
 from broker_process import BrokerProcess
 from group_member import MemberProcess
 from group_scene import QUEUES, GroupScene, begun_by, check_order, handled_twice
 
 pytestmark = pytest.mark.process
 
-QUICKLY = {"REPUT_GROUPS__HEARTBEAT_TIMEOUT": "3s", "REPUT_GROUPS__LOCK_TIMEOUT": "3s"}
+QUICKLY = {"REPUT_GROUPS__HEARTBEAT_TIMEOUT": "3s"}
+SHORT_LOCKS = (sys.executable, short_locks.__file__)
 SHARED_ANEW_S = 2.0
 """Twice what is promised, for a machine that has other things to do."""
 FACES = pytest.mark.parametrize("face", ["trio", "asyncio", "blocking"])
@@ -29,7 +32,8 @@ KINDS = pytest.mark.parametrize("kind", [(), ("--orderly",)], ids=["side by side
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("groups") / "store", environment=QUICKLY) as process:
+    store = tmp_path_factory.mktemp("groups") / "store"
+    with BrokerProcess(store, environment=QUICKLY, command=SHORT_LOCKS) as process:
         yield process
 
 
@@ -128,7 +132,7 @@ def test_a_member_that_stands_still_loses_its_queues_and_takes_nothing_back(
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 def test_a_broker_that_is_restarted(tmp_path: Path, kind: tuple[str, ...], how: signal.Signals) -> None:
     with (
-        BrokerProcess(tmp_path / "store", environment=QUICKLY) as broker,
+        BrokerProcess(tmp_path / "store", environment=QUICKLY, command=SHORT_LOCKS) as broker,
         GroupScene(broker.address, tmp_path, *kind) as scene,
     ):
         running = [scene.member() for _ in range(3)]
@@ -174,7 +178,7 @@ def test_churn(tmp_path: Path, kind: tuple[str, ...], seed: int) -> None:
     chance = random.Random(seed)
     concurrency = chance.choice("124")
     with (
-        BrokerProcess(tmp_path / "store", environment=QUICKLY) as broker,
+        BrokerProcess(tmp_path / "store", environment=QUICKLY, command=SHORT_LOCKS) as broker,
         GroupScene(broker.address, tmp_path, "--concurrency", concurrency, *kind) as scene,
     ):
         running = [scene.member() for _ in range(2)]
