@@ -17,16 +17,25 @@ async def handle_concurrently(taking: Taking, handling: Handling, handler: Handl
     """
     gate = anyio.Lock(fast_acquire=True)
 
-    async def work() -> None:
+    hands = handling.hands
+    hands.begin(concurrency)
+    slots = hands.slots
+
+    async def work(number: int) -> None:
         while True:
             taken = taking.take_at_hand()
             if taken is None:
+                slots[number] = None
                 async with gate:
                     taken = await taking.take(math.inf)
                 if taken is None:
                     return
+            slots[number] = taken[1]
             await handling.handle(taken, handler)
 
-    async with anyio.create_task_group() as tasks:
-        for _ in range(concurrency):
-            tasks.start_soon(work)
+    try:
+        async with anyio.create_task_group() as tasks:
+            for number in range(concurrency):
+                tasks.start_soon(work, number)
+    finally:
+        hands.end()

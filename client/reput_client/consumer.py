@@ -14,6 +14,7 @@ from reput_client.group.failures import OnFailure
 from reput_client.group.flow import FlowLimits
 from reput_client.group.giving_back import GiveBack
 from reput_client.group.handling import Handling
+from reput_client.group.hands import Hands
 from reput_client.group.local_offsets import FileOwner, offset_file
 from reput_client.group.member import GroupMember, MemberOptions
 from reput_client.group.starting import Start, checked_start
@@ -380,6 +381,11 @@ class Consumer:
                 await self._handling.run_in_turn(handler)
         finally:
             self.rewind()
+
+    @property
+    def hands(self) -> Hands:
+        """What the handlers of `run` have in theirs; for whoever runs handlers in another way."""
+        return self._member.hands
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
         """A message from `take` could not be handled, because of `error`: do with it what `on_failure` says.

@@ -383,6 +383,26 @@ def test_a_message_in_the_hands_of_a_loop_is_never_overdue(face: Face, broker: F
     face.run(scenario)
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_handler_that_hangs_loses_its_message(face: Face, broker: FakeBroker, concurrency: int) -> None:
+    async def scenario() -> None:
+        await fill(face, broker, b"hangs", b"next")
+        back = TakesBack(broker)
+        seen: list[bytes] = []
+
+        async def handle(message: Any) -> None:
+            if message.body == b"hangs":
+                await face.until(lambda: bool(back.taken))
+            seen.append(message.body)
+
+        async with face.Consumer(broker.address, group="g", topic="t", handler_timeout_s=0.1) as consumer:
+            await run(face, consumer, handle, lambda: len(seen) == 2, concurrency)
+        assert [taken["reason"] for taken in back.taken] == ["not handled within 0.1 s"]
+        assert broker.committed["g", "t", 0] == 2
+
+    face.run(scenario)
+
+
 def test_a_broker_that_takes_nothing_back_keeps_what_hangs_where_it_is(
     face: Face, broker: FakeBroker
 ) -> None:

@@ -193,6 +193,8 @@ class Consumer(BlockingClient):
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        hands = self._consumer.hands
+        hands.begin(concurrency)
         try:
             if concurrency == 1:
                 for message in self:
@@ -202,9 +204,10 @@ class Consumer(BlockingClient):
                         self._runtime.run(self._consumer.failed(message, error))
             else:
                 run_in_threads(
-                    self.take, lambda: self._consumer.stopped, lambda m: self._handle(m, handler), concurrency
+                    self.take, lambda: self._consumer.stopped, lambda m: self._handle(m, handler), hands
                 )
         finally:
+            hands.end()
             self.rewind()
 
     def _handle(self, message: ReceivedMessage, handler: Callable[[ReceivedMessage], object]) -> None:

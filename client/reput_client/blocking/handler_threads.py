@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from reput_client.group.hands import Hands
 from reput_client.received import ReceivedMessage
 
 _LOOK_ROUND_S = 0.5
@@ -14,9 +15,11 @@ def run_in_threads(
     take: Callable[[float], ReceivedMessage | None],
     is_over: Callable[[], bool],
     handle: Callable[[ReceivedMessage], None],
-    threads: int,
+    hands: Hands,
 ) -> None:
-    """Take messages and handle them in so many threads, until it is over or `handle` raises; waits for all of them.
+    """Take messages and handle them, in a thread for each of the hands, until it is over or `handle` raises.
+
+    Waits for all of them.
 
     Each of them takes a message, one at a time, and handles it: a slow handler holds up nobody while a thread is free.
 
@@ -26,7 +29,8 @@ def run_in_threads(
     gate = threading.Lock()
     failures: list[BaseException] = []
 
-    def work() -> None:
+    def work(number: int) -> None:
+        slots = hands.slots
         try:
             while True:
                 with gate:
@@ -36,11 +40,15 @@ def run_in_threads(
                         message = take(_LOOK_ROUND_S)
                 if message is None:
                     return
+                slots[number] = message
                 handle(message)
+                slots[number] = None
         except BaseException as error:
             failures.append(error)
 
-    started = [threading.Thread(target=work, name=f"reput-handler-{n}") for n in range(threads)]
+    started = [
+        threading.Thread(target=work, name=f"reput-handler-{n}", args=(n,)) for n in range(hands.count)
+    ]
     for thread in started:
         thread.start()
     try:

@@ -19,13 +19,18 @@ Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[object]]
 
 
 class Handling:
-    """Runs handlers for one consumer."""
+    """Runs handlers for one consumer.
+
+    Attributes:
+        hands: what they have in theirs; whoever runs handlers says so there.
+    """
 
     def __init__(self, session: Session, member: GroupMember, taking: Taking, on_failure: OnFailure) -> None:
         self._session = session
         self._member = member
         self._taking = taking
         self._on_failure = on_failure
+        self.hands = member.hands
 
     async def run_in_turn(self, handler: Handler) -> None:
         """Call `handler` with one message after the other until no more is handed out.
@@ -33,6 +38,13 @@ class Handling:
         Raises:
             Exception: what the handler raised, if that is to end it. The message is not handled.
         """
+        self.hands.begin(1)
+        try:
+            await self._run_in_turn(handler)
+        finally:
+            self.hands.end()
+
+    async def _run_in_turn(self, handler: Handler) -> None:
         taking, turn = self._taking, self._taking.turn
         while True:
             message = next(turn.messages, None) if monotonic() < turn.until else None

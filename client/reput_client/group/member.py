@@ -18,6 +18,7 @@ from reput_client.group.commits import Commits
 from reput_client.group.fetching import Fetcher
 from reput_client.group.flow import FlowLimits
 from reput_client.group.handover import Handover
+from reput_client.group.hands import Hands
 from reput_client.group.kept_offsets import BrokerOffsets, KeptOffsets, StoredOffsets
 from reput_client.group.membership import Membership
 from reput_client.group.orderly import OrderedServing
@@ -61,6 +62,7 @@ class GroupMember:
     """Owns the parts of a member and its background.
 
     Attributes:
+        hands: what handlers of `run` have in theirs.
         fetcher, serving, commits: pull, hand out and commit the queues that are ours; callers use them directly.
     """
 
@@ -74,6 +76,7 @@ class GroupMember:
             kept = StoredOffsets(options.offset_store)
         now = session.runtime.now
         self.serving: Serving = OrderedServing(now) if options.orderly else FairServing(now)
+        self.hands = Hands(self.serving.turn)
         self.fetcher = Fetcher(
             session,
             options.group,
@@ -138,6 +141,7 @@ class GroupMember:
                 options.group,
                 self.fetcher.queues,
                 self.serving,
+                self.hands,
                 options.handler_timeout_s,
                 self.handled,
             )
