@@ -98,6 +98,11 @@ class AssignedQueue:
         if self.progress.handled(queue_offset, message) and self.failures:
             self.failures.pop(queue_offset, None)
 
+    def cut(self, offset: int) -> None:
+        """The queue was set to `offset`: what is in flight from there on counts no more, nor how often it failed."""
+        self.progress.cut(offset)
+        self.failures = {at: attempts for at, attempts in self.failures.items() if at < offset}
+
     def go_on_at(self, offset: int, committed: int | None) -> None:
         """Another has had the queue meanwhile: forget what we knew of it."""
         self.next_offset = offset

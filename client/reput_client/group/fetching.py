@@ -85,7 +85,7 @@ class Fetcher:
         """
         self.halt(assigned)
         assigned.rewound = offset < assigned.progress.position
-        assigned.progress.cut(offset)
+        assigned.cut(offset)
         assigned.next_offset = assigned.committed = offset
 
     def rewind(self) -> None:
@@ -263,7 +263,7 @@ class Fetcher:
             # The broker itself says that nothing is there, so the next commit may lower the offset.
             assigned.rewound |= offset < assigned.progress.position
             self._serving.forget(assigned)
-            assigned.progress.cut(offset)
+            assigned.cut(offset)
         assigned.next_offset = offset
         if not assigned.unserved and not assigned.waiting_results:
             assigned.progress.advance(offset)

@@ -107,3 +107,17 @@ def test_a_queue_whose_lock_the_broker_gave_away_is_waited_for_no_more(pair: Pai
     pair.turn(pair.old)
     assert not pair.old._handover.leaving
     assert pair.owner == "new"
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3])
+def test_attempts_are_counted_anew_from_where_the_queue_was_set_to(offset: int) -> None:
+    member = member_of(ScriptedSession(Clock()), "c", SharedOffsets())
+    member._handover.follow(Assignment({QUEUE}))
+    done(member._handover.do())
+    queue = member.fetcher.queues[QUEUE]
+    add_pull(member.serving, queue, 0, 3)
+    for _ in range(3):
+        assert member.serving.take() is not None
+    queue.failures.update({0: 5, 1: 6, 2: 7})
+    member.fetcher.go_on_at(queue, offset)
+    assert queue.failures == {at: 5 + at for at in range(offset)}
