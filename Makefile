@@ -22,7 +22,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo example bench bench-delay bench-store crash faults planted filters conformance image-check lock clean
+.PHONY: help setup run test check format demo example bench bench-delay bench-groups bench-memory bench-store crash faults planted filters conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -69,6 +69,13 @@ bench: $(READY) ## measure speed and memory on this machine
 
 bench-delay: $(READY) ## measure how late delayed messages are, with 100,000 of them waiting
 	$(BIN)/python benchmarks/delay.py $(ARGS)
+
+bench-groups: $(READY) ## measure consumer groups against plain pulls: how fast four members drain, how long one message takes
+	$(BIN)/python benchmarks/groups.py $(ARGS)
+
+bench-memory: $(READY) ## measure what 9,000 idle clients, 10,000 queues and 1,000 groups cost the broker
+	$(BIN)/python benchmarks/idle_clients.py
+	$(BIN)/python benchmarks/many_queues.py
 
 bench-store: $(READY) ## measure the store alone: dispatch, opening, recovery, key queries, verify, filters
 	$(BIN)/python benchmarks/store.py $(ARGS)
