@@ -64,12 +64,14 @@ class Consumer:
             (messages stored from then on), a queue offset, or a function that returns one for a queue.
         mode: `clustering`, or `broadcasting`: every member gets every message and keeps its own offsets.
         orderly: one message of a queue at a time, the next when that is handled, also with `run(concurrency=n)`,
-            and by one member at a time: queues are locked at the broker.
+            and by one member at a time: queues are locked at the broker. A queue changes hands when its message is
+            handled, however long that takes; those of a member that was killed do within a minute.
         allocation: how queues are shared out, the same rule for all members (see `reput_client.group.allocation`).
         on_failure: what `run` does when a handler raises: by default `GiveBack`, the message goes back to the broker
             and comes again later; in order, or broadcasting, it comes again here. Others: `RetryHere`, `StopRunning`.
         handler_timeout_s: a message that a handler of `run`, or whoever called `take`, has had for so long is given
-            back to the broker and handled by that, so that it comes again and the rest of its queue can be committed.
+            back to the broker and handled by that, so that it comes again and the rest of its queue can be committed;
+            not in order, and not for `broadcasting`.
         prefetch_messages, prefetch_bytes: how much may be held ahead of the application, over all queues (a single
             message may be larger).
         queue_messages_max, queue_bytes_max, queue_span_max: when to pull no more of a queue; see `FlowLimits`.
