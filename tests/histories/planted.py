@@ -1,0 +1,3 @@
+"""Bugs to plant (filled in below)."""
+
+BUGS = {}

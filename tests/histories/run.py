@@ -1,0 +1,84 @@
+"""`python tests/histories/run.py`: record a history of churn and judge it; then the judges against planted bugs.
+
+Prints the seed first and the counts last; exit code 0 if nothing is violated and every planted bug was caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.remove(str(Path(__file__).resolve().parent))
+
+from histories import planted
+from histories.churn import Plan
+from histories.recording import Outcome, record
+
+PART_S = 60.0
+"""How long one history is at most: what is recorded is judged whole, so it must not grow."""
+SETTLE_S = 60.0
+_SHOWN = 10
+
+
+def main() -> int:
+    """Parse the arguments, run, report."""
+    parser = argparse.ArgumentParser(description="Churn groups and a broker, record everything, judge it.")
+    parser.add_argument(
+        "--minutes", type=float, default=3.0, help="of churn; the settling after it comes on top"
+    )
+    parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
+    parser.add_argument(
+        "--bug",
+        choices=["none", "only", *planted.BUGS],
+        default="none",
+        help="planted bugs to try the judges with: none, only those, or one of them",
+    )
+    parser.add_argument("--keep", type=Path, help="a directory to leave the histories in")
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
+    print(f"seed {seed}", flush=True)
+    if arguments.bug == "none":
+        return _run(seed, 60 * arguments.minutes, arguments.keep)
+    return _run_planted(planted.BUGS if arguments.bug == "only" else [arguments.bug], seed, arguments.keep)
+
+
+def _run(seed: int, seconds: float, keep: Path | None) -> int:
+    total = Outcome()
+    number = 0
+    while seconds > 0:
+        plan = Plan(min(PART_S, seconds))
+        outcome = record(plan, seed + number, settle_s=SETTLE_S, keep=keep)
+        total.add(outcome)
+        print(f"  history {number + 1}, {plan.duration_s:.0f} s: {outcome.line()}", flush=True)
+        for violation in outcome.violations[:_SHOWN]:
+            print(f"    {violation}")
+        seconds -= plan.duration_s
+        number += 1
+    print(total.line())
+    print("FAILED" if total.violations else "no promise broken")
+    return 1 if total.violations else 0
+
+
+def _run_planted(bugs: object, seed: int, keep: Path | None) -> int:
+    caught = 0
+    names = list(bugs)  # type: ignore[call-overload]
+    for name in names:
+        outcome = planted.try_bug(name, seed, keep)
+        rules = ", ".join(sorted({violation.rule for violation in outcome.violations}))
+        is_caught = planted.is_caught(name, outcome)
+        caught += is_caught
+        bug = planted.BUGS[name]
+        print(
+            f"{name} ({bug.story}): {f'caught: {rules}' if is_caught else f'NOT CAUGHT {rules}'}", flush=True
+        )
+        for violation in [found for found in outcome.violations if found.rule in bug.rules][:1]:
+            print(f"    {str(violation)[:240]}")
+    print(f"{caught} of {len(names)} planted bugs caught")
+    return 0 if caught == len(names) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
