@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from histories.history import Recorder
-from histories.terms import LOCK_RENEWED_S, LOCK_TRUSTED_S, LOCK_TIMEOUT_S, Body
+from histories.terms import LOCK_RENEWED_S, LOCK_TIMEOUT_S, LOCK_TRUSTED_S, Body
 
 
 def shorten_lock_times() -> None:

@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--bug", choices=[*planted.BUGS])
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it is a member, which leaves in order
     recorder = Recorder(Path(arguments.history), arguments.name)
     if arguments.bug:
         planted.BUGS[arguments.bug].in_member()

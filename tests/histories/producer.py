@@ -1,8 +1,8 @@
 """The producers of a history, in a process of their own: plain and ordered puts, delayed ones, transactions.
 
-`python producer.py NAME ADDRESS HISTORY --seed N [--kinds KIND=WEIGHT,...]` sends until SIGTERM, and ends with the second
-one: until then it answers the broker's questions about transactions. Every put is written
-down before it leaves and when it is answered; one that was not answered may or may not be stored.
+`python producer.py NAME ADDRESS HISTORY --seed N [--kinds KIND=WEIGHT,...]` sends until SIGTERM, and ends with the
+second one: until then it answers the broker's questions about transactions. Every put is written down before it leaves
+and when it is answered; one that was not answered may or may not be stored.
 """
 
 from __future__ import annotations
@@ -71,10 +71,12 @@ class _Producers:
         chance = random.Random(f"{self._seed} {work.__name__}")
         while not self._over.is_set():
             try:
-                return work(chance)
+                work(chance)
             except ReputError as error:  # no broker to connect to
                 self._note("unconnected", error=repr(error))
                 self._over.wait(_PAUSE_AFTER_FAILURE_S)
+            else:
+                return
 
     def _pause(self, chance: random.Random) -> bool:
         """Wait a moment; whether to go on."""

@@ -171,10 +171,15 @@ class Scene:
                 child.process.kill()
                 child.process.wait()
             self.recorder.note("left", process=child.name, code=code)
-            if code != 0:
+            if code != 0 and (code != -signal.SIGTERM or self._has_started(child)):
                 log = (self.directory / f"{child.name}.log").read_text(errors="replace")
                 self.recorder.note("failed", process=child.name, code=code, log=log[-1500:])
             self._gone(child)
+
+    def _has_started(self, child: Child) -> bool:
+        """Whether it has come so far that it leaves in order when it is asked to."""
+        path = self.events / f"{child.name}.jsonl"
+        return path.exists() and b'"start"' in path.read_bytes()
 
     def _gone(self, child: Child) -> None:
         if child in self.members:

@@ -37,7 +37,6 @@ class Settled:
         self._puts: dict[str, tuple[str, str]] = {}
         self._acked: set[str] = set()
         self._handled: dict[str, set[str]] = defaultdict(set)
-        self._open_backs = 0
         self._last_activity = time.monotonic()
 
     def _follow(self) -> None:
@@ -74,11 +73,12 @@ class Settled:
         return found[:5] or self._missing_at_broker()
 
     def _missing_at_broker(self) -> list[str]:
-        found = []
         with Admin(self._scene.broker.address, timeout_s=10.0) as admin:
-            for topic in (terms.LATER, *map(retry_topic, terms.GROUPS)):
-                if admin.list_delayed(topic=topic, max_messages=1):
-                    found.append(f"messages that wait for {topic}")
+            found = [
+                f"messages that wait for {topic}"
+                for topic in (terms.LATER, *map(retry_topic, terms.GROUPS))
+                if admin.list_delayed(topic=topic, max_messages=1)
+            ]
             there = set(admin.list_topics())
             for group, topics in terms.GROUPS.items():
                 with PullConsumer(self._scene.broker.address, group=group, timeout_s=10.0) as consumer:

@@ -24,6 +24,9 @@ from histories.judge.facts import Delivery, Facts, QueueKey
 from histories.judge.violation import Violation
 
 HANDOVER_S: Final = 1.0
+_IN_FLIGHT_S: Final = 0.05
+"""What is handled sooner after its queue is given up must be committed: its member waits twice as long for it."""
+_ON_ITS_WAY_S: Final = 0.1
 BACK_S: Final = 3.0
 """How long a connection that was lost, or a process that stood still, has its effects: reconnecting, joining anew."""
 
@@ -37,7 +40,7 @@ class Reasons:
         self._facts = facts
         self._reads: dict[tuple[str, str, QueueKey], list[tuple[float, float]]] = defaultdict(list)
         self._commits: dict[tuple[str, QueueKey], list[tuple[float, int]]] = defaultdict(list)
-        self._lost_queue: dict[str, list[tuple[float, set[QueueKey]]]] = defaultdict(list)
+        self._assignments: dict[str, list[tuple[float, set[QueueKey]]]] = defaultdict(list)
         self._read()
         for group in terms.GROUPS:
             for deliveries in facts.by_queue(group).values():
@@ -53,7 +56,7 @@ class Reasons:
                 self._commits[event.who, queue].append((event.at, event["offset"]))
             elif event.what == "assigned":
                 queues = {(topic, queue_id) for topic, queue_id in event["queues"]}
-                self._lost_queue[event.who].append((event.at, queues))
+                self._assignments[event.who].append((event.at, queues))
 
     def _look(self, deliveries: list[Delivery]) -> None:
         last: dict[int, Delivery] = {}
@@ -82,12 +85,13 @@ class Reasons:
             return "broker down"
         if facts.stood_still(first.who, first.begun - BACK_S, second.begun):
             return "member stood still"
-        taken = self._taken(second)
-        if facts.stood_still(second.who, first.begun, second.begun) and first.who != second.who:
+        if facts.stood_still(second.who, first.begun, second.begun):
             return "next owner stood still"
-        if first.settled > taken - HANDOVER_S and self._released(first, taken):
+        taken = self._taken(second)
+        released = self._released(first, taken)
+        if released is not None and first.settled > released + _IN_FLIGHT_S:
             return "in flight at a hand-over"
-        if self._committed_late(first, taken):
+        if released is not None and self._committed_late(first, taken):
             return "committed late at a hand-over"
         return None
 
@@ -97,18 +101,19 @@ class Reasons:
         index = bisect_right(reads, (delivery.begun, math.inf)) - 1
         return reads[index][1] if index >= 0 else delivery.begun
 
-    def _released(self, first: Delivery, taken: float) -> bool:
-        """Whether a member had given the queue up, or gave it up soon, when another one took it; or was to end."""
-        states = self._lost_queue[first.who]
-        if any(at >= first.begun - HANDOVER_S and first.queue not in queues for at, queues in states):
-            return True
-        return self._facts.lives[first.who].until <= taken + HANDOVER_S
+    def _released(self, first: Delivery, taken: float) -> float | None:
+        """When a member had given the queue up that another one took, or gave it up soon; None if it did not."""
+        for at, queues in self._assignments[first.who]:
+            if at >= first.begun - HANDOVER_S and first.queue not in queues:
+                return at if at <= taken + HANDOVER_S else None
+        end = self._facts.lives[first.who].until
+        return end if end <= taken + HANDOVER_S else None
 
     def _committed_late(self, first: Delivery, taken: float) -> bool:
-        """Whether the first member asked to commit it, but only when the next had asked where to go on, or just before."""
+        """Whether the first member asked to commit it only when the next had asked where to go on, or just before."""
         commits = self._commits[first.who, first.queue]
         soonest = min((at for at, offset in commits if offset > first.offset), default=math.inf)
-        return taken - 0.1 <= soonest <= taken + HANDOVER_S and self._released(first, taken)
+        return taken - _ON_ITS_WAY_S <= soonest <= taken + HANDOVER_S
 
 
 def judge(facts: Facts) -> Iterator[Violation]:
