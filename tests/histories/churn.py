@@ -1,4 +1,8 @@
-"""What happens to the processes, by chance: joins, leaves, kills, standing still, restarts. One seed, one story."""
+"""What happens to the processes, by chance: joins, leaves, kills, standing still, restarts. One seed, one story.
+
+Its time is the sum of its pauses, whatever the acts between them take: so a seed has the same acts done to the same
+members on a slow machine and on a fast one.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final
 
 from histories import terms
 from histories.scene import Child, Scene
 
 MEMBERS_MAX: Final = 4
-_LOOK_S = 0.05
 WEIGHTS: Final = {
     "join": 5,
     "leave": 3,
@@ -46,6 +50,8 @@ class Churn:
         self._scene = scene
         self._plan = plan
         self._chance = random.Random(seed)
+        self._now = 0.0
+        self._wakes: list[tuple[float, Child]] = []
         self._acts: dict[str, Callable[[], None]] = {
             "join": self._join,
             "leave": self._leave,
@@ -65,34 +71,39 @@ class Churn:
                 self._join(group)
         self._scene.until_joined()
         self._scene.produce()
-        until = time.monotonic() + self._plan.duration_s
         first = list(self._plan.first)
-        while time.monotonic() < until:
-            self._wait(min(self._chance.uniform(*self._plan.pause_s), until - time.monotonic()))
-            if time.monotonic() >= until:
+        while True:
+            self._wait(self._chance.uniform(*self._plan.pause_s))
+            if self._now >= self._plan.duration_s:
                 break
             names, weights = list(self._plan.weights), list(self._plan.weights.values())
             act = first.pop(0) if first else self._chance.choices(names, weights)[0]
             self._scene.recorder.note("act", name=act)
             self._acts[act]()
-        self._scene.wake_due(all_of_them=True)
+        for _, member in self._wakes:
+            self._scene.wake(member)
         for group in (terms.SHARED, terms.ORDERLY):
             if not self._scene.of(group):
                 self._join(group)
 
     def _wait(self, for_s: float) -> None:
-        until = time.monotonic() + for_s
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(_LOOK_S, left))
-            self._scene.wake_due()
-            self._scene.watch_for_failures()
+        """Let time pass; who has stood still long enough goes on meanwhile."""
+        until = self._now + for_s
+        while self._wakes and self._wakes[0][0] <= until:
+            at, member = heappop(self._wakes)
+            time.sleep(max(0.0, at - self._now))
+            self._now = max(self._now, at)
+            self._scene.wake(member)
+        time.sleep(until - self._now)
+        self._now = until
+        self._scene.watch_for_failures()
 
     def _group(self) -> str:
         return self._chance.choice((terms.SHARED, terms.ORDERLY))
 
     def _one(self) -> Child | None:
         """A member that is awake, of a group that has another one."""
-        members = [member for member in self._scene.of(self._group()) if member.wakes_at is None]
+        members = [member for member in self._scene.of(self._group()) if not member.is_stopped]
         number = self._chance.random()
         return members[int(number * len(members))] if len(members) > 1 else None
 
@@ -124,7 +135,8 @@ class Churn:
     def _stop(self, shortest_s: float, longest_s: float) -> None:
         member, for_s = self._one(), self._chance.uniform(shortest_s, longest_s)
         if member is not None:
-            self._scene.stop(member, for_s)
+            self._scene.stop(member)
+            heappush(self._wakes, (self._now + for_s, member))
 
     def _end_broker(self, how: signal.Signals) -> None:
         self._scene.end_broker(how, self._chance.choice((0.0, 0.0, self._chance.uniform(0.0, 2.0))))

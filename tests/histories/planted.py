@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _chance = random.Random(7)
 _DURATION_S: Final = 10.0
-_SETTLE_S: Final = 25.0
+_SETTLE_S: Final = {True: 25.0, False: 12.0}
+"""How long to wait for what is to come: long enough, where it is to be said that it is lost."""
 _KINDS: Final = "ok=80,fails1=10,poison=10"
 
 
@@ -308,7 +309,7 @@ def try_bug(name: str, seed: int, keep: Path | None = None) -> Outcome:
 
     bug = BUGS[name]
     plan = Plan(_DURATION_S, weights=bug.weights, first=bug.first, pause_s=(0.3, 1.5))
-    return record(plan, seed, settle_s=_SETTLE_S, bug=name, kinds=bug.kinds, keep=keep)
+    return record(plan, seed, settle_s=_SETTLE_S["lost" in bug.rules], bug=name, kinds=bug.kinds, keep=keep)
 
 
 def is_caught(name: str, outcome: Outcome) -> bool:

@@ -39,8 +39,7 @@ class Child:
         self.name = name
         self.group = group
         self.process = process
-        self.wakes_at: float | None = None
-        """While it is stopped: when it goes on."""
+        self.is_stopped = False
 
 
 class Scene:
@@ -187,19 +186,17 @@ class Scene:
         if child is self.producer:
             self.producer = None
 
-    def stop(self, child: Child, for_s: float) -> None:
-        """Have a process stand still for a while; `wake_due` lets it go on."""
+    def stop(self, child: Child) -> None:
+        """Have a process stand still."""
         self.recorder.note("stop", process=child.name)
         child.process.send_signal(signal.SIGSTOP)
-        child.wakes_at = time.monotonic() + for_s
+        child.is_stopped = True
 
-    def wake_due(self, *, all_of_them: bool = False) -> None:
-        """Let those go on whose time has come."""
-        for child in self.members:
-            if child.wakes_at is not None and (all_of_them or time.monotonic() >= child.wakes_at):
-                child.process.send_signal(signal.SIGCONT)
-                self.recorder.note("go-on", process=child.name)
-                child.wakes_at = None
+    def wake(self, child: Child) -> None:
+        """Let a process go on."""
+        child.process.send_signal(signal.SIGCONT)
+        self.recorder.note("go-on", process=child.name)
+        child.is_stopped = False
 
     def watch_for_failures(self) -> None:
         """Write down which processes have ended by themselves."""
