@@ -71,6 +71,7 @@ class Churn:
                 self._join(group)
         self._scene.until_joined()
         self._scene.produce()
+        self._scene.until_produced()
         first = list(self._plan.first)
         while True:
             self._wait(self._chance.uniform(*self._plan.pause_s))

@@ -8,16 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from histories.recording import Outcome
+from typing import Any, Final
 
 _chance = random.Random(7)
-_DURATION_S: Final = 10.0
-_SETTLE_S: Final = {True: 25.0, False: 12.0}
-"""How long to wait for what is to come: long enough, where it is to be said that it is lost."""
 _KINDS: Final = "ok=80,fails1=10,poison=10"
 
 
@@ -300,18 +293,3 @@ BUGS: Final[dict[str, Bug]] = {
         Bug(passes_over_what_failed, ("order",), broker=False),
     )
 }
-
-
-def try_bug(name: str, seed: int, keep: Path | None = None) -> Outcome:
-    """Record a short history with a bug in it, made for it."""
-    from histories.churn import Plan
-    from histories.recording import record
-
-    bug = BUGS[name]
-    plan = Plan(_DURATION_S, weights=bug.weights, first=bug.first, pause_s=(0.3, 1.5))
-    return record(plan, seed, settle_s=_SETTLE_S["lost" in bug.rules], bug=name, kinds=bug.kinds, keep=keep)
-
-
-def is_caught(name: str, outcome: Outcome) -> bool:
-    """Whether a rule has noticed the bug that is there to notice it."""
-    return any(violation.rule in BUGS[name].rules for violation in outcome.violations)

@@ -6,6 +6,7 @@ Prints the seed first and the counts last; exit code 0 if nothing is violated an
 from __future__ import annotations
 
 import argparse
+import logging
 import secrets
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ sys.path.remove(str(Path(__file__).resolve().parent))
 from histories import planted
 from histories.churn import Plan
 from histories.recording import Outcome, record
+from histories.trying import try_bug
 
 PART_S = 60.0
 """How long one history is at most: what is recorded is judged whole, so it must not grow."""
@@ -38,11 +40,15 @@ def main() -> int:
     )
     parser.add_argument("--keep", type=Path, help="a directory to leave the histories in")
     arguments = parser.parse_args()
+    logging.getLogger("reput_client").setLevel(
+        logging.CRITICAL
+    )  # the auditors' connections end with the broker's
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     print(f"seed {seed}", flush=True)
     if arguments.bug == "none":
         return _run(seed, 60 * arguments.minutes, arguments.keep)
-    return _run_planted(planted.BUGS if arguments.bug == "only" else [arguments.bug], seed, arguments.keep)
+    names = [*planted.BUGS] if arguments.bug == "only" else [arguments.bug]
+    return _run_planted(names, seed, arguments.keep)
 
 
 def _run(seed: int, seconds: float, keep: Path | None) -> int:
@@ -62,20 +68,22 @@ def _run(seed: int, seconds: float, keep: Path | None) -> int:
     return 1 if total.violations else 0
 
 
-def _run_planted(bugs: object, seed: int, keep: Path | None) -> int:
+def _run_planted(names: list[str], seed: int, keep: Path | None) -> int:
     caught = 0
-    names = list(bugs)  # type: ignore[call-overload]
     for name in names:
-        outcome = planted.try_bug(name, seed, keep)
-        rules = ", ".join(sorted({violation.rule for violation in outcome.violations}))
-        is_caught = planted.is_caught(name, outcome)
-        caught += is_caught
         bug = planted.BUGS[name]
-        print(
-            f"{name} ({bug.story}): {f'caught: {rules}' if is_caught else f'NOT CAUGHT {rules}'}", flush=True
+        tried = try_bug(name, seed, keep)
+        violations = tried.outcome.violations
+        caught += tried.caught
+        found = next((violation for violation in violations if violation.rule in bug.rules), None)
+        what = (
+            f"caught after {tried.histories} by {found.rule!r}"
+            if found
+            else f"NOT CAUGHT in {tried.histories}"
         )
-        for violation in [found for found in outcome.violations if found.rule in bug.rules][:1]:
-            print(f"    {str(violation)[:240]}")
+        print(f"{name} ({bug.story}): {what}", flush=True)
+        if found:
+            print(f"    {str(found)[:240]}")
     print(f"{caught} of {len(names)} planted bugs caught")
     return 0 if caught == len(names) else 1
 

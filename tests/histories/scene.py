@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from histories.history import Pulse, Recorder
 from reput_client.blocking import Admin
 
 _HERE = Path(__file__).parent
+_BEGIN_DEADLINE_S = 120.0
 ENVIRONMENT = {
     "REPUT_GROUPS__HEARTBEAT_TIMEOUT": f"{terms.HEARTBEAT_TIMEOUT_S}s",
     "REPUT_GROUPS__LOCK_TIMEOUT": f"{terms.LOCK_TIMEOUT_S}s",
@@ -127,18 +129,29 @@ class Scene:
         self.members.append(child)
         return child
 
-    def until_joined(self, deadline_s: float = 60.0) -> None:
+    def until_joined(self) -> None:
         """Wait until all members that were started are members."""
-        until = time.monotonic() + deadline_s
-        while not all(self._has_joined(member) for member in self.members):
+        self._until("joined", lambda: all(self._has_noted(member, "assigned") for member in self.members))
+
+    def until_produced(self) -> None:
+        """Wait until the producers have sent something, and the bystander has it."""
+        bystander, producer = self.members[0], self.producer
+        assert producer is not None
+        self._until(
+            "sent", lambda: self._has_noted(producer, "acked") and self._has_noted(bystander, "handled")
+        )
+
+    def _until(self, what: str, condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + _BEGIN_DEADLINE_S
+        while not condition():
             self.watch_for_failures()
             if time.monotonic() > until:
-                raise AssertionError("members do not join; see their logs in " + str(self.directory))
+                raise AssertionError(f"nobody has {what}; see the logs in {self.directory}")
             time.sleep(0.05)
 
-    def _has_joined(self, member: Child) -> bool:
-        path = self.events / f"{member.name}.jsonl"
-        return path.exists() and b'"assigned"' in path.read_bytes()
+    def _has_noted(self, child: Child, what: str) -> bool:
+        path = self.events / f"{child.name}.jsonl"
+        return path.exists() and f'"{what}"'.encode() in path.read_bytes()
 
     def produce(self) -> None:
         """Start producers; those before must have ended."""
@@ -170,15 +183,10 @@ class Scene:
                 child.process.kill()
                 child.process.wait()
             self.recorder.note("left", process=child.name, code=code)
-            if code != 0 and (code != -signal.SIGTERM or self._has_started(child)):
+            if code != 0 and (code != -signal.SIGTERM or self._has_noted(child, "start")):
                 log = (self.directory / f"{child.name}.log").read_text(errors="replace")
                 self.recorder.note("failed", process=child.name, code=code, log=log[-1500:])
             self._gone(child)
-
-    def _has_started(self, child: Child) -> bool:
-        """Whether it has come so far that it leaves in order when it is asked to."""
-        path = self.events / f"{child.name}.jsonl"
-        return path.exists() and b'"start"' in path.read_bytes()
 
     def _gone(self, child: Child) -> None:
         if child in self.members:
