@@ -26,7 +26,8 @@ from histories.history import Pulse, Recorder
 from histories.terms import Body
 from reput_client import Message, TransactionState
 from reput_client.blocking import Producer, TransactionProducer
-from reput_protocol.errors import ReputError
+from reput_client.errors import AckNotReached, SendOutcomeUnknown
+from reput_protocol.errors import ReputError, TransactionEnded
 
 _TIMEOUT_S = 5.0
 _PAUSE_AFTER_FAILURE_S = 0.1
@@ -89,8 +90,11 @@ class _Producers:
         self._note("put", topic=topic, uid=uid, kind=kind, wall_ms=int(time.time() * 1000), **facts)
         try:
             receipt = send()
-        except ReputError as error:
+        except (SendOutcomeUnknown, AckNotReached, TransactionEnded) as error:
             self._note("unknown", uid=uid, error=repr(error))
+            return False
+        except ReputError as error:
+            self._note("refused", uid=uid, error=repr(error))
             self._over.wait(_PAUSE_AFTER_FAILURE_S)
             return False
         self._note("acked", uid=uid, queue=receipt.queue_id, offset=receipt.queue_offset)

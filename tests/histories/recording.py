@@ -19,7 +19,7 @@ from histories.scene import Scene
 from histories.settling import CommitWatch, audit, settle
 
 _SHOWN = (
-    "puts", "acknowledged", "unanswered", "deliveries", "handled", "joins", "leaves", "kills", "stops",
+    "puts", "acknowledged", "unanswered", "refused", "deliveries", "handled", "joins", "leaves", "kills", "stops",
     "broker_kills", "broker_restarts", "rebalances", "duplicates", "retries", "dead_letters", "delayed",
     "committed", "rolled_back", "stood_still",
 )  # fmt: skip
@@ -89,6 +89,7 @@ def _counts(facts: Facts, reasons: Counter[str]) -> Counter[str]:
         puts=what["put"],
         acknowledged=what["acked"],
         unanswered=what["unknown"],
+        refused=what["refused"],
         deliveries=len(facts.deliveries),
         handled=what["handled"],
         joins=joins,

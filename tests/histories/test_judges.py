@@ -46,6 +46,22 @@ def test_a_put_that_was_not_answered_may_be_there_or_not(story: Story) -> None:
     assert story.broken() == {"lost"}, "but what is there is to be handled"
 
 
+def test_what_was_refused_is_not_there(story: Story) -> None:
+    story.put("a-o1", deduplicated=True)
+    story.handle("m1", "a-o1")
+    story.note("p1", "put", uid="a-o1", topic=terms.ORDERS, kind=terms.OK, wall_ms=0, deduplicated=True)
+    story.note("p1", "refused", uid="a-o1", error="")
+    assert story.broken() == set(), "it was there before"
+    story.note("p1", "put", uid="a-o2", topic=terms.ORDERS, kind=terms.OK, wall_ms=0)
+    story.note("p1", "refused", uid="a-o2", error="")
+    assert story.broken() == set()
+    story.places["a-o2"] = (terms.ORDERS, 1, terms.OK)
+    story.store(terms.ORDERS, "a-o2", terms.OK)
+    for who in ("m0", "m1"):
+        story.handle(who, "a-o2")
+    assert story.broken() == {"refused"}
+
+
 def test_what_nobody_sent_is_invented(story: Story) -> None:
     story.store(terms.ORDERS, "a-o1", terms.OK)
     assert story.broken() == {"invented"}

@@ -40,6 +40,9 @@ class Put:
     deduplicated: bool = False
     acked_at: float | None = None
     receipts: list[tuple[int, int]] = field(default_factory=list)
+    times: int = 0
+    refused: int = 0
+    """How many of the times that it was put its client said that it is not stored."""
 
 
 @dataclass(slots=True)
@@ -208,12 +211,16 @@ class _Reader:
                 event.get("deduplicated", False),
             ),
         )
+        put.times += 1
         put.deduplicated |= event.get("deduplicated", False)
 
     def _acked(self, event: Event) -> None:
         put = self._facts.puts[event["uid"]]
         put.acked_at = put.acked_at or event.at
         put.receipts.append((event["queue"], event["offset"]))
+
+    def _refused(self, event: Event) -> None:
+        self._facts.puts[event["uid"]].refused += 1
 
     def _decided(self, event: Event) -> None:
         self._facts.decided.setdefault(event["uid"], event.at)

@@ -2,6 +2,7 @@
 
 - Each put, delayed or committed message lies in its topic once: clients repeat only puts that the broker knows again.
 - A put that was repeated gets the receipt of the first time.
+- What a client was told is not stored, or was not sent, is not there.
 - A half message is delivered only after its transaction has committed.
 """
 
@@ -27,6 +28,8 @@ def judge(facts: Facts) -> Iterator[Violation]:
                 put.topic, "deduplicated" if put.deduplicated else "stored once"
             )
             yield Violation(rule, f"{uid} lies in {put.topic} {count} times")
+        if put.refused == put.times:
+            yield Violation("refused", f"{uid} was said not to be stored, and lies in {put.topic}")
         if put.kind in terms.ROLLED_BACK:
             yield Violation("half message", f"{uid} was rolled back and lies in {put.topic}")
     yield from _receipts(facts)
