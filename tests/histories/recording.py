@@ -12,7 +12,7 @@ from histories import terms
 from histories.churn import Churn, Plan
 from histories.history import read
 from histories.judge import judge
-from histories.judge.duplicates import Reasons
+from histories.judge.duplicates import AGAIN_HERE, Reasons
 from histories.judge.facts import Facts
 from histories.judge.violation import Violation
 from histories.scene import Scene
@@ -20,7 +20,7 @@ from histories.settling import CommitWatch, audit, settle
 
 _SHOWN = (
     "puts", "acknowledged", "unanswered", "refused", "deliveries", "handled", "joins", "leaves", "kills", "stops",
-    "broker_kills", "broker_restarts", "rebalances", "duplicates", "retries", "dead_letters", "delayed",
+    "broker_kills", "broker_restarts", "rebalances", "again_here", "duplicates", "retries", "dead_letters", "delayed",
     "committed", "rolled_back", "stood_still",
 )  # fmt: skip
 
@@ -42,7 +42,9 @@ class Outcome:
     def line(self) -> str:
         """Return the numbers."""
         counts = "  ".join(f"{name}={self.counts[name]}" for name in _SHOWN)
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.most_common())
+        reasons = ", ".join(
+            f"{count} {reason}" for reason, count in self.reasons.most_common() if reason != AGAIN_HERE
+        )
         return f"{counts}  violations={len(self.violations)}" + (
             f"  (duplicates: {reasons})" if reasons else ""
         )
@@ -82,6 +84,7 @@ def outcome_of(events: Path) -> Outcome:
 
 
 def _counts(facts: Facts, reasons: Counter[str]) -> Counter[str]:
+    """Count; a rebalance is a change of one member's queues, and what a handler raised for comes `again_here`."""
     what = Counter(event.what for event in facts.events)
     down = Counter(event["how"] for event in facts.events if event.what == "broker-down")
     joins = sum(event.what == "starting" and bool(event["group"]) for event in facts.events)
@@ -99,7 +102,8 @@ def _counts(facts: Facts, reasons: Counter[str]) -> Counter[str]:
         broker_kills=down["SIGKILL"],
         broker_restarts=down["SIGTERM"],
         rebalances=what["assigned"],
-        duplicates=reasons.total(),
+        again_here=reasons[AGAIN_HERE],
+        duplicates=reasons.total() - reasons[AGAIN_HERE],
         retries=sum(len(facts.copies_to_retry(group)) for group in terms.GROUPS),
         dead_letters=sum(len(facts.dead_letters(group)) for group in terms.GROUPS),
         delayed=len(facts.stored_in(terms.LATER)),

@@ -44,6 +44,8 @@ def main() -> int:
         logging.CRITICAL
     )  # the auditors' connections end with the broker's
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
+    if arguments.keep is not None:
+        arguments.keep.mkdir(parents=True, exist_ok=True)
     print(f"seed {seed}", flush=True)
     if arguments.bug == "none":
         return _run(seed, 60 * arguments.minutes, arguments.keep)

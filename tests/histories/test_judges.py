@@ -220,6 +220,22 @@ def test_a_message_that_was_in_flight_when_its_queue_changed_hands(story: Story)
     assert story.broken() == set()
 
 
+def test_a_message_behind_one_that_was_in_flight_when_its_queue_changed_hands(story: Story) -> None:
+    """Nothing behind a message that is not handled can be committed; who takes the queue gets all that again."""
+    for number in range(2):
+        story.put(f"a-o{number}")
+    story.assigned("m1", terms.ORDERS)
+    story.begin("m1", "a-o0")
+    story.handle("m1", "a-o1")
+    story.wait(0.5)
+    story.assigned("m1")
+    story.wait(0.3)
+    story.take("m2", 0)
+    for number in range(2):
+        story.handle("m2", f"a-o{number}")
+    assert story.broken() == set()
+
+
 def test_a_queue_that_is_given_up_without_a_commit(story: Story) -> None:
     story.put("a-o1")
     story.assigned("m1", terms.ORDERS)

@@ -4,8 +4,8 @@ Of two deliveries of one message from one queue to one group, the second is expl
 
 - it came again in the same member, which had raised and could not give it back, or consumes in order;
 - the first was in flight, or not committed, when its member was killed, cut off or stood still;
-- the first was still in flight when its queue changed hands, or its member's commit came too late for the next owner,
-  within a second of the hand-over.
+- the first, or a message before it in its queue, behind which nothing can be committed, was still in flight when its
+  queue changed hands, or its member's commit came too late for the next owner, within a second of the hand-over.
 
 A message that was handled, and whose commit was acknowledged before the next owner asked where to go on, never comes
 again; see `commits.py` for what the owner must be told then.
@@ -23,6 +23,7 @@ from histories import terms
 from histories.judge.facts import Delivery, Facts, QueueKey
 from histories.judge.violation import Violation
 
+AGAIN_HERE: Final = "raised, again here"
 HANDOVER_S: Final = 1.0
 _IN_FLIGHT_S: Final = 0.05
 """What is handled sooner after its queue is given up must be committed: its member waits twice as long for it."""
@@ -65,7 +66,7 @@ class Reasons:
             last[delivery.offset] = delivery
             if first is None:
                 continue
-            reason = self._reason(first, delivery)
+            reason = self._reason(first, delivery, deliveries)
             if reason is None:
                 self.violations.append(
                     Violation(
@@ -75,10 +76,10 @@ class Reasons:
             else:
                 self.counts[reason] += 1
 
-    def _reason(self, first: Delivery, second: Delivery) -> str | None:
+    def _reason(self, first: Delivery, second: Delivery, deliveries: list[Delivery]) -> str | None:
         facts = self._facts
         if first.who == second.who and first.raised is not None and first.backed is None:
-            return "raised, again here"
+            return AGAIN_HERE
         if facts.died(first.who, first.begun, second.begun):
             return "member killed"
         if facts.broker_down(first.begun - BACK_S, second.begun):
@@ -89,8 +90,16 @@ class Reasons:
             return "next owner stood still"
         taken = self._taken(second)
         released = self._released(first, taken)
-        if released is not None and first.settled > released + _IN_FLIGHT_S:
-            return "in flight at a hand-over"
+        if released is not None:
+            held_until = released + _IN_FLIGHT_S
+            if first.settled > held_until:
+                return "in flight at a hand-over"
+            if any(
+                other.who == first.who and other.offset < first.offset and other.begun < released
+                and other.settled > held_until
+                for other in deliveries
+            ):  # fmt: skip
+                return "behind one in flight at a hand-over"
         if released is not None and self._committed_late(first, taken):
             return "committed late at a hand-over"
         return None
