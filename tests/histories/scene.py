@@ -23,6 +23,7 @@ from reput_client.blocking import Admin
 
 _HERE = Path(__file__).parent
 _BEGIN_DEADLINE_S = 120.0
+"""How long a process may take to begin, on a machine that has other things to do."""
 ENVIRONMENT = {
     "REPUT_GROUPS__HEARTBEAT_TIMEOUT": f"{terms.HEARTBEAT_TIMEOUT_S}s",
     "REPUT_GROUPS__LOCK_TIMEOUT": f"{terms.LOCK_TIMEOUT_S}s",
@@ -97,7 +98,7 @@ class Scene:
     def start_broker(self) -> None:
         """Start it and wait until it serves."""
         self.broker.start()
-        self.broker.wait_ready()
+        self.broker.wait_ready(_BEGIN_DEADLINE_S)
         self.recorder.note("broker-up")
 
     def end_broker(self, how: signal.Signals, down_s: float) -> None:
@@ -170,7 +171,7 @@ class Scene:
         self.recorder.note("killed", process=child.name)
         self._gone(child)
 
-    def leave(self, *children: Child, deadline_s: float = 30.0) -> None:
+    def leave(self, *children: Child, deadline_s: float = 60.0) -> None:
         """Ask processes to end in order; one that does not, or not well, is a failure."""
         for child in children:
             self.recorder.note("asked-to-leave", process=child.name)

@@ -220,6 +220,23 @@ def test_a_message_that_was_in_flight_when_its_queue_changed_hands(story: Story)
     assert story.broken() == set()
 
 
+@pytest.mark.parametrize(("after_s", "broken"), [(0.1, set()), (1.0, {"duplicate"})])
+def test_a_message_that_a_member_had_in_hand_before_it_stood_still(
+    story: Story, after_s: float, broken: set[str]
+) -> None:
+    """It may begin with it when it is awake again; a moment later it must know that the queue is another's."""
+    story.put("a-o1")
+    story.take("m2", 0)
+    story.note("runner", "stop", process="m2")
+    story.wait(10.0)
+    story.take("m1", 0)
+    story.handle("m1", "a-o1")
+    story.note("runner", "go-on", process="m2")
+    story.wait(after_s)
+    story.handle("m2", "a-o1")
+    assert story.broken() == broken
+
+
 def test_a_message_behind_one_that_was_in_flight_when_its_queue_changed_hands(story: Story) -> None:
     """Nothing behind a message that is not handled can be committed; who takes the queue gets all that again."""
     for number in range(2):

@@ -3,6 +3,7 @@
 Of two deliveries of one message from one queue to one group, the second is explained only if:
 
 - it came again in the same member, which had raised and could not give it back, or consumes in order;
+- the second's member had stood still, and was awake again for a moment only;
 - the first was in flight, or not committed, when its member was killed, cut off or stood still;
 - the first, or a message before it in its queue, behind which nothing can be committed, was still in flight when its
   queue changed hands, or its member's commit came too late for the next owner, within a second of the hand-over.
@@ -27,6 +28,7 @@ AGAIN_HERE: Final = "raised, again here"
 HANDOVER_S: Final = 1.0
 _IN_FLIGHT_S: Final = 0.05
 """What is handled sooner after its queue is given up must be committed: its member waits twice as long for it."""
+_AWAKE_S: Final = 0.3
 _ON_ITS_WAY_S: Final = 0.1
 BACK_S: Final = 3.0
 """How long a connection that was lost, or a process that stood still, has its effects: reconnecting, joining anew."""
@@ -86,8 +88,6 @@ class Reasons:
             return "broker down"
         if facts.stood_still(first.who, first.begun - BACK_S, second.begun):
             return "member stood still"
-        if facts.stood_still(second.who, first.begun, second.begun):
-            return "next owner stood still"
         taken = self._taken(second)
         released = self._released(first, taken)
         if released is not None:
@@ -102,6 +102,8 @@ class Reasons:
                 return "behind one in flight at a hand-over"
         if released is not None and self._committed_late(first, taken):
             return "committed late at a hand-over"
+        if any(0.0 <= second.begun - span.until <= _AWAKE_S for span in facts.stood[second.who]):
+            return "next owner just awake"
         return None
 
     def _taken(self, delivery: Delivery) -> float:
