@@ -285,7 +285,13 @@ BUGS: Final[dict[str, Bug]] = {
         Bug(delayed_early, ("delayed early",)),
         Bug(delayed_twice, ("delayed once",), weights={"kill-broker": 1}),
         Bug(half_message_delivered, ("half message",)),
-        Bug(deduplication_forgotten, ("deduplicated",), weights={"kill-broker": 1}),
+        # Two kills, then quiet: what was put before is put once more now and then.
+        Bug(
+            deduplication_forgotten,
+            ("deduplicated",),
+            first=("kill-broker", "kill-broker"),
+            weights={"join": 1},
+        ),
         Bug(committed_too_soon, ("commit",), broker=False),
         Bug(owned_twice, ("owned twice", "duplicate"), broker=False),
         Bug(left_without_commit, ("duplicate",), broker=False, weights=_ORDERS_CHANGE_HANDS),

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.process, pytest.mark.fault]
 
 # One seed, so that the tests say the same every time; `make histories` takes another each time.
 _SEED = int(os.environ.get("HISTORIES_SEED", "20261121"))
-_SHORT = Plan(7.0, pause_s=(0.3, 0.9), first=("kill-broker", "kill", "join", "stop", "kill", "leave"))
+_SHORT = Plan(5.0, pause_s=(0.2, 0.8), first=("kill-broker", "kill", "join", "stop", "kill", "leave"))
 _KINDS = "ok=80,fails1=10,poison=10"
 
 
