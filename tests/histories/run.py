@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import secrets
+import signal
 import sys
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def main() -> int:
     logging.getLogger("reput_client").setLevel(
         logging.CRITICAL
     )  # the auditors' connections end with the broker's
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its end is that of all its processes
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     if arguments.keep is not None:
         arguments.keep.mkdir(parents=True, exist_ok=True)
