@@ -2,7 +2,7 @@
 # environment in .venv from the pinned requirements.lock; later ones find it ready and touch no network.
 #
 #   make run ARGS="--port 20911"      make test ARGS="-k long_polling"      make crash ROUNDS=20 SEED=7
-#   make faults IMAGES=1000 ROUNDS=3      make faults KIND=flipped SEED=7
+#   make faults IMAGES=1000 ROUNDS=3      make faults KIND=flipped SEED=7      make histories MINUTES=5 SEED=7
 #   make PYTHON=python3.12 test       make image-check INSTALL=1
 
 PYTHON ?= python3
@@ -12,6 +12,7 @@ CASES ?=
 IMAGES ?=
 SEED ?=
 KIND ?=
+MINUTES ?=
 INSTALL ?=
 
 VENV := .venv
@@ -22,7 +23,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo example bench bench-delay bench-groups bench-memory bench-store crash faults planted filters conformance image-check lock clean
+.PHONY: help setup run test check format demo example bench bench-delay bench-groups bench-memory bench-store crash faults planted histories histories-planted filters conformance image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -91,6 +92,12 @@ faults: $(READY) ## break the disk under the store: IMAGES power cuts and the ot
 
 planted: $(READY) ## plant bugs in the store one by one: does the checker of each kind of fault catch its own? SEED
 	$(BIN)/python tests/faults/run.py --bug only $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+histories: $(READY) ## churn groups and a broker for MINUTES (3), record everything, judge it; SEED repeats a churn
+	$(BIN)/python tests/histories/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+histories-planted: $(READY) ## plant bugs in broker and client one by one: do the judges of histories catch them? SEED
+	$(BIN)/python tests/histories/run.py --bug only $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 filters: $(READY) ## compare filters with an independent evaluation, CASES times (10000); SEED repeats a run
 	$(BIN)/python tests/filters/run.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

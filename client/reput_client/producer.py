@@ -185,27 +185,30 @@ class Producer:
         unique_id = message.unique_id
         if unique_id is None and self._ids is not None:
             unique_id = self._ids.next()
+        unknown: SendOutcomeUnknown | None = None
         attempt = 0
         while True:
-            deadline = self._session.deadline(timeout_s)
-            route = await self._session.publish_route(message.topic, deadline)
-            queue = self._choose(route, queue_id, key)
             try:
-                # What may be stored already shares no block: the broker takes or knows a block as a whole.
-                may_be_stored = attempt > 0 or (self._putter.deduplicate and message.unique_id is not None)
-                if self._linger_s > 0 and not may_be_stored and not message.is_delayed:
-                    return await self._lingering.send(queue, message, unique_id, level, deadline)
-                return await self._send_alone(
-                    queue, message, unique_id, level, deadline, may_be_stored=may_be_stored
-                )
-            except (SendOutcomeUnknown, ConnectionLost, BrokerError) as error:
+                deadline = self._session.deadline(timeout_s)
+                route = await self._session.publish_route(message.topic, deadline)
+                queue = self._choose(route, queue_id, key)
+                try:
+                    # What may be stored already shares no block: the broker takes or knows a block as a whole.
+                    may_be_stored = attempt > 0 or (
+                        self._putter.deduplicate and message.unique_id is not None
+                    )
+                    if self._linger_s > 0 and not may_be_stored and not message.is_delayed:
+                        return await self._lingering.send(queue, message, unique_id, level, deadline)
+                    return await self._send_alone(
+                        queue, message, unique_id, level, deadline, may_be_stored=may_be_stored
+                    )
+                finally:
+                    if route.template:
+                        self._session.routes.forget(message.topic)
+            except ReputError as error:
                 attempt += 1
-                if attempt > self._retries or (isinstance(error, BrokerError) and not error.retryable):
-                    raise
-                await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
-            finally:
-                if route.template:
-                    self._session.routes.forget(message.topic)
+                unknown = _after(error, unknown, is_last=attempt > self._retries)
+            await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
 
     async def forward(
         self,
@@ -557,19 +560,40 @@ class Producer:
         timeout_s: float | None,
     ) -> list[SendReceipt]:
         """Send one frame, under the header `again` after the first time."""
+        unknown: SendOutcomeUnknown | None = None
         attempt = 0
         while True:
             try:
                 deadline = self._session.deadline(timeout_s)
                 call = await self._putter.put(queue, template, body, deadline, unique_ids)
                 result = result_of(call)
-            except (SendOutcomeUnknown, ConnectionLost, BrokerError) as error:
+            except ReputError as error:
                 attempt += 1
-                if attempt > self._retries or (isinstance(error, BrokerError) and not error.retryable):
-                    raise
+                unknown = _after(error, unknown, is_last=attempt > self._retries)
                 await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
                 template = again
                 continue
             receipts = receipts_of(queue.topic, body, result, unique_ids)
             check_ack(call, ack, receipts)
             return receipts
+
+
+def _after(
+    error: ReputError, unknown: SendOutcomeUnknown | None, *, is_last: bool
+) -> SendOutcomeUnknown | None:
+    """Return what is known of a send that failed with `error` and is to be repeated: whether it may be stored.
+
+    Raises:
+        SendOutcomeUnknown: it is not to be repeated, and an attempt may have been stored, this one or one before.
+        ReputError: `error`, which is not to be repeated, and nothing before it can have been stored.
+    """
+    if isinstance(error, SendOutcomeUnknown):
+        unknown = error
+    repeatable = isinstance(error, (SendOutcomeUnknown, ConnectionLost)) or (
+        isinstance(error, BrokerError) and error.retryable
+    )
+    if repeatable and not is_last:
+        return unknown
+    if unknown is None or unknown is error or isinstance(error, AckNotReached):
+        raise error
+    raise unknown from error

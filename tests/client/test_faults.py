@@ -45,15 +45,15 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-def once(broker: FakeBroker, answer: Answer):  # type: ignore[no-untyped-def]
-    """A behaviour that gives `answer` to the first put and stores the others."""
+def once(broker: FakeBroker, answer: Answer, then: Answer | None = None):  # type: ignore[no-untyped-def]
+    """A behaviour that gives `answer` to the first put and stores the others, or gives them `then`."""
     given = []
 
     def behave(header: Header, body: memoryview) -> Answer:
         if not given:
             given.append(header)
             return answer
-        return broker.put(header, body)
+        return then or broker.put(header, body)
 
     return behave
 
@@ -93,6 +93,32 @@ def test_retries_repeat_a_send_with_the_same_unique_id(face: Face, broker: FakeB
             with pytest.raises(MessageRefused):
                 await producer.send(Message("t", b"x"))
             assert broker.count(PUT) == before + 1, "a refusal that waiting does not cure is not repeated"
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
+def test_a_send_that_may_be_stored_is_not_said_to_be_refused(
+    face: Face, broker: FakeBroker, many: bool
+) -> None:
+    """A repeated send whose last attempt was refused, or found no broker, raised that: as if nothing were stored.
+
+    The first attempt, which got no answer, may have been: its outcome stays unknown, with the later error as the cause.
+    """
+
+    async def scenario() -> None:
+        async with face.Producer(broker.address, retries=2) as producer:
+
+            async def send() -> None:
+                message = Message("t", b"x")
+                await (producer.send_batch([message]) if many else producer.send(message))
+
+            refusal = Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0 is bad")
+            broker.behave(PUT, once(broker, HANG_UP, then=refusal))
+            with pytest.raises(SendOutcomeUnknown, match="connection") as caught:
+                await send()
+            assert isinstance(caught.value.__cause__, MessageRefused)
+            assert broker.count(PUT) == 2
 
     face.run(scenario)
 
