@@ -31,7 +31,8 @@ def test_a_short_history_breaks_no_promise(tmp_path: Path) -> None:
     outcome = record(_SHORT, _SEED, settle_s=60.0, kinds=_KINDS, keep=tmp_path)
     print(outcome.line())
     assert not outcome.violations, "\n".join([f"seed {_SEED}", *map(str, outcome.violations[:10])])
-    for name in ("acknowledged", "kills", "broker_kills", "rebalances", "retries", "dead_letters", "delayed"):
+    # How many retries and dead letters there are is the machine's speed; what is done is the seed's.
+    for name in ("acknowledged", "handled", "kills", "broker_kills", "stops", "rebalances"):
         assert outcome.counts[name], f"{name}: {outcome.line()}"
 
 
