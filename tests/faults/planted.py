@@ -62,6 +62,7 @@ from reput_broker.store import (
     reput_steps,
     sparse_file_queue,
     store_flush,
+    store_index,
 )
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.cleaners import StoreCleaners
@@ -362,8 +363,8 @@ def found_files_sparse(patch: pytest.MonkeyPatch) -> None:
 
 
 def descriptors_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
-    """a file that cannot be made for want of descriptors counts as one that could not be synced"""
-    patch.setattr(file_io, "is_out_of_descriptors", lambda _: False)
+    """an index file that cannot be made for want of descriptors counts as one that could not be synced"""
+    patch.setattr(store_index, "is_out_of_descriptors", lambda _: False)
 
 
 class Bug(NamedTuple):
