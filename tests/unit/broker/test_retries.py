@@ -137,9 +137,8 @@ async def test_retries_are_spread_over_the_groups_retry_queues(tmp_path: Path) -
     async with broker_bench(tmp_path / "s") as bench:
         set_group(bench, retry_queue_nums=3)
         client = bench.client()
-        record = await sent(bench, client)
         for _ in range(60):
-            await client.send_back(record, "billing", 1)
+            await client.send_back(await sent(bench, client), "billing", 1)
         await trio.sleep(2)
         found = [len(await bench.read(RETRY, queue_id)) for queue_id in range(3)]
         assert sum(found) == 60
@@ -247,9 +246,8 @@ async def test_a_direct_send_for_a_group_that_is_unknown_is_refused(tmp_path: Pa
 async def test_a_killed_broker_delivers_each_retry_once_and_on_time(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
-        record = await sent(bench, client)
         for level in (3, 4):
-            await client.send_back(record, "billing", level)
+            await client.send_back(await sent(bench, client), "billing", level)
         await trio.sleep(11)
         assert len(await bench.read(RETRY)) == 1
         image = bench.killed(tmp_path / "image")
