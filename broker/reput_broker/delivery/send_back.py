@@ -80,7 +80,9 @@ def returned_message(
     """
     properties = record.property_map()
     properties.pop(names.CRC32, None)
-    origin_topic = properties.setdefault(names.RETRY_TOPIC, record.topic)
+    if record.topic != retry_topic(group) or names.RETRY_TOPIC not in properties:
+        properties[names.RETRY_TOPIC] = record.topic  # any producer may have written something there
+    origin_topic = properties[names.RETRY_TOPIC]
     properties[names.WAIT] = "false"
     if not properties.get(names.ORIGIN_MESSAGE_ID, "").strip():
         properties[names.ORIGIN_MESSAGE_ID] = record.offset_message_id

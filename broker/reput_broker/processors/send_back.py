@@ -13,7 +13,7 @@ from reput_broker.processors.appender import Appender
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.put_back_once import PutBackOnce
 from reput_broker.processors.put_once import Put
-from reput_broker.processors.send_redirects import max_reconsume_times, note_dead_letter
+from reput_broker.processors.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.retry_counts import RetryCounts
@@ -142,6 +142,6 @@ class SendBackProcessor:
 
     def _count(self, group: str, returned: Returned) -> None:
         if returned.is_dead_letter:
-            note_dead_letter(self._counts, group, returned.origin_topic, returned.record)
+            note_dead_letter(self._counts, self._access, group, returned.origin_topic, returned.record)
         else:
-            self._counts.retries[group, returned.origin_topic] += 1
+            self._counts.retries[group, counted_topic(self._access, returned.origin_topic)] += 1
