@@ -131,8 +131,15 @@ class WaitingMessages:
         offset = max(cursor.levels.get(level.number, 0), level.next_offset)
         units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, offset, count)
         latest_ms = self._clock_ms() + level.delay_ms
+        deliver_ms = self._schedule.levels.deliver_ms
         return [
-            Due(min(code, latest_ms), physical_offset, size, level.number, place)
+            Due(
+                min(deliver_ms(physical_offset, size, code), latest_ms),
+                physical_offset,
+                size,
+                level.number,
+                place,
+            )
             for place, (physical_offset, size, code) in enumerate(units.tolist(), offset)
         ]
 
