@@ -232,7 +232,7 @@ class Deliverer:
         self._done(copy.due, before)
 
     def _drop(self, due: Due, parked: Parked | None, reason: str) -> None:
-        self._stats.dropped[reason] += 1
+        self._stats.note_dropped(reason, due.physical_offset)
         if parked is not None:
             self._waits_no_more(parked.topic, due.level, due.place)
         self._done(due, None)
