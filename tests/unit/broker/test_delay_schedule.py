@@ -104,9 +104,25 @@ async def test_one_that_the_store_does_not_take_takes_no_other_with_it(
         for body in (b"first", b"too large", b"last"):
             bench.level(body, 1)
         await trio.sleep(1.1)
-    assert sorted(bench.delivered()) == [b"first", b"last"]
-    assert bench.stats.dropped["refused"] == 1
+        assert sorted(bench.delivered()) == [b"first", b"last"]
+        assert bench.stats.dropped["refused"] == 1
+        assert await bench.cancel("ID-too large") == ["DROPPED"]
+        assert await bench.cancel("ID-last") == ["DELIVERED"]
     assert bench.stats.waiting[TOPIC] == 0
+    bench.stop()
+
+
+async def test_what_the_wheel_has_not_been_given_yet_waits_too(tmp_path: Path) -> None:
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    for number in range(50):
+        bench.timed(b"%d" % number, 60_000)
+    assert bench.parts.status()["waiting"] == 50, "no service has run yet"
+    async with bench.running():
+        await trio.sleep(1)
+        assert bench.parts.status()["waiting"] == 50
+        assert await bench.cancel("ID-7") == ["CANCELLED"]
+        await trio.sleep(1)
+        assert bench.parts.status()["waiting"] == 49
     bench.stop()
 
 
