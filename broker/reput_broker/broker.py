@@ -382,6 +382,7 @@ class Broker:
             self._offsets,
             ack=default_ack,
             wrote=wrote,
+            dispatch=self._reput.catch_up,
             flush=self._flush.flush_now,
         )
         processors = (
@@ -399,6 +400,7 @@ class Broker:
                         window_s=lambda: config.dedup.window,
                     )
                 ),
+                self._retry.back_once,
                 groups.requesters,
                 cluster=config.cluster,
                 default_ack=default_ack,

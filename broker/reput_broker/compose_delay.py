@@ -102,6 +102,7 @@ class DelayParts:
         feed = TimerFeed(
             schedule.timers, store, reader, cancelled, schedule.consumed, stats, schedule.topic_names
         )
+        self._feed = feed
         self._service = DelayService(
             schedule,
             store,
@@ -148,7 +149,7 @@ class DelayParts:
             return {}
         stats = self._schedule.stats
         return {
-            "waiting": sum(stats.waiting.values()),
+            "waiting": sum(stats.waiting.values()) + (self._feed.behind if hasattr(self, "_feed") else 0),
             "delivered": stats.error_seconds.count,
             "cancelled": sum(stats.cancelled.values()),
             "dropped": sum(stats.dropped.values()),

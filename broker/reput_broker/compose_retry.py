@@ -12,12 +12,14 @@ from reput_broker.delivery.op_queue import OpQueue
 from reput_broker.delivery.op_writer import OpWriter
 from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.parking import Parking
+from reput_broker.delivery.sent_back import SentBack
 from reput_broker.delivery.transaction_check import TransactionCheckService
 from reput_broker.delivery.transaction_questions import TransactionQuestions
 from reput_broker.delivery.transaction_recovery import recover_transactions
 from reput_broker.delivery.transactions import Transactions
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.appender import Appender
+from reput_broker.processors.put_back_once import PutBackOnce
 from reput_broker.processors.send_back import SendBackProcessor
 from reput_broker.processors.send_redirects import SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
@@ -99,6 +101,7 @@ class RetryParts:
         *,
         ack: AckLevel,
         wrote: Callable[[], None],
+        dispatch: Callable[[], None],
         flush: Callable[[], Awaitable[None]],
     ) -> None:
         """Put the parts together.
@@ -106,6 +109,7 @@ class RetryParts:
         Args:
             ack: what requests that name no level wait for.
             wrote: called after the broker has put something on its own account.
+            dispatch: brings what can be read of the log into the queues and the index.
             flush: syncs the log once.
         """
         config, clock_ms, transactions = self._config, self._clock_ms, self.transactions
@@ -117,6 +121,7 @@ class RetryParts:
                 await topic_saver.save()
 
         puts = OwnPuts(store, lock, wrote)
+        self.back_once = PutBackOnce(SentBack(store, dispatch=dispatch, clock_ms=clock_ms))
 
         def log_end() -> int:
             return store.flushed_offset + store.flush_behind_bytes
@@ -146,7 +151,9 @@ class RetryParts:
             clock_ms=clock_ms,
         )
         self._processors = (
-            SendBackProcessor(store, access, groups.access, appender, self._parking, self.counts, ack=ack),
+            SendBackProcessor(
+                store, access, groups.access, appender, self._parking, self.back_once, self.counts, ack=ack
+            ),
             TransactionProcessor(
                 store,
                 access,

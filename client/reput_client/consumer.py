@@ -347,7 +347,8 @@ class Consumer:
 
         Raises:
             BrokerError: the broker does not take it.
-            ConnectFailed, RequestTimeout: it is not known whether the broker has it.
+            ConnectFailed, ConnectionLost, RequestTimeout: it is not known whether the broker has it; to ask again is
+                safe.
             DamagedMessage: nobody can say which message it is.
         """
         assigned = self._member.find(message.queue)

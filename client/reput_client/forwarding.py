@@ -20,6 +20,7 @@ _OF_THE_WAY: Final = frozenset(
         # its consumers
         names.RETRY_TOPIC,
         names.RETRY_REASON,
+        names.SEND_BACK_ID,
         names.DLQ_REASON,
         names.DLQ_ORIGIN_TOPIC,
         names.DLQ_ORIGIN_MESSAGE_ID,

@@ -75,14 +75,26 @@ class ReceivedMessage:
     Attributes:
         topic: the topic it was pulled from.
         broker_name: the broker that holds it.
+        send_back_id: names it to the broker in every request to take it back, from the first one on.
     """
 
-    __slots__ = ("_body_at", "_checked", "_end", "_head", "_record", "_start", "broker_name", "topic")
+    __slots__ = (
+        "_body_at",
+        "_checked",
+        "_end",
+        "_head",
+        "_record",
+        "_start",
+        "broker_name",
+        "send_back_id",
+        "topic",
+    )
 
     def __init__(self, topic: str, record: bytes, start: int, end: int, broker_name: str = "") -> None:
         """Look at the record at `[start, end)` of `record`, whose sizes were checked (`record_positions`)."""
         self.topic = topic
         self.broker_name = broker_name
+        self.send_back_id: str | None = None
         self._record = record
         self._start = start
         self._end = end

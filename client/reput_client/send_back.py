@@ -1,16 +1,20 @@
 """Giving a message back that could not be handled: the broker hands it out again later, to whichever member.
 
-The broker is asked with 36. Where that fails, the message is sent to the group's retry topic like any other, as
-RocketMQ's clients do (DefaultMQPushConsumerImpl.sendMessageBack). If that fails too, the caller keeps the message and
-tries again.
+The broker is asked with 36, once more where no answer comes. If it refuses, or cannot be asked, the message is sent to
+the group's retry topic like any other, as RocketMQ's clients do (DefaultMQPushConsumerImpl.sendMessageBack). If that
+fails too, the caller keeps the message and tries again. All these requests bear the same id, by which the broker knows
+that they are one: it takes the message back once, whichever answers get lost.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final
+from uuid import uuid4
 
 from reput_client.address import Address
+from reput_client.errors import ConnectionLost, RequestTimeout
 from reput_client.received import ReceivedMessage
 from reput_client.session import Session
 from reput_protocol import properties as names
@@ -56,8 +60,6 @@ async def send_back(
 ) -> None:
     """Return once the broker has the message for a later try, or as a dead letter; the caller is done with it then.
 
-    A broker that was killed while it was asked may have it twice.
-
     Args:
         queue: where the message was pulled from, which for a message that comes back is a queue of the retry topic.
         delay_level: 1 to 18 for RocketMQ's delays; 0 for a longer one each time: 10 s, 30 s, 1 min, ...; `DEAD_LETTER`
@@ -67,39 +69,14 @@ async def send_back(
         reason: why, for people who look at retries and dead letters.
 
     Raises:
-        ReputError: neither way worked; the message is still the caller's.
+        ReputError: neither way worked, or no answer came; the message is still the caller's, and asking again with it
+            is safe: the broker takes it once.
         DamagedMessage: nobody can say which message it is.
     """
     if reason is not None:
         reason = reason[:_REASON_CHARACTERS_MAX]
-    address: Address | None = None
-    try:
-        address = await session.broker_address(queue, session.deadline(None))
-        await _ask(session, message, address, group, delay_level, max_reconsume_times, reason)
-    except ReputError as error:
-        session.check_open()
-        if is_unsupported(error):
-            raise  # it would not know what the retry topic is for either
-        log.warning("%r not sent back, it is sent to the retry topic instead: %s", message, error)
-        header = resend_header(group, message, delay_level, max_reconsume_times, reason)
-        await session.ask_ok(
-            RequestCode.SEND_MESSAGE_V2,
-            header.to_ext_v2(HeaderType.MSGPACK),
-            what=f"resending {message!r}",
-            address=address,
-            body=message.raw_body,
-        )
-
-
-async def _ask(
-    session: Session,
-    message: ReceivedMessage,
-    address: Address,
-    group: str,
-    delay_level: int,
-    max_reconsume_times: int | None,
-    reason: str | None,
-) -> None:
+    was_asked = message.send_back_id is not None
+    message.send_back_id = request_id = message.send_back_id or uuid4().hex
     header = SendBackHeader(
         message.physical_offset,
         group,
@@ -108,13 +85,51 @@ async def _ask(
         origin_topic=message.topic,
         max_reconsume_times=max_reconsume_times,
         reason=reason,
+        send_back_id=request_id,
+        is_repeated=was_asked or None,
     )
-    await session.ask_ok(
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        header.to_ext(HeaderType.MSGPACK),
-        what=f"sending back {message!r}",
-        address=address,
-    )
+    address: Address | None = None
+    try:
+        address = await session.broker_address(queue, session.deadline(None))
+        await _ask(session, message, address, header)
+    except ReputError as error:
+        session.check_open()
+        if address is not None and isinstance(error, RequestTimeout | ConnectionLost):
+            raise  # the broker may have the message, and knows this request again
+        if is_unsupported(error):
+            raise  # it would not know what the retry topic is for either
+        log.warning("%r not sent back, it is sent to the retry topic instead: %s", message, error)
+        resend = resend_header(group, message, delay_level, max_reconsume_times, reason)
+        await session.ask_ok(
+            RequestCode.SEND_MESSAGE_V2,
+            resend.to_ext_v2(HeaderType.MSGPACK),
+            what=f"resending {message!r}",
+            address=address,
+            body=message.raw_body,
+        )
+
+
+async def _ask(session: Session, message: ReceivedMessage, address: Address, header: SendBackHeader) -> None:
+    """Ask with 36 until there is an answer, for as long as two requests take."""
+    repeated = replace(header, is_repeated=True).to_ext(HeaderType.MSGPACK)
+    ext = header.to_ext(HeaderType.MSGPACK)
+    for tries_left in (1, 0):
+        try:
+            await session.ask_ok(
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+                ext,
+                what=f"sending back {message!r}",
+                address=address,
+                ext_repeated=repeated,
+            )
+        except (RequestTimeout, ConnectionLost) as error:
+            session.check_open()
+            if not tries_left:
+                raise
+            log.warning("%r perhaps not sent back, the broker is asked again: %s", message, error)
+            ext = repeated
+        else:
+            return
 
 
 def resend_header(
@@ -132,6 +147,9 @@ def resend_header(
     }
     properties.setdefault(names.RETRY_TOPIC, message.topic)
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+    properties.pop(names.SEND_BACK_ID, None)
+    if message.send_back_id is not None:
+        properties[names.SEND_BACK_ID] = f"{message.physical_offset}-{message.send_back_id}"
     if delay_level >= 0:
         properties[names.DELAY] = str(delay_level or _FIRST_LEVEL + message.reconsume_times)
     else:

@@ -181,10 +181,12 @@ class Session:
         address: Address | None = None,
         deadline: float | None = None,
         body: Buffer = b"",
+        ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
         """Send a request that may safely be repeated and return the answered call, whatever its code.
 
-        A connection that is lost meanwhile is made again and the request repeated, until the deadline.
+        A connection that is lost meanwhile is made again and the request repeated, until the deadline; with
+        `ext_repeated` in the place of `ext`, if it is given.
 
         Raises:
             RequestTimeout, ConnectFailed, ConnectionLost: no answer before the deadline.
@@ -207,6 +209,8 @@ class Session:
                 return call
             if not isinstance(call.error, ConnectionLost) or self.runtime.now() >= deadline:
                 raise call.error
+            if ext_repeated is not None:
+                ext = ext_repeated
 
     async def ask_ok(
         self,
@@ -217,13 +221,16 @@ class Session:
         address: Address | None = None,
         deadline: float | None = None,
         body: Buffer = b"",
+        ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
         """As `ask`, for requests of which only SUCCESS is an answer.
 
         Raises:
             BrokerError: the broker refused.
         """
-        call = await self.ask(code, ext, what=what, address=address, deadline=deadline, body=body)
+        call = await self.ask(
+            code, ext, what=what, address=address, deadline=deadline, body=body, ext_repeated=ext_repeated
+        )
         raise_refusal(call)
         return call
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import pytest
 
 from faces import FACES, Face
-from fakes import HANG_UP, Answer, FakeBroker
+from fakes import HANG_UP, SILENCE, Answer, FakeBroker
 from reput_client import ReceivedMessage
-from reput_client.errors import ClientClosed
+from reput_client.errors import ClientClosed, RequestTimeout
 from reput_client.send_back import DEAD_LETTER, reason_of, send_back
 from reput_client.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -56,9 +56,9 @@ def message(reconsume_times: int = 0, sys_flag: int = 0, **properties: str) -> R
 class Member:
     """Drives a session of either face."""
 
-    def __init__(self, face: Face, broker: FakeBroker) -> None:
+    def __init__(self, face: Face, broker: FakeBroker, timeout_s: float = 5.0) -> None:
         self._face = face
-        self._producer = face.Producer(broker.address, timeout_s=5.0)
+        self._producer = face.Producer(broker.address, timeout_s=timeout_s)
         self.session: Session = (
             self._producer._client._producer._session if face.is_blocking else self._producer._session
         )
@@ -114,6 +114,8 @@ def test_where_that_fails_it_is_sent_to_the_retry_topic(face: Face, broker: Fake
         assert (ext["j"], ext["l"], ext["h"], ext["g"]) == (3, 7, 9, 1_700_000_000_000)
         assert ext["f"] == 0, "whether it was part of a transaction is the broker's to say"
         assert body == b"o-1"
+        asked = next(header.ext for header in broker.requests if header.code == BACK)
+        assert properties.pop("SEND_BACK_ID") == f"4711-{asked['sendBackId']}"
         assert properties == {
             "UNIQ_KEY": "id-1",
             "TAGS": "paid",
@@ -171,8 +173,32 @@ def test_a_request_whose_answer_is_lost_is_repeated(face: Face, broker: FakeBrok
         broker.behave(BACK, lambda _header, _body: next(answers))
         async with Member(face, broker) as member:
             await member.give_back(message())
-        assert broker.count(BACK) == 2
+        first, second = [header.ext for header in broker.requests if header.code == BACK]
         assert broker.parked == []
+        assert (first.get("isRepeated"), second["isRepeated"]) == (None, True)
+        assert first["sendBackId"] == second["sendBackId"]
+
+    face.run(scenario)
+
+
+def test_a_request_that_gets_no_answer_is_never_replaced_by_another(face: Face, broker: FakeBroker) -> None:
+    """The broker may have done what it was asked: a message for the retry topic could be a second one."""
+
+    async def scenario() -> None:
+        answers = iter([SILENCE, SILENCE, SILENCE, Answer()])
+        broker.behave(BACK, lambda _header, _body: next(answers))
+        given, other = message(), message()
+        async with Member(face, broker, timeout_s=0.2) as member:
+            with pytest.raises(RequestTimeout):
+                await member.give_back(given)
+            await member.give_back(given)
+            broker.behave(BACK, Answer())
+            await member.give_back(other)
+        asked = [header.ext for header in broker.requests if header.code == BACK]
+        assert broker.parked == []
+        assert [ext.get("isRepeated") for ext in asked] == [None, True, True, True, None]
+        assert len({ext["sendBackId"] for ext in asked[:4]}) == 1
+        assert asked[4]["sendBackId"] != asked[0]["sendBackId"], "it was handed out anew"
 
     face.run(scenario)
 

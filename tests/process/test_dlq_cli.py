@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -246,6 +247,10 @@ def test_one_that_does_not_say_where_it_came_from_is_left(letters: Letters) -> N
         producer.send(Message(f"%DLQ%{letters.group}", b"by hand"))
     done = letters.cli("replay", letters.group, code=6)
     assert "1 left: they do not say where they came from" in done.stderr
+    remedy = done.stderr.partition("try: reput dlq ")[2].splitlines()[0]
+    assert remedy.endswith("--to TOPIC")
+    letters.cli(*shlex.split(remedy.removesuffix("TOPIC")), letters.bills)
+    assert bodies(letters.messages(letters.bills))[8:] == ["by hand"], "and none of the others once more"
     (row,) = letters.json("list", letters.group)
     assert (row["origins"]["unknown"], row["reasons"]["unknown"]) == (1, 1)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
+from broker_process import BrokerProcess, free_port
+from lossy_proxy import LossyProxy
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from reput_client.send_back import send_back
 from reput_protocol.errors import TopicNotFound
@@ -76,6 +77,25 @@ def send(broker: BrokerProcess, number: int) -> list[str]:
             [Message("orders", b"%d" % n, tag=f"t{n % 2}", keys=[f"k{n}"]) for n in range(number)]
         )
     return [receipt.message_id for receipt in receipts]
+
+
+@pytest.mark.parametrize(("level", "found_in"), [(-1, DLQ), (1, RETRY)])
+def test_a_lost_answer_makes_no_second_one(tmp_path: Path, level: int, found_in: str) -> None:
+    loses = {"next": False}
+    port = free_port()
+    proxy = LossyProxy(port, lambda _: loses.pop("next", False))
+    with proxy, BrokerProcess(tmp_path, port=port, environment={"REPUT_ADVERTISE": proxy.address}) as broker:
+        with Admin(broker.address, timeout_s=30.0) as admin:
+            admin.create_topic("orders", queues=1)
+        (message_id,) = send(broker, 1)
+        with Member(broker) as member:
+            (message,) = member.pull("orders", 5.0)
+            loses["next"] = True
+            member.give_back(message, level)
+            assert proxy.lost == 1
+            assert [found.message_id for found in _until_some(member, found_in)] == [message_id]
+            time.sleep(1.5 if level > 0 else 0)
+            assert member.pull(found_in, 1.0) == []
 
 
 def test_a_retry_is_never_early_and_keeps_what_the_message_was(broker: BrokerProcess) -> None:

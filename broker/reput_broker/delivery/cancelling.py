@@ -189,6 +189,8 @@ class Cancelling:
             return Cancelled(parked, CancelOutcome.CANCELLED, self._put(parked, record).end_offset)
         if not parked.level and self._schedule.timers.due.is_loading:
             return None
+        if parked.physical_offset in self._schedule.stats.dropped_places:
+            return Cancelled(parked, CancelOutcome.DROPPED)
         return Cancelled(parked, CancelOutcome.DELIVERED)
 
     def _is_waiting(self, parked: Parked, slot_ms: int | None) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
+from typing import Final
 
 from reput_broker.counters import Histogram
 
@@ -12,6 +13,8 @@ UNKNOWN_TOPIC = "unknown"
 DROP_REASONS = ("no_topic", "lost", "unreadable", "refused")
 """Why a parked message was not delivered: its topic has been deleted; its record has left the log or is damaged; it
 does not say where it goes; the store does not take it."""
+
+_DROPPED_MAX: Final = 65_536
 
 
 class DelayStats:
@@ -23,10 +26,19 @@ class DelayStats:
         self.delivered: Counter[str] = Counter()
         self.cancelled: Counter[str] = Counter()
         self.dropped: dict[str, int] = dict.fromkeys(DROP_REASONS, 0)
+        self.dropped_places: OrderedDict[int, None] = OrderedDict()
+        """Log offsets of the parked records that were dropped last in this run: they were not delivered."""
         self.rolled = 0
         """Messages parked anew on their way."""
         self.error_seconds = Histogram(DELAY_ERROR_SECONDS)
         """Delivered minus due."""
+
+    def note_dropped(self, reason: str, physical_offset: int) -> None:
+        """Count a message that is not delivered and never will be."""
+        self.dropped[reason] += 1
+        self.dropped_places[physical_offset] = None
+        if len(self.dropped_places) > _DROPPED_MAX:
+            self.dropped_places.popitem(last=False)
 
     def topics(self) -> list[str]:
         """Return the topics that there are numbers of."""

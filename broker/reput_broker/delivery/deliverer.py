@@ -207,8 +207,11 @@ class Deliverer:
         first = copies[0]
         result = self._store.put_encoded(first.topic, first.queue_id, [copy.data for copy in copies])
         if result.status is PutStatus.MESSAGE_ILLEGAL:  # one that no file of the log has room for any more
-            for copy in copies:
-                self._drop(copy.due, copy.parked, "refused")
+            if len(copies) == 1:
+                self._drop(first.due, first.parked, "refused")
+                return
+            for copy in copies:  # the others can be put
+                self._put_now([copy])
             return
         if result.status is not PutStatus.PUT_OK:
             raise Stuck(str(result.status))
@@ -229,7 +232,7 @@ class Deliverer:
         self._done(copy.due, before)
 
     def _drop(self, due: Due, parked: Parked | None, reason: str) -> None:
-        self._stats.dropped[reason] += 1
+        self._stats.note_dropped(reason, due.physical_offset)
         if parked is not None:
             self._waits_no_more(parked.topic, due.level, due.place)
         self._done(due, None)

@@ -8,6 +8,7 @@ message was delivered is kept until then: the copies of all messages of slots th
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -20,8 +21,10 @@ class BegunSlot:
     """A slot whose messages are here, or on their way."""
 
     is_loaded: bool
-    waiting: int = 0
-    """Messages that have not been delivered, cancelled or dropped yet."""
+    waiting: set[int] = field(default_factory=set)
+    """Log offsets of messages that have not been delivered, cancelled or dropped yet."""
+    order: list[int] | None = None
+    """Those in order, and some that wait no more, once somebody has asked for them so."""
     began_at: int | None = None
     """Where the log ended when the first of its messages was delivered."""
     deletes: dict[DeleteId, str | None] = field(default_factory=dict)
@@ -35,10 +38,10 @@ class DueTimers:
         self.slots: dict[int, BegunSlot] = {}
         """Every begun slot that is not done with, by its time."""
         self._heap: list[Due] = []
-        self._slot_of: dict[int, int] = {}
+        self._waiting: dict[int, Due] = {}
 
     def __len__(self) -> int:
-        return len(self._slot_of)
+        return len(self._waiting)
 
     @property
     def is_loading(self) -> bool:
@@ -54,17 +57,22 @@ class DueTimers:
 
     def push(self, due: Due) -> None:
         """Let a message of a begun slot wait for its time; nothing happens if it does already."""
-        if due.physical_offset in self._slot_of:
+        if due.physical_offset in self._waiting:
             return
-        self._slot_of[due.physical_offset] = due.place
-        self.slots[due.place].waiting += 1
+        self._waiting[due.physical_offset] = due
+        slot = self.slots[due.place]
+        slot.waiting.add(due.physical_offset)
+        if slot.order is not None:
+            at = bisect_left(slot.order, due.physical_offset)
+            if slot.order[at : at + 1] != [due.physical_offset]:
+                slot.order.insert(at, due.physical_offset)
         heapq.heappush(self._heap, due)
 
     @property
     def next_ms(self) -> int | None:
         """When the next message fires; None if none waits."""
         heap = self._heap
-        while heap and heap[0].physical_offset not in self._slot_of:
+        while heap and heap[0].physical_offset not in self._waiting:
             heapq.heappop(heap)  # cancelled
         return heap[0].due_ms if heap else None
 
@@ -75,7 +83,7 @@ class DueTimers:
         heap = self._heap
         while heap and len(taken) < count and heap[0].due_ms <= now_ms:
             due = heapq.heappop(heap)
-            if due.physical_offset in self._slot_of:
+            if due.physical_offset in self._waiting:
                 taken.append(due)
         return taken
 
@@ -86,22 +94,38 @@ class DueTimers:
 
     def is_waiting(self, physical_offset: int) -> bool:
         """Whether this message waits here."""
-        return physical_offset in self._slot_of
+        return physical_offset in self._waiting
 
     def done(self, physical_offset: int, *, delivered_from: int | None = None) -> None:
         """Forget a message: it was delivered, with the log ending at `delivered_from` before, or cancelled or
         dropped."""
-        slot_ms = self._slot_of.pop(physical_offset, None)
-        if slot_ms is None:
+        due = self._waiting.pop(physical_offset, None)
+        if due is None:
             return
-        slot = self.slots[slot_ms]
-        slot.waiting -= 1
+        slot = self.slots[due.place]
+        slot.waiting.discard(physical_offset)
         if delivered_from is not None and slot.began_at is None:
             slot.began_at = delivered_from
 
     def waiting(self) -> list[Due]:
         """Return every message that waits, in order."""
-        return sorted(due for due in self._heap if due.physical_offset in self._slot_of)
+        return sorted(self._waiting.values())
+
+    def waiting_in(self, slot_ms: int, after: int, count: int) -> list[Due]:
+        """Return up to `count` messages that wait in a begun slot, by their log offsets beyond `after`.
+
+        Costs what the slot has the first time, and little more than what is returned afterwards.
+        """
+        slot = self.slots[slot_ms]
+        if slot.order is None:
+            slot.order = sorted(slot.waiting)
+        order, found = slot.order, list[Due]()
+        for index in range(bisect_right(order, after), len(order)):
+            if order[index] in slot.waiting:
+                found.append(self._waiting[order[index]])
+                if len(found) >= count:
+                    break
+        return found
 
     def finish_before(self, stop_ms: int) -> tuple[int, list[BegunSlot]]:
         """Forget the slots before a time that are done with, up to the first that is not.

@@ -30,8 +30,11 @@ HALF_QUEUE_ID: Final = 0
 """The half queue that is written to, RocketMQ's only one."""
 
 HALF_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 256
-"""Copies of a half message have two properties more."""
+"""Copies of a half message have three properties more."""
 
+FIRST_STORED: Final = "REPUT_HALF_STORED"
+"""Says in a copy when the first half message was stored, in ms since 1970: what its age counts from. RocketMQ counts
+from the time that its producer wrote, whose clock may be wrong."""
 _TRANSACTION_BITS: Final = MessageSysFlag.TRANSACTION_MASK
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _UNTIL_DECIDED: Final = (
@@ -39,6 +42,7 @@ _UNTIL_DECIDED: Final = (
     names.REAL_QUEUE_ID,
     names.TRAN_MSG,
     names.TRANSACTION_PREPARED_QUEUE_OFFSET,
+    FIRST_STORED,
     names.CRC32,
 )
 """Properties that a committed message does not have: who passes it on with its properties begins no transaction."""
@@ -77,6 +81,17 @@ class HalfMessage(NamedTuple):
         text = self.properties.get(names.TRANSACTION_CHECK_TIMES)
         return None if text is None else _number(text) or 0
 
+    @property
+    def first_stored_ms(self) -> int:
+        """When the first copy was stored; of a copy that RocketMQ made, when its producer says that it was born."""
+        stored_ms = self.record.store_timestamp_ms
+        first = _number(self.properties.get(FIRST_STORED))
+        if first is not None:
+            return min(first, stored_ms)
+        if self.first_offset == self.queue_offset:
+            return stored_ms
+        return min(self.record.born_timestamp_ms, stored_ms)
+
     def immunity_ms(self, timeout_ms: int) -> int | None:
         """For how long it is not asked about, if it says so itself, at least `timeout_ms`; else None.
 
@@ -102,7 +117,7 @@ def half_record(record: Record, properties: dict[str, str]) -> Record:
         record: names the topic and the queue that the message is for.
         properties: its properties; used up.
     """
-    for name in (names.TRANSACTION_CHECK_TIMES, names.TRANSACTION_PREPARED_QUEUE_OFFSET):
+    for name in (names.TRANSACTION_CHECK_TIMES, names.TRANSACTION_PREPARED_QUEUE_OFFSET, FIRST_STORED):
         properties.pop(name, None)  # the broker's to say
     unique_key = properties.get(names.UNIQ_KEY)
     if unique_key:
@@ -145,6 +160,7 @@ def renewed_record(half: HalfMessage, check_times: int | None) -> Record:
     """
     properties = {name: value for name, value in half.properties.items() if name != names.CRC32}
     properties[names.TRANSACTION_PREPARED_QUEUE_OFFSET] = str(half.first_offset)
+    properties[FIRST_STORED] = str(half.first_stored_ms)
     if check_times is not None:
         properties[names.TRANSACTION_CHECK_TIMES] = str(check_times)
     return replace(half.record, prepared_transaction_offset=0, properties=encode_properties(properties))

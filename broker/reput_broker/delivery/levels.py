@@ -141,7 +141,7 @@ class Levels:
                 self._skip_lost(level)
                 units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next_offset, 1)
                 if len(units):
-                    level.head = (level.next_offset, self._deliver_ms(*units[0].tolist()))
+                    level.head = (level.next_offset, self.deliver_ms(*units[0].tolist()))
         return None if level.head is None else level.due_ms(*level.head, now_ms)
 
     def take(self, now_ms: int, count: int) -> list[Due]:
@@ -169,7 +169,7 @@ class Levels:
             if not len(units):
                 break
             for physical_offset, size, code in units.tolist():
-                due_ms = level.due_ms(offset, self._deliver_ms(physical_offset, size, code), now_ms)
+                due_ms = level.due_ms(offset, self.deliver_ms(physical_offset, size, code), now_ms)
                 if due_ms > now_ms or len(taken) >= count:
                     return taken
                 if offset < level.next_offset or offset in level.done_ahead:
@@ -211,7 +211,7 @@ class Levels:
             level.advance()
             self._on_lost(level, gone)
 
-    def _deliver_ms(self, physical_offset: int, size: int, code: int) -> int:
+    def deliver_ms(self, physical_offset: int, size: int, code: int) -> int:
         """Return the deliver time that an entry holds; of one that only says where it stands, its record's."""
         del size
         if not is_address(code):

@@ -7,6 +7,7 @@ enough, or the consumer says so, it goes to the group's dead letters. It keeps i
 
     RETRY_TOPIC         the topic that it was sent to at first
     ORIGIN_MESSAGE_ID   the offset message id that it had there
+    SEND_BACK_ID        which record was sent back last, and the request's id if it had one (`sent_back.py`)
     RETRY_REASON        why the consumer sent it back, if that says so (our client's; RocketMQ's do not)
     DLQ_REASON          why it is a dead letter: max_reconsume_times, consumer or ordered
 """
@@ -27,6 +28,8 @@ FIRST_RETRY_LEVEL: Final = 3
 """The delay level of the first retry, where the consumer leaves it to the broker: 10 s; each later one is one
 higher."""
 REASON_BYTES_MAX: Final = 1024
+_PARKED_BYTES: Final = 192
+"""Room for what is added to a message that waits: topic and queue."""
 
 
 class DeadLetterReason(StrEnum):
@@ -62,6 +65,7 @@ def returned_message(
     retry_queue_id: int,
     delay_level: int,
     max_reconsume_times: int,
+    send_back_id: str | None = None,
     reason: str | None = None,
 ) -> Returned:
     """Return the message to store for one that `group` sends back.
@@ -71,14 +75,20 @@ def returned_message(
         retry_queue_id: the queue of the retry topic to use.
         delay_level: above 0 the level to wait, 0 leaves that to the broker, below 0 is a dead letter.
         max_reconsume_times: how often it may come back.
+        send_back_id: what the property of that name says.
         reason: why, in the consumer's words.
     """
     properties = record.property_map()
     properties.pop(names.CRC32, None)
-    origin_topic = properties.setdefault(names.RETRY_TOPIC, record.topic)
+    if record.topic != retry_topic(group) or names.RETRY_TOPIC not in properties:
+        properties[names.RETRY_TOPIC] = record.topic  # any producer may have written something there
+    origin_topic = properties[names.RETRY_TOPIC]
     properties[names.WAIT] = "false"
     if not properties.get(names.ORIGIN_MESSAGE_ID, "").strip():
         properties[names.ORIGIN_MESSAGE_ID] = record.offset_message_id
+    properties.pop(names.SEND_BACK_ID, None)
+    if send_back_id:
+        properties[names.SEND_BACK_ID] = send_back_id
     if reason:
         properties[names.RETRY_REASON] = cut_reason(reason)
     dead = _why_dead(record.reconsume_times, delay_level, max_reconsume_times)
@@ -95,7 +105,7 @@ def returned_message(
         queue_id=queue_id,
         reconsume_times=record.reconsume_times + 1,
         prepared_transaction_offset=0,
-        properties=_fitting(properties),
+        properties=_fitting(properties, spare_bytes=_PARKED_BYTES if level else 0),
         version=0,
     )
     return Returned(returned, properties, origin_topic, level)
@@ -138,11 +148,11 @@ def cut_reason(reason: str) -> str:
     return line.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore").strip()
 
 
-def _fitting(properties: dict[str, str]) -> bytes:
+def _fitting(properties: dict[str, str], *, spare_bytes: int = 0) -> bytes:
     """Return the text of `properties`; the reasons, which only people read, go first where there is no room."""
     text = encode_properties(properties)
-    for name in (names.RETRY_REASON, names.DLQ_REASON):
-        if len(text) > PROPERTIES_BYTES_MAX and name in properties:
+    for name in (names.RETRY_REASON, names.DLQ_REASON, names.SEND_BACK_ID):
+        if len(text) + spare_bytes > PROPERTIES_BYTES_MAX and name in properties:
             del properties[name]
             text = encode_properties(properties)
     return text

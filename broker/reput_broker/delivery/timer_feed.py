@@ -73,7 +73,12 @@ class TimerFeed:
     @property
     def is_behind(self) -> bool:
         """Whether the queue holds messages without a unit."""
-        return self._timers.queue_offset < self._store.max_offset_in_queue(TIMER_TOPIC, 0)
+        return self.behind > 0
+
+    @property
+    def behind(self) -> int:
+        """How many messages of the queue have no unit yet; what cancels others counts too."""
+        return max(0, self._store.max_offset_in_queue(TIMER_TOPIC, 0) - self._timers.queue_offset)
 
     async def take_from_queue(self, now_ms: int) -> int:
         """Give the next messages of the queue their units; return how many, 0 if there is nothing to do or no room.

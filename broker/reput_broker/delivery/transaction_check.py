@@ -4,9 +4,11 @@ Every `transactions.check_interval` there is a round over the half messages that
 enough is copied to the end of the half queue, with one more question counted, and a live producer of its group is asked
 about the copy once that can be read; whoever answers, ends the transaction as the first producer could have. So a round
 does not come across the same message twice, and the group CID_RMQ_SYS_TRANS moves on in the queue. A message that was
-asked about `check_max` times, or is older than the log's files get, is put aside in TRANS_CHECK_MAX_TIME_TOPIC.
+asked about `check_max` times, or is older than the log's files get, is put aside in TRANS_CHECK_MAX_TIME_TOPIC. Its age
+counts from when it was first stored, by the broker's clock; RocketMQ's from when its producer says that it was born.
 
-A message that names a time of its own for the first question stays where it is until then, unless so much gathers
+A message that names a time of its own for the first question stays where it is until then, as does one whose producers
+have too much to read already until the next round, unless so much gathers
 behind it that the queue could not be remembered, or a start would have to search too much of the log for its decision;
 RocketMQ copies it in every round, and counts that as a question.
 
@@ -177,6 +179,7 @@ class TransactionCheckService:
             store.min_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID),
             store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID),
         )
+        self._questions.begin_round()
         offset = transactions.next_open(max(transactions.position, low))
         while offset < end and trio.current_time() < give_up_at:
             await trio.lowlevel.checkpoint()
@@ -239,24 +242,30 @@ class TransactionCheckService:
         if half.record.store_timestamp_ms >= started_ms:
             return _Look.TOO_YOUNG
         timeout_ms = int(self._options.timeout * 1000)
-        age_ms = self._clock_ms() - half.record.born_timestamp_ms
+        age_ms = self._clock_ms() - half.first_stored_ms
         immunity_ms = half.immunity_ms(timeout_ms)
         if immunity_ms is None:
             if 0 <= age_ms < timeout_ms:
                 return _Look.TOO_YOUNG
         elif 0 <= age_ms < immunity_ms:
-            unsearched = self._store.max_physical_offset - self._ops.marked_until
-            if end - offset < _SPAN_MAX and unsearched < _SEARCH_BYTES_MAX:
-                return _Look.STAYS
-            copy = await self._copy(half, None)
-            return self._stuck(half, copy) if isinstance(copy, PutStatus) else _Look.CLOSED
+            return await self._leave(half, end)
+        if self._questions.passes_over(half.producer_group):
+            return await self._leave(half, end)
         return await self._ask_about(half)
+
+    async def _leave(self, half: HalfMessage, end: int) -> _Look:
+        """Ask nothing about a half message in this round."""
+        unsearched = self._store.max_physical_offset - self._ops.marked_until
+        if end - half.queue_offset < _SPAN_MAX and unsearched < _SEARCH_BYTES_MAX:
+            return _Look.STAYS
+        copy = await self._copy(half, None)
+        return self._stuck(half, copy) if isinstance(copy, PutStatus) else _Look.CLOSED
 
     def _is_over(self, half: HalfMessage) -> bool:
         """Whether nobody is to be asked any more (RocketMQ: needDiscard, needSkip)."""
         if half.check_times is not None and half.check_times >= self._options.check_max:
             return True
-        return self._clock_ms() - half.record.born_timestamp_ms > self._reserved_s() * 1000
+        return self._clock_ms() - half.first_stored_ms > self._reserved_s() * 1000
 
     async def _discard(self, half: HalfMessage) -> _Look:
         await self._make_discard_topic()

@@ -1,15 +1,14 @@
 """Ask a producer what became of a transaction: 39 (RocketMQ: AbstractTransactionalMessageCheckListener).
 
 Any live producer of the group will do, another one each time. One that is just going, or has too much to read already,
-is passed over. Nobody waits for an answer: it comes as the end of the transaction, or not at all.
+is passed over; where that is so of all of them, the group is, until the next round: nobody else waits for it. Nobody
+waits for an answer either: it comes as the end of the transaction, or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
-
-import trio
 
 from reput_broker.delivery.half_messages import HalfMessage, check_body
 from reput_broker.delivery.queue_reader import ReadableStore
@@ -21,8 +20,6 @@ from reput_protocol.names import TRANS_HALF_TOPIC
 
 _TOGETHER_MAX: Final = 64
 """How many half messages share a sync before their producers are asked."""
-_TRIES: Final = 20
-_PAUSE_S: Final = 0.05
 
 
 class ProducerChannel(Protocol):
@@ -66,6 +63,15 @@ class TransactionQuestions:
         self._flush = flush
         self._broker_name = broker_name
         self._waiting: list[HalfMessage] = []
+        self._passed_over: set[str] = set()
+
+    def begin_round(self) -> None:
+        """Give groups that were passed over another chance."""
+        self._passed_over.clear()
+
+    def passes_over(self, group: str) -> bool:
+        """Whether no producer of a group took a question in this round, although there were some."""
+        return group in self._passed_over
 
     def add(self, half: HalfMessage) -> None:
         """Have the next `ask` ask about a half message, which has just been stored."""
@@ -85,11 +91,13 @@ class TransactionQuestions:
         if waiting and self._store.message_at(waiting[-1].record.physical_offset) is None:
             await self._flush()
         for half in waiting:
-            if is_open(half) and not await self._ask(half):
+            if is_open(half) and not self._ask(half):
                 self._counts.checks[half.topic, "no_producer"] += 1
 
-    async def _ask(self, half: HalfMessage) -> bool:
-        """Send the question to a producer of the group; return whether somebody takes it."""
+    def _ask(self, half: HalfMessage) -> bool:
+        """Send the question to a producer of the group, each tried once; return whether somebody takes it."""
+        if half.producer_group in self._passed_over:
+            return False
         record = half.record
         header = CheckTransactionHeader(
             record.queue_offset,
@@ -101,14 +109,14 @@ class TransactionQuestions:
             broker_name=self._broker_name,
         )
         body = check_body(half)
-        for _ in range(_TRIES):
-            channel = self._producers.pick(half.producer_group)
-            if channel is None:
-                return False
+        tried: list[ProducerChannel] = []
+        while (channel := self._producers.pick(half.producer_group)) is not None and channel not in tried:
             client = channel.client
             if client.send_request(
                 RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(client.header_type), body
             ):
                 return True
-            await trio.sleep(_PAUSE_S)
+            tried.append(channel)
+        if tried:
+            self._passed_over.add(half.producer_group)
         return False

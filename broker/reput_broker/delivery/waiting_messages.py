@@ -7,10 +7,12 @@ that waited all along once; one that was parked anew on its way meanwhile perhap
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from operator import attrgetter
 
 import trio
 
@@ -129,8 +131,15 @@ class WaitingMessages:
         offset = max(cursor.levels.get(level.number, 0), level.next_offset)
         units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, offset, count)
         latest_ms = self._clock_ms() + level.delay_ms
+        deliver_ms = self._schedule.levels.deliver_ms
         return [
-            Due(min(code, latest_ms), physical_offset, size, level.number, place)
+            Due(
+                min(deliver_ms(physical_offset, size, code), latest_ms),
+                physical_offset,
+                size,
+                level.number,
+                place,
+            )
             for place, (physical_offset, size, code) in enumerate(units.tolist(), offset)
         ]
 
@@ -162,13 +171,10 @@ class WaitingMessages:
         after = cursor.physical_offset if slot_ms == cursor.slot_ms else -1
         begun = self._schedule.timers.due.slots.get(slot_ms)
         if begun is not None and begun.is_loaded:
-            dues = [due for due in self._schedule.timers.due.waiting() if due.place == slot_ms]
+            dues = self._schedule.timers.due.waiting_in(slot_ms, after, count + 1)
             deleted: Collection[DeleteId] = begun.deletes.keys()
         else:
-            dues, deleted = await self._in_chain(slot_ms)
-        dues = sorted(
-            (due for due in dues if due.physical_offset > after), key=lambda due: due.physical_offset
-        )
+            dues, deleted = await self._in_chain(slot_ms, after, count + 1)
         if len(dues) > count:
             del dues[count:]
             cursor.slot_ms, cursor.physical_offset = slot_ms, dues[-1].physical_offset
@@ -176,8 +182,9 @@ class WaitingMessages:
             cursor.slot_ms, cursor.physical_offset = slot_ms + PRECISION_MS, -1
         return await self._read(dues, deleted)
 
-    async def _in_chain(self, slot_ms: int) -> tuple[list[Due], set[DeleteId]]:
-        """Return the messages of a slot that is not loaded, and what its delete messages say."""
+    async def _in_chain(self, slot_ms: int, after: int, count: int) -> tuple[list[Due], set[DeleteId]]:
+        """Return up to `count` messages of a slot that is not loaded, by their log offsets beyond `after`, and what all
+        of its delete messages say."""
         timers, consumed = self._schedule.timers, self._schedule.consumed
         dues: list[Due] = []
         deletes: list[Place] = []
@@ -188,8 +195,9 @@ class WaitingMessages:
                 place = (unit.physical_offset, unit.record_size)
                 if unit.cancels:
                     deletes.append(place)
-                elif unit.physical_offset not in consumed:
+                elif unit.physical_offset > after and unit.physical_offset not in consumed:
                     dues.append(Due(slot_ms, *place, 0, slot_ms, unit.rolls))
+            dues = heapq.nsmallest(count, dues, key=attrgetter("physical_offset"))
         deleted: set[DeleteId] = set()
         for start in range(0, len(deletes), _READ_AT_ONCE):
             for data in await self._reader.read(deletes[start : start + _READ_AT_ONCE]):

@@ -11,7 +11,9 @@ from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.delivery.requesters import Requesters
 from reput_broker.delivery.sent_alone import content_of
+from reput_broker.delivery.sent_back import SendBackKey
 from reput_broker.processors.appender import Appender, malformed
+from reput_broker.processors.put_back_once import PutBackOnce
 from reput_broker.processors.put_once import Alone, Put, PutOnce
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
@@ -25,8 +27,8 @@ from reput_protocol.commands import PutMessageHeader, PutMessageResult, SendMess
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id
-from reput_protocol.names import dlq_topic
-from reput_protocol.properties import UNIQ_KEY, find_property
+from reput_protocol.names import dlq_topic, group_of_retry_topic
+from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
 from reput_protocol.record import encode_record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
@@ -44,6 +46,7 @@ class SendProcessor:
         counters: Counters,
         redirects: SendRedirects,
         once: PutOnce,
+        back_once: PutBackOnce,
         requesters: Requesters,
         *,
         cluster: str,
@@ -55,6 +58,7 @@ class SendProcessor:
         self._counters = counters
         self._redirects = redirects
         self._once = once
+        self._back_once = back_once
         self._requesters = requesters
         self._cluster = cluster
         self._default_ack = default_ack
@@ -204,7 +208,13 @@ class SendProcessor:
             return self._appender.append(request, size, put, answer, parts.topic, ack, parts.kind)
 
         if header.dedup is None:
-            return append(put)
+            group = group_of_retry_topic(header.topic)
+            if group is None or header.batch or not header.reconsume_times:
+                return append(put)
+            # A consumer does this which has asked with 36 before, and has got no answer or a refusal.
+            text = find_property(header.properties.encode(), SEND_BACK_ID.encode())
+            key = SendBackKey.of_text(group, None if text is None else text.decode(errors="replace"))
+            return self._back_once.append(key, group, records[0], put, append, look=key is not None)
         return self._once.append_alone(_alone(header, parts), header.dedup, put, append)
 
     def _result(

@@ -8,9 +8,12 @@ from collections.abc import Awaitable
 from reput_broker.delivery.parking import Parking
 from reput_broker.delivery.queue_reader import record_at
 from reput_broker.delivery.send_back import Returned, can_come_back, returned_message
+from reput_broker.delivery.sent_back import SEND_BACK_ID_MAX, SendBackKey, is_id
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.send_redirects import max_reconsume_times, note_dead_letter
+from reput_broker.processors.put_back_once import PutBackOnce
+from reput_broker.processors.put_once import Put
+from reput_broker.processors.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.retry_counts import RetryCounts
@@ -35,6 +38,7 @@ class SendBackProcessor:
         groups: GroupAccess,
         appender: Appender,
         parking: Parking,
+        once: PutBackOnce,
         counts: RetryCounts,
         *,
         ack: AckLevel,
@@ -44,6 +48,7 @@ class SendBackProcessor:
         self._groups = groups
         self._appender = appender
         self._parking = parking
+        self._once = once
         self._counts = counts
         self._ack = ack
 
@@ -54,6 +59,11 @@ class SendBackProcessor:
     def send_back(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Store the message for a later try, or as a dead letter; its consumer is done with it then."""
         header = SendBackHeader.from_ext(request.ext)
+        if not is_id(header.send_back_id or ""):
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"sendBackId {header.send_back_id!r} is none; use up to {SEND_BACK_ID_MAX} ASCII letters and digits",
+            )
         request.client.note_role("consumer")
         config = self._groups.find_or_create(header.group)
         if config.retry_queue_nums <= 0:
@@ -84,6 +94,7 @@ class SendBackProcessor:
                 f"no message that a consumer was given lies at log offset {header.offset}; it may have expired",
                 response_code=int(ResponseCode.SYSTEM_ERROR),
             )
+        key = SendBackKey(header.group, header.offset, header.send_back_id or "")
         returned = returned_message(
             record,
             header.group,
@@ -92,39 +103,45 @@ class SendBackProcessor:
             max_reconsume_times=max_reconsume_times(
                 request, header.max_reconsume_times, config.retry_max_times
             ),
+            send_back_id=key.text,
             reason=header.reason,
         )
+        look = bool(header.is_repeated)
         if not returned.is_dead_letter:
             parked = self._parking.park(returned.record, returned.properties)
             assert parked is not None, "it has a delay level"
-            return self._store_it(request, header.group, returned, parked)
+            return self._store_it(request, key, returned, parked, look)
         if self._access.known(dlq_topic(header.group)) is None:
-            return self._with_dead_letter_topic(request, header.group, returned)
-        return self._store_it(request, header.group, returned, returned.record)
+            return self._with_dead_letter_topic(request, key, returned, look)
+        return self._store_it(request, key, returned, returned.record, look)
 
     async def _with_dead_letter_topic(
-        self, request: Request, group: str, returned: Returned
+        self, request: Request, key: SendBackKey, returned: Returned, look: bool
     ) -> Response | None:
-        await self._access.create_internal(dlq_topic(group))
-        result = self._store_it(request, group, returned, returned.record)
+        await self._access.create_internal(dlq_topic(key.group))
+        result = self._store_it(request, key, returned, returned.record, look)
         return result if result is None or isinstance(result, Response) else await result
 
     def _store_it(
-        self, request: Request, group: str, returned: Returned, record: Record
+        self, request: Request, key: SendBackKey, returned: Returned, record: Record, look: bool
     ) -> Response | Awaitable[Response | None] | None:
         def put() -> PutResult:
             result = self._store.put_record(record)
             if result.status is PutStatus.PUT_OK:
-                self._count(group, returned)
+                self._count(key.group, returned)
             return result
 
         size = len(encode_record(record)) + 20
-        return self._appender.append(
-            request, size, put, lambda _: Response(), returned.record.topic, self._ack
-        )
+
+        def append(put: Put) -> Response | Awaitable[Response | None] | None:
+            return self._appender.append(
+                request, size, put, lambda _: Response(), returned.record.topic, self._ack
+            )
+
+        return self._once.append(key, key.group, record, put, append, look=look)
 
     def _count(self, group: str, returned: Returned) -> None:
         if returned.is_dead_letter:
-            note_dead_letter(self._counts, group, returned.origin_topic, returned.record)
+            note_dead_letter(self._counts, self._access, group, returned.origin_topic, returned.record)
         else:
-            self._counts.retries[group, returned.origin_topic] += 1
+            self._counts.retries[group, counted_topic(self._access, returned.origin_topic)] += 1

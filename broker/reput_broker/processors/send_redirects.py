@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from reput_broker.delivery.delay_stats import UNKNOWN_TOPIC
 from reput_broker.delivery.half_messages import HALF_PROPERTIES_BYTES_MAX, half_record
 from reput_broker.delivery.parked import number_of
 from reput_broker.delivery.parking import Parking
@@ -98,7 +99,7 @@ class SendRedirects:
         if dead is not None:
             origin = origin_of(properties, record.topic)
             record = dead_letter(record, dead.group, properties, dead.reason)
-            noted = partial(note_dead_letter, self._counts, dead.group, origin, record)
+            noted = partial(note_dead_letter, self._counts, self._topics, dead.group, origin, record)
             return Redirected(record, record.topic, on_stored=noted)
         if _is_half(record, properties):
             return self._half(record, properties)
@@ -127,8 +128,20 @@ class SendRedirects:
         return Redirected(record, record.topic, "transactional", must_wait=True, on_stored=opened)
 
 
-def note_dead_letter(counts: RetryCounts, group: str, topic: str, record: Record) -> None:
-    """Count a dead letter that has been stored, and log it; `topic` is the one that it was sent to at first."""
+def counted_topic(topics: TopicAccess, topic: str) -> str:
+    """Return under which topic a message is counted that says to have been sent to `topic` at first.
+
+    Whoever sends to a retry topic may say anything.
+    """
+    return UNKNOWN_TOPIC if topics.known(topic) is None else topic
+
+
+def note_dead_letter(
+    counts: RetryCounts, topics: TopicAccess, group: str, topic: str, record: Record
+) -> None:
+    """Count a dead letter that has been stored, and log it; `topic` is the one that it says it was sent to at
+    first."""
+    topic = counted_topic(topics, topic)
     counts.dead_letters[group, topic] += 1
     log.warning(
         "dead_letter",

@@ -128,7 +128,7 @@ class TransactionProcessor:
         immunity_ms = half.immunity_ms(int(self._options.timeout * 1000))
         if header.from_transaction_check or immunity_ms is None:
             return False
-        return self._clock_ms() - half.record.born_timestamp_ms > immunity_ms
+        return self._clock_ms() - half.first_stored_ms > immunity_ms
 
     def _commit(self, request: Request, half: HalfMessage) -> Response | Awaitable[Response | None] | None:
         config = self._access.known(half.topic)

@@ -93,6 +93,12 @@ def chosen_by(expression: str | None) -> Chosen:
     )
 
 
+def without_origin(expression: str | None) -> str:
+    """Return the filter for those of the chosen ones that do not say where they came from."""
+    nowhere = f"{names.RETRY_TOPIC} IS NULL AND {names.DLQ_ORIGIN_TOPIC} IS NULL"
+    return nowhere if expression is None else f"({expression}) AND {nowhere}"
+
+
 def bounds_of(admin: Admin, group: str) -> tuple[str, int, int]:
     """Return a group's dead-letter topic and where its queue begins and ends.
 

@@ -21,7 +21,8 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
     """Delete all dead letters of GROUP; asks for the group's name unless --yes is given.
 
     The log cannot lose single messages, so it is all of them, replayed or not: the topic %DLQ%GROUP goes, and comes
-    back with the group's next dead letter. How far replays have come goes with it.
+    back with the group's next dead letter. How far replays have come goes with it. Nothing is deleted if more dead
+    letters have come since they were counted.
     """
     printer = Printer(settings)
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
@@ -33,6 +34,13 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
         if not settings.yes and click.prompt("type the group's name to delete them", err=True) != group:
             raise CommandFailed(
                 f"the dead letters of {group} were not deleted", reason="the name was not typed"
+            )
+        _, _, end_now = bounds_of(admin, group)
+        if end_now > end:
+            raise CommandFailed(
+                f"the dead letters of {group} were not deleted",
+                reason=f"{end_now - end} more have come since they were counted",
+                remedy=f"reput dlq peek {group} -o {end}, then purge again",
             )
         admin.delete_topic(topic)
     printer.note(f"topic {topic} deleted")

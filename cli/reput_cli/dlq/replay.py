@@ -13,11 +13,19 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from shlex import quote
 from types import FrameType
 
 import click
 
-from reput_cli.dlq.letters import Chosen, DeadLetter, bounds_of, chosen_by, filter_option, read_letters
+from reput_cli.dlq.letters import (
+    DeadLetter,
+    bounds_of,
+    chosen_by,
+    filter_option,
+    read_letters,
+    without_origin,
+)
 from reput_cli.dlq.pace import Pace, RateType
 from reput_cli.dlq.progress import replayed_until
 from reput_cli.exit_codes import ExitCode
@@ -79,7 +87,7 @@ def replay(
     """
     if target is not None:
         check_send_topic(target)
-    work = _Replay(settings, group, rate, chosen_by(expression), count, target, dry_run)
+    work = _Replay(settings, group, rate, expression, count, target, dry_run)
     progress_group = replayed_until(expression, target)
     with (
         Admin(settings.server, timeout_s=settings.timeout_s) as admin,
@@ -89,7 +97,7 @@ def replay(
         outcome = work.run(admin, consumer, producer, span)
     if outcome.interrupted:
         raise KeyboardInterrupt
-    return ExitCode.TIMEOUT if outcome.without_origin else ExitCode.DONE
+    return ExitCode.PARTIAL if outcome.without_origin else ExitCode.DONE
 
 
 class _Replay:
@@ -98,7 +106,7 @@ class _Replay:
         settings: Settings,
         group: str,
         rate: float | None,
-        chosen: Chosen,
+        expression: str | None,
         count: int | None,
         target: str | None,
         dry_run: bool,
@@ -107,7 +115,8 @@ class _Replay:
         self._group = group
         self._pace = Pace(rate)
         self._batch = _BATCH if rate is None else max(1, min(_BATCH, int(rate * _BATCH_S)))
-        self._chosen = chosen
+        self._expression = expression
+        self._chosen = chosen_by(expression)
         self._left = count
         self._target = target
         self._dry_run = dry_run
@@ -198,7 +207,8 @@ class _Replay:
             printer.note(f"{outcome.passed_over} passed over by the filter")
         if outcome.without_origin:
             printer.note(
-                f"{outcome.without_origin} left: they do not say where they came from; name a topic with --to"
+                f"{outcome.without_origin} left: they do not say where they came from; try: "
+                f"reput dlq replay {self._group} --filter {quote(without_origin(self._expression))} --to TOPIC"
             )
         if left and (outcome.interrupted or self._left == 0):
             printer.note(f"{left} not looked at yet: the same command goes on there")

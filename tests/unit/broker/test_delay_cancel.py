@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -207,6 +208,22 @@ async def test_without_an_index_messages_are_found_by_looking_at_all_that_wait(t
         assert len(await bench.listed()) == 60
         await trio.sleep(61)
     assert len(bench.delivered()) == 60
+    bench.stop()
+
+
+async def test_entries_that_hold_addresses_are_listed_by_their_records_times(tmp_path: Path) -> None:
+    """They are all that is left where the extended entries are lost."""
+    bench = DelayBench(bench_options(tmp_path / "store", consume_queue_ext=True))
+    async with bench.running():
+        for level in (18, 3, 10):
+            bench.level(b"l%d" % level, level)
+        bench.timed(b"t", 60_000)
+        await trio.sleep(0.1)
+    bench.stop()
+    shutil.rmtree(tmp_path / "store" / "consumequeue_ext")
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    async with bench.running():
+        assert await bench.listed() == [b"l3", b"t", b"l10", b"l18"]
     bench.stop()
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from delayed import DelayBench, bench_options, some_times, until
+from delayed import TOPIC, DelayBench, bench_options, some_times, until
+from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
@@ -84,6 +85,44 @@ async def test_many_due_at_once_are_put_together(tmp_path: Path) -> None:
         await trio.sleep(11)
     assert len(bench.delivered()) == 301
     assert bench.store.stats.put_blocks - blocks <= 12
+    bench.stop()
+
+
+async def test_one_that_the_store_does_not_take_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    put = bench.store.put_encoded
+
+    def picky(topic: str, queue_id: int, records: list[bytes]) -> PutResult:
+        if any(b"too large" in record for record in records):
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        return put(topic, queue_id, records)
+
+    monkeypatch.setattr(bench.store, "put_encoded", picky)
+    async with bench.running():
+        for body in (b"first", b"too large", b"last"):
+            bench.level(body, 1)
+        await trio.sleep(1.1)
+        assert sorted(bench.delivered()) == [b"first", b"last"]
+        assert bench.stats.dropped["refused"] == 1
+        assert await bench.cancel("ID-too large") == ["DROPPED"]
+        assert await bench.cancel("ID-last") == ["DELIVERED"]
+    assert bench.stats.waiting[TOPIC] == 0
+    bench.stop()
+
+
+async def test_what_the_wheel_has_not_been_given_yet_waits_too(tmp_path: Path) -> None:
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    for number in range(50):
+        bench.timed(b"%d" % number, 60_000)
+    assert bench.parts.status()["waiting"] == 50, "no service has run yet"
+    async with bench.running():
+        await trio.sleep(1)
+        assert bench.parts.status()["waiting"] == 50
+        assert await bench.cancel("ID-7") == ["CANCELLED"]
+        await trio.sleep(1)
+        assert bench.parts.status()["waiting"] == 49
     bench.stop()
 
 

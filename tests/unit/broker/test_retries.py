@@ -137,9 +137,8 @@ async def test_retries_are_spread_over_the_groups_retry_queues(tmp_path: Path) -
     async with broker_bench(tmp_path / "s") as bench:
         set_group(bench, retry_queue_nums=3)
         client = bench.client()
-        record = await sent(bench, client)
         for _ in range(60):
-            await client.send_back(record, "billing", 1)
+            await client.send_back(await sent(bench, client), "billing", 1)
         await trio.sleep(2)
         found = [len(await bench.read(RETRY, queue_id)) for queue_id in range(3)]
         assert sum(found) == 60
@@ -210,6 +209,7 @@ async def test_a_direct_send_to_a_retry_topic_once_too_often_is_a_dead_letter(
     """What RocketMQ's clients do if 36 fails: one time more than through 36, for there `>` counts, not `>=`."""
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client(kind)
+        await bench.create_topic("orders")
         properties = {"RETRY_TOPIC": "orders", "DELAY": "3", "ORIGIN_MESSAGE_ID": "ABC"}
         for times in range(1, 5):
             response = await client.send(
@@ -222,6 +222,24 @@ async def test_a_direct_send_to_a_retry_topic_once_too_often_is_a_dead_letter(
         await trio.sleep(10.1)
         assert [record.body for record in await bench.read(RETRY)] == [b"1", b"2", b"3"]
         assert counts(bench) == (0, 1)
+
+
+async def test_what_producers_write_into_retry_topic_makes_no_figures_of_its_own(tmp_path: Path) -> None:
+    """RETRY_TOPIC is no reserved name: anything may stand there."""
+    async with broker_bench(tmp_path / "s") as bench:
+        client = bench.client()
+        for number, level in enumerate((3, -1, 3, -1)):
+            record = await sent(bench, client, UNIQ_KEY=f"u{number}", RETRY_TOPIC=f"made up {number}")
+            await client.send_back(record, "billing", level)
+            properties = {"RETRY_TOPIC": f"made up too {number}", "UNIQ_KEY": f"v{number}"}
+            await client.send(RETRY, b"x", properties, reconsume_times=17 * (level < 0))
+        for record in await bench.read(RETRY):
+            await client.send_back(record, "billing")
+        letters = [record.property_map()["RETRY_TOPIC"] for record in await bench.read(DLQ)]
+        assert letters == ["orders", "made up too 1", "orders", "made up too 3"]
+        found = bench.broker._retry.counts
+        assert dict(found.retries) == {("billing", "orders"): 2, ("billing", "unknown"): 2}
+        assert dict(found.dead_letters) == {("billing", "orders"): 2, ("billing", "unknown"): 2}
 
 
 async def test_a_direct_send_of_a_group_that_holds_locks_is_a_dead_letter(tmp_path: Path) -> None:
@@ -247,9 +265,8 @@ async def test_a_direct_send_for_a_group_that_is_unknown_is_refused(tmp_path: Pa
 async def test_a_killed_broker_delivers_each_retry_once_and_on_time(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
-        record = await sent(bench, client)
         for level in (3, 4):
-            await client.send_back(record, "billing", level)
+            await client.send_back(await sent(bench, client), "billing", level)
         await trio.sleep(11)
         assert len(await bench.read(RETRY)) == 1
         image = bench.killed(tmp_path / "image")

@@ -223,6 +223,31 @@ async def test_a_producer_that_takes_nothing_leaves_it_to_another_one(tmp_path: 
         assert (len(stuck.checks()), len(ready.checks())) == (0, 4)
 
 
+async def test_a_producer_that_reads_nothing_delays_the_questions_of_its_own_group_alone(
+    tmp_path: Path,
+) -> None:
+    async with broker_bench(tmp_path / "s", transactions={"check_max": 6}) as bench:
+        await bench.create_topic("orders")
+        stuck, ready = bench.client(), bench.client()
+        await stuck.heartbeat("stuck")
+        await ready.heartbeat("shop")
+        stuck.is_full = True
+        for number in range(200):
+            await ready.send_half("orders", b"%d" % number, group="stuck")
+        await ready.send_half("orders", b"after those")
+        await trio.sleep(31)
+        assert [record.body for _, record in ready.checks()] == [b"after those"], "in the same second"
+        assert stuck.checks() == []
+        await trio.sleep(60)
+        stuck.is_full = False
+        await stuck.heartbeat("stuck")
+        await trio.sleep(30)
+        assert len(stuck.checks()) == 200, (
+            "what was not asked was not counted, but for one batch in each round"
+        )
+        assert counted(bench) == {}
+
+
 async def test_one_asked_about_too_often_is_put_aside_exactly_once(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", transactions={"check_max": 3}) as bench:
         await bench.create_topic("orders")
@@ -244,10 +269,16 @@ async def test_one_asked_about_too_often_is_put_aside_exactly_once(tmp_path: Pat
 
 
 async def test_one_older_than_the_logs_files_get_is_put_aside(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s", store={"file_reserved_time": "1h"}) as bench:
+    options = {"check_max": 1000}
+    async with broker_bench(
+        tmp_path / "s", store={"file_reserved_time": "1h"}, transactions=options
+    ) as bench:
         await bench.create_topic("orders")
         client = bench.client()
-        await client.send_half("orders", b"old", born_timestamp=bench.now_ms - 3_700_000)
+        await client.send_half("orders", b"old", born_timestamp=bench.now_ms + 3_700_000)
+        await trio.sleep(31)
+        assert len(await bench.half_records()) == 2, "nobody is there to be asked: it was copied"
+        await bench.pass_time(3_600)
         await client.send_half("orders", b"young")
         await trio.sleep(31)
         assert await bench.bodies(TRANS_CHECK_MAX_TIME_TOPIC) == [b"old"]
@@ -409,16 +440,29 @@ async def test_a_commit_for_a_topic_that_was_deleted_is_refused(tmp_path: Path) 
         assert again.code == 0
 
 
-async def test_a_message_born_in_the_future_is_asked_about_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong_ms", [-1_000_000_000, 1_000_000_000, -1 << 62, 1 << 62])
+async def test_a_producers_wrong_clock_ends_nothing_and_hurries_nobody(tmp_path: Path, wrong_ms: int) -> None:
+    """The age counts from when the message was stored. By the producer's clock it could be put aside at once."""
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")
         client = bench.client()
         await client.heartbeat("shop")
         await trio.sleep(29.5)
-        await client.send_half("orders", b"early", born_timestamp=bench.now_ms + 1_000_000)
-        await client.send_half("orders", b"young")
+        born = {"born_timestamp": bench.now_ms + wrong_ms}
+        own_time = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "100"}
+        slow = await client.send_half("orders", b"slow", properties=own_time, **born)
+        await client.send_half("orders", b"quick", **born)
         await trio.sleep(1)
-        assert [record.body for _, record in client.checks()] == [b"early"]
+        assert client.checks() == []
+        await trio.sleep(90)
+        assert [record.body for _, record in client.checks()] == [b"quick"] * 3
+        assert (open_of(bench), counted(bench)) == (2, {})
+        response = await client.end(slow, COMMIT)
+        assert response is not None
+        assert response.code == 0, response.remark
+        (record,) = await bench.read("orders")
+        assert (record.body, record.born_timestamp_ms) == (b"slow", born["born_timestamp"])
+        assert "REPUT_HALF_STORED" not in record.property_map()
 
 
 async def _committed_after_restart(bench: BrokerBench, client: BenchClient) -> list[bytes]:
