@@ -703,7 +703,11 @@ async def test_a_message_that_waits_long_is_copied_before_a_start_would_have_to_
             await client.send("orders", bytes(50_000))
         await trio.sleep(100)
         first, copy = await bench.half_records()
-        assert copy.property_map() == {**first.property_map(), "TRAN_PREPARED_QUEUE_OFFSET": "0"}
+        added = {
+            "TRAN_PREPARED_QUEUE_OFFSET": "0",
+            "REPUT_HALF_STORED": str(first.store_timestamp_ms),
+        }
+        assert copy.property_map() == {**first.property_map(), **added}
         assert client.checks() == [], "that is no question"
         image = bench.killed(tmp_path / "image")
         now_ms = bench.now_ms
