@@ -116,10 +116,10 @@ def retry_dropped() -> None:
 
     real = SendBackProcessor._store_it
 
-    def forgetful(self: SendBackProcessor, request: Any, group: str, returned: Any, record: Any) -> Any:
+    def forgetful(self: SendBackProcessor, request: Any, key: Any, returned: Any, *rest: Any) -> Any:
         if not returned.is_dead_letter and _chance.random() < 0.5:
             return Response()
-        return real(self, request, group, returned, record)
+        return real(self, request, key, returned, *rest)
 
     SendBackProcessor._store_it = forgetful  # type: ignore[method-assign]
 
@@ -158,10 +158,10 @@ def dead_letter_twice() -> None:
 
     real = SendBackProcessor._store_it
 
-    def twice(self: SendBackProcessor, request: Any, group: str, returned: Any, record: Any) -> Any:
+    def twice(self: SendBackProcessor, request: Any, key: Any, returned: Any, record: Any, look: bool) -> Any:
         if returned.is_dead_letter:
             self._store.put_record(record)
-        return real(self, request, group, returned, record)
+        return real(self, request, key, returned, record, look)
 
     SendBackProcessor._store_it = twice  # type: ignore[method-assign]
 
