@@ -430,6 +430,21 @@ def test_a_message_that_does_not_come_again(story: Story) -> None:
     assert story.broken() == {"retry dropped", "lost"}
 
 
+@pytest.mark.parametrize(("came", "broken"), [(False, set()), (True, {"retry dropped"})])
+def test_a_message_that_came_twice_and_is_given_back_twice(
+    story: Story, came: bool, broken: set[str]
+) -> None:
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.fail("m1", "a-o1")
+    story.kill("m1")
+    if came:
+        story.come_back("m2", "a-o1", 1)
+    story.fail("m2", "a-o1")
+    if not came:
+        story.come_back("m2", "a-o1", 1)
+    assert story.broken() == broken
+
+
 @pytest.mark.parametrize(("down", "broken"), [(True, set()), (False, {"retry twice"})])
 def test_a_message_that_comes_again_twice(story: Story, down: bool, broken: set[str]) -> None:
     story.put("a-o1", kind=terms.FAILS_ONCE)

@@ -1,7 +1,8 @@
 """What was given back comes again once, not before its time, so often as it should, and then it is a dead letter.
 
 Each message that a member has given back and the broker has taken is stored for a later try, or as a dead letter, once.
-A request whose answer did not come, or came late after a failure, may have been carried out twice.
+A request whose answer did not come, or came late after a failure, may have been carried out twice. A message that is
+given back again, since it came twice, is not stored once more while its copy still waits, or if it is a dead letter.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _exact(facts: Facts, backs: dict[Try, list[GivenBack]]) -> Iterator[Violatio
             stored[group, entry.uid, entry.attempt] += 1
     for key in {*stored, *backs}:
         group, uid, attempt = key
-        least = sum(back.done is not None for back in backs[key])
+        least = _least(facts, key, backs[key])
         most = sum(_most(facts, back) for back in backs[key])
         if stored[key] < least:
             yield Violation(
@@ -52,6 +53,22 @@ def _exact(facts: Facts, backs: dict[Try, list[GivenBack]]) -> Iterator[Violatio
             yield Violation(
                 rule, f"{uid}, given back in {group} {most} times, try {attempt} is there {stored[key]} times"
             )
+
+
+def _least(facts: Facts, key: Try, backs: list[GivenBack]) -> int:
+    """How often a message must have been stored: each time that no copy of a time before can have been there still."""
+    group, uid, _ = key
+    is_dead = any(entry.uid == uid for entry in facts.dead_letters(group))
+    came = [
+        delivery.begun
+        for delivery in facts.deliveries
+        if (delivery.group, delivery.uid, delivery.attempt) == key
+    ]
+    taken: list[float] = []
+    for back in sorted((back for back in backs if back.done is not None), key=lambda back: back.asked):
+        if not taken or (not is_dead and any(taken[-1] < begun < back.asked for begun in came)):
+            taken.append(back.asked)
+    return len(taken)
 
 
 def _most(facts: Facts, back: GivenBack) -> int:
