@@ -75,9 +75,10 @@ class ScriptedSession(Session):
         address: Address | None = None,
         deadline: float | None = None,
         body: Buffer = b"",
+        ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
         """See `Session`."""
-        del what, address, deadline
+        del what, address, deadline, ext_repeated
         self.asked.append(code)
         call = Call(1, Waiter())
         call.body = memoryview(self.replies[code](ext, bytes(body)))
