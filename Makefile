@@ -2,7 +2,7 @@
 # environment in .venv from the pinned requirements.lock; later ones find it ready and touch no network.
 #
 #   make run ARGS="--port 20911"      make test ARGS="-k long_polling"      make crash ROUNDS=20 SEED=7
-#   make faults IMAGES=1000 ROUNDS=3      make faults KIND=flipped SEED=7
+#   make faults IMAGES=1000 ROUNDS=3      make faults KIND=flipped SEED=7      make histories MINUTES=5 SEED=7
 #   make PYTHON=python3.12 test       make image-check INSTALL=1
 
 PYTHON ?= python3
@@ -12,6 +12,7 @@ CASES ?=
 IMAGES ?=
 SEED ?=
 KIND ?=
+MINUTES ?=
 INSTALL ?=
 
 VENV := .venv
@@ -22,8 +23,9 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo pipeline-demo bench bench-store crash faults planted pipeline-faults
-.PHONY: filters conformance image-check lock clean
+.PHONY: help setup run test check format demo example pipeline-demo bench bench-delay bench-groups bench-memory
+.PHONY: bench-store crash faults planted histories histories-planted pipeline-faults filters conformance image-check
+.PHONY: lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -44,14 +46,15 @@ $(READY): requirements.lock pyproject.toml
 run: $(READY) ## start the broker with conf/broker.toml; Ctrl-C drains and ends it
 	$(BIN)/reput serve -c conf/broker.toml $(ARGS)
 
-test: $(READY) ## run all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## run all tests, those of one file in one process, as many at once as there are cores (at most 4)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## style, types, import rules; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing_public_api.py tools/*.py examples/*.py benchmarks/*.py
+	MYPYPATH=examples/order_service $(BIN)/mypy examples/order_service/*.py
 	$(BIN)/lint-imports
 
 format: $(READY) ## rewrite the code as `make check` wants it
@@ -64,8 +67,21 @@ demo: $(READY) ## every line of Python's standard library through a broker and b
 pipeline-demo: $(READY) ## the same lines on Spark: from the broker to Parquet, identifiers counted, three totals compared
 	$(BIN)/python examples/pipeline_demo.py $(ARGS)
 
+example: $(READY) ## a small shop: transactions, retries, dead letters, a reminder for later; every order must end as it should
+	$(BIN)/python examples/order_service $(ARGS)
+
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-delay: $(READY) ## measure how late delayed messages are, with 100,000 of them waiting
+	$(BIN)/python benchmarks/delay.py $(ARGS)
+
+bench-groups: $(READY) ## measure consumer groups against plain pulls: how fast four members drain, how long one message takes
+	$(BIN)/python benchmarks/groups.py $(ARGS)
+
+bench-memory: $(READY) ## measure what 9,000 idle clients, 10,000 queues and 1,000 groups cost the broker
+	$(BIN)/python benchmarks/idle_clients.py
+	$(BIN)/python benchmarks/many_queues.py
 
 bench-store: $(READY) ## measure the store alone: dispatch, opening, recovery, key queries, verify, filters
 	$(BIN)/python benchmarks/store.py $(ARGS)
@@ -84,6 +100,12 @@ planted: $(READY) ## plant bugs in the store one by one: does the checker of eac
 
 pipeline-faults: $(READY) ## kill Spark drivers and brokers under the pipeline and count rows; KIND
 	$(BIN)/python tests/pipeline_faults/run.py $(if $(KIND),--kind '$(KIND)') $(ARGS)
+
+histories: $(READY) ## churn groups and a broker for MINUTES (3), record everything, judge it; SEED repeats a churn
+	$(BIN)/python tests/histories/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+histories-planted: $(READY) ## plant bugs in broker and client one by one: do the judges of histories catch them? SEED
+	$(BIN)/python tests/histories/run.py --bug only $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 filters: $(READY) ## compare filters with an independent evaluation, CASES times (10000); SEED repeats a run
 	$(BIN)/python tests/filters/run.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

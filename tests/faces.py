@@ -32,11 +32,13 @@ class Face:
             self.Consumer: Any = _wrapped(reput_client.blocking.Consumer)
             self.PullConsumer: Any = _wrapped(reput_client.blocking.PullConsumer)
             self.Admin: Any = _wrapped(reput_client.blocking.Admin)
+            self.TransactionProducer: Any = _WrappedTransactions
         else:
             self.Producer = reput_client.Producer
             self.Consumer = reput_client.Consumer
             self.PullConsumer = reput_client.PullConsumer
             self.Admin = reput_client.Admin
+            self.TransactionProducer = reput_client.TransactionProducer
 
     def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a scenario to its end; fail if it leaves a task, thread or socket behind."""
@@ -47,7 +49,8 @@ class Face:
             anyio.run(_counting_tasks(scenario, self.name), backend=self.name)
         # The broker's ends of the connections are in this process too, and close a moment later.
         deadline = time.monotonic() + 5.0
-        while open_sockets() > sockets and time.monotonic() < deadline:
+        # So do the threads that an event loop has lent.
+        while (open_sockets() > sockets or own_threads() > threads) and time.monotonic() < deadline:
             time.sleep(0.005)
         assert open_sockets() <= sockets, "a socket was left open"
         assert own_threads() <= threads, "a thread was left behind"
@@ -75,15 +78,19 @@ class Face:
         if failures:
             raise failures[0]
 
+    async def sleep(self, seconds: float) -> None:
+        """Let the other parties go on for a while."""
+        if self.is_blocking:
+            threading.Event().wait(seconds)
+        else:
+            await anyio.sleep(seconds)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something that another party does is done; fail after half a minute."""
         for _ in range(6000):
             if condition():
                 return
-            if self.is_blocking:
-                threading.Event().wait(0.005)
-            else:
-                await anyio.sleep(0.005)
+            await self.sleep(0.005)
         raise AssertionError("waited half a minute in vain")
 
 
@@ -123,11 +130,11 @@ def _counting_tasks(
     return run
 
 
-def _finish(work: Coroutine[Any, Any, None]) -> None:
+def _finish(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         work.send(None)
-    except StopIteration:
-        return
+    except StopIteration as done:
+        return done.value
     work.close()
     raise AssertionError("a blocking scenario awaited something that really waits")
 
@@ -144,7 +151,7 @@ class _Wrapped:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._client, "close" if name == "aclose" else name)
-        if not callable(member) or name in ("done", "rewind"):
+        if not callable(member) or name in ("again", "done", "positions", "rewind", "stop"):
             return member
         if name == "run":
             return self._run
@@ -174,3 +181,21 @@ class _Wrapped:
             return next(self._client)
         except StopIteration:
             raise StopAsyncIteration from None
+
+
+class _WrappedTransactions(_Wrapped):
+    """A blocking transaction producer, whose callbacks are coroutine functions as those of its async twin."""
+
+    def __init__(self, *args: Any, check: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any) -> None:
+        super().__init__(
+            reput_client.blocking.TransactionProducer(
+                *args, check=lambda message: _finish(check(message)), **options
+            )
+        )
+
+    async def send_in_transaction(
+        self, message: Any, local_transaction: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any
+    ) -> Any:
+        return self._client.send_in_transaction(
+            message, lambda sent: _finish(local_transaction(sent)), **options
+        )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from fake_groups import FakeGroups, Peer
 from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.frames import FrameReader, encode_frame
@@ -46,6 +47,8 @@ class FakeBroker:
         responses: what clients answered to `ask`, in order.
         parked: header fields and body of every message that came alone (310).
         accepted: how many connections were made.
+        committed, commits: the offsets of groups by topic and queue; every commit that came, also ignored ones.
+        groups: who is a member of which group, and who has which lock.
     """
 
     def __init__(self, *, queues: int = 2, unknown_topics: frozenset[str] = frozenset()) -> None:
@@ -57,11 +60,13 @@ class FakeBroker:
         self.accepted = 0
         self.log: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.committed: dict[tuple[str, str, int], int] = {}
+        self.commits: list[tuple[str, str, int, int]] = []
         self.broker_name = "fake"
         self.route_address: str | None = None
         self._log_bytes = 0
         self._behaviours: dict[int, Behaviour] = {}
         self._connections: list[socket.socket] = []
+        self.groups = FakeGroups()
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._closing = False
@@ -160,6 +165,12 @@ class FakeBroker:
     def _serve(self, connection: socket.socket) -> None:
         reader = FrameReader()
         writing = threading.Lock()
+
+        def send(frame: bytes) -> None:
+            with writing, suppress(OSError):
+                connection.sendall(frame)
+
+        peer = Peer(send)
         try:
             while data := connection.recv(1 << 16):
                 for header_type, head, body in reader.receive_data(data):
@@ -177,10 +188,10 @@ class FakeBroker:
                         # A pull may wait; it must not hold up the requests behind it.
                         threading.Thread(
                             target=self._answer,
-                            args=(connection, writing, header_type, header, body),
+                            args=(connection, peer, header_type, header, body),
                             daemon=True,
                         ).start()
-                    elif not self._answer(connection, writing, header_type, header, body):
+                    elif not self._answer(connection, peer, header_type, header, body):
                         return
         except OSError:
             pass
@@ -188,16 +199,23 @@ class FakeBroker:
             with self._lock:
                 self._connections.remove(connection)
             connection.close()
+            self.groups.gone(peer)
 
     def _answer(
         self,
         connection: socket.socket,
-        writing: threading.Lock,
+        peer: Peer,
         header_type: int,
         header: Header,
         body: memoryview,
     ) -> bool:
-        answer = self._behaviours.get(header.code, self._ordinary)(header, body)
+        behaviour = self._behaviours.get(header.code)
+        if behaviour is not None:
+            answer = behaviour(header, body)
+        elif header.code in FakeGroups.CODES:
+            answer = Answer(*self.groups.answer(peer, header, body))
+        else:
+            answer = self._ordinary(header, body)
         if answer is HANG_UP:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -206,8 +224,7 @@ class FakeBroker:
             reply = Header(
                 int(answer.code), header.opaque, RESPONSE_FLAG, answer.remark, dict(answer.ext), version=1
             )
-            with writing, suppress(OSError):
-                connection.sendall(encode_frame(reply, header_type, answer.body))
+            peer.send(encode_frame(reply, header_type, answer.body))
         return True
 
     # -- the ordinary way ------------------------------------------------------------------------------------------
@@ -231,8 +248,7 @@ class FakeBroker:
                     return Answer(ResponseCode.QUERY_NOT_FOUND, remark="NOT_FOUND: none")
                 return Answer(ext={"offset": offset})
             case RequestCode.UPDATE_CONSUMER_OFFSET:
-                key = (str(ext["consumerGroup"]), str(ext["topic"]), int(str(ext["queueId"])))
-                self.committed[key] = int(str(ext["commitOffset"]))
+                self._commit(ext, increase_only=bool(ext.get("increaseOnly")))
                 return Answer()
             case RequestCode.GET_MIN_OFFSET:
                 return Answer(ext={"offset": 0})
@@ -241,6 +257,14 @@ class FakeBroker:
         return Answer(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="UNSUPPORTED_REQUEST: the fake does not know it"
         )
+
+    def _commit(self, ext: Mapping[str, Any], *, increase_only: bool) -> None:
+        key = (str(ext["consumerGroup"]), str(ext["topic"]), int(str(ext["queueId"])))
+        with self._lock:
+            offset = int(str(ext["commitOffset"]))
+            if not increase_only or offset > self.committed.get(key, -1):
+                self.committed[key] = offset
+            self.commits.append((*key, offset))
 
     def _route(self, topic: str) -> Answer:
         if topic in self.unknown_topics:
@@ -296,7 +320,7 @@ class FakeBroker:
                 "queueId": header.ext["e"],
                 "queueOffset": number,
                 "storeTimestamp": 1_700_000_000_000,
-                "ack": header.ext["ack"],
+                "ack": header.ext.get("ack"),
             }
         )
 
@@ -304,6 +328,8 @@ class FakeBroker:
         """Answer a pull as a broker would."""
         del body
         ext: Mapping[str, Any] = header.ext
+        if int(ext["sysFlag"]) & 1:
+            self._commit(ext, increase_only=True)
         queue = self.log[str(ext["topic"]), int(ext["queueId"])]
         offset = int(ext["queueOffset"])
         deadline = time.monotonic() + int(ext["suspendTimeoutMillis"]) / 1000

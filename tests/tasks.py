@@ -1,11 +1,14 @@
-"""Services of the broker while a test looks on."""
+"""Services of the broker while a test looks on, and time that only a fake clock counts."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
+from unittest import mock
 
 import trio
+import trio.testing
 
 
 @asynccontextmanager
@@ -16,3 +19,16 @@ async def running(*services: Callable[[], Awaitable[None]]) -> AsyncIterator[Non
             nursery.start_soon(service)
         yield
         nursery.cancel_scope.cancel()
+
+
+async def inline(work: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+    """Instead of a thread, whose time the fake clock would not wait for."""
+    await trio.lowlevel.checkpoint()
+    return work(*arguments)
+
+
+def run_by_the_clock(function: Callable[[], Awaitable[Any]], **options: Any) -> Any:
+    """`trio.run` with a clock that jumps over every wait, and with worker threads run in its own time."""
+    options["clock"] = trio.testing.MockClock(autojump_threshold=0)
+    with mock.patch.object(trio.to_thread, "run_sync", inline):
+        return trio.run(function, **options)

@@ -20,6 +20,9 @@ from reput_client import (
     ReceivedMessage,
     RemoteOffsetStore,
     SendReceipt,
+    TransactionProducer,
+    TransactionReceipt,
+    TransactionState,
     blocking,
 )
 from reput_protocol.bodies import TopicConfig, TopicRoute
@@ -46,6 +49,43 @@ async def produce() -> None:
         assert_type(receipts, list[SendReceipt])
         messages = (Message("orders", b"x") for _ in range(3))
         assert_type(await producer.send_pipelined(messages, in_flight=64, key="k"), list[SendReceipt])
+        reply = await producer.request(Message("work", b"x"), timeout_s=3.0)
+        assert_type(reply, ReceivedMessage)
+        assert_type(reply.wants_reply, bool)
+        await producer.reply(reply, b"x", tag="t")
+
+
+async def pay(message: Message) -> TransactionState:
+    assert_type(message.unique_id, str | None)
+    return TransactionState.COMMIT
+
+
+async def was_paid(message: ReceivedMessage) -> TransactionState:
+    return TransactionState.COMMIT if message.message_id else TransactionState.ROLLBACK
+
+
+async def produce_in_transactions() -> None:
+    async with TransactionProducer(ADDRESS, group="shop", check=was_paid, checks_at_once=4) as producer:
+        assert_type(producer, TransactionProducer)
+        receipt = await producer.send_in_transaction(
+            Message("orders", b"x"), pay, check_after_s=60.0, key="k"
+        )
+        assert_type(receipt, TransactionReceipt)
+        assert_type(receipt.is_committed, bool)
+        assert_type(receipt.half, SendReceipt)
+        assert_type(await producer.send(Message("orders", b"x")), SendReceipt)
+
+
+def produce_in_blocking_transactions() -> None:
+    with blocking.TransactionProducer(
+        ADDRESS, group="shop", check=lambda _: TransactionState.UNKNOWN
+    ) as producer:
+        receipt = producer.send_in_transaction(Message("orders", b"x"), lambda _: TransactionState.COMMIT)
+        assert_type(receipt, TransactionReceipt)
+
+
+async def forward(message: ReceivedMessage, producer: Producer) -> None:
+    assert_type(await producer.forward(message, "orders-again", properties={"k": "v"}), SendReceipt)
 
 
 async def consume() -> None:

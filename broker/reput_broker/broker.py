@@ -19,10 +19,13 @@ import trio
 
 from reput_broker.clean_service import CleanFilesService
 from reput_broker.commit_service import CommitRealTimeService
+from reput_broker.compose_delay import DelayParts
 from reput_broker.compose_groups import GroupParts, open_groups
+from reput_broker.compose_retry import RetryParts
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import Deduplication
+from reput_broker.delivery.reply_push import ReplyPusher
 from reput_broker.disk_figures import refresh_disk_figures
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.health import BrokerState, Health
@@ -44,6 +47,7 @@ from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.put_run import PutRunProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.queue import QueueProcessor
+from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
@@ -221,7 +225,10 @@ class Broker:
         """Lock and recover the directory and read the tables, in a worker thread: the health page answers meanwhile."""
         config, clock_ms = self.config, self._surroundings.clock_ms
         self._hold = PullRequestHoldService(config.long_polling)
-        self._store = MessageStore(self._store_options(), clock_ms=clock_ms, listener=self._hold)
+        self._delay = DelayParts(config, clock_ms)
+        self._store = MessageStore(
+            self._store_options(), clock_ms=clock_ms, listener=self._hold, dispatchers=[self._delay.arrivals]
+        )
         report = await trio.to_thread.run_sync(self._store.open)
         tables = config.data_dir / "config"
         self._topics = TopicConfigManager(
@@ -244,6 +251,12 @@ class Broker:
         self._sink_tables = SinkTables(config.data_dir, clock_ms)
         await trio.to_thread.run_sync(self._sink_tables.load)
         self._adopt_queues_without_topic()
+        await trio.to_thread.run_sync(self._delay.open, self._store, self._topics.all())
+        self._warm_from = report.checked_from
+        self._retry = RetryParts(config, self.counters.retry, self._delay.parking, clock_ms)
+        await trio.to_thread.run_sync(self._retry.open, self._store, self._offsets)
+        self.sources.open_transactions = lambda: self._retry.transactions.open_by_topic
+        self.sources.delays = self._delay.sources()
         self.sources.store, self.sources.topics, self.sources.offsets = (
             self._store,
             self._topics,
@@ -336,6 +349,7 @@ class Broker:
             counters,
             self.sources.disk,
             on_disk=self._note_disk,
+            waiting_from=self._delay.waiting_from,
         )
         self._topic_saver = TableSaver(self._topics)
         self._offset_saver = TableSaver(self._offsets)
@@ -385,12 +399,29 @@ class Broker:
         )
         self._clean.before_delete = sink.before_delete
         names: dict[str, Any] = {"cluster": config.cluster, "broker_name": config.broker_name}
+        default_ack = AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE
+        wrote = self._commit.wrote if pooled else self._flush.wrote if sync else self._reput.wake
+        self._retry.compose(
+            store,
+            lock,
+            groups,
+            self._topics,
+            self._topic_saver,
+            access,
+            appender,
+            self._offsets,
+            ack=default_ack,
+            wrote=wrote,
+            dispatch=self._reput.catch_up,
+            flush=self._flush.flush_now,
+        )
         processors = (
             SendProcessor(
                 store,
                 access,
                 appender,
                 counters,
+                self._retry.redirects(groups, access),
                 PutOnce(
                     Deduplication(
                         store,
@@ -399,9 +430,22 @@ class Broker:
                         window_s=lambda: config.dedup.window,
                     )
                 ),
+                self._retry.back_once,
+                groups.requesters,
                 cluster=config.cluster,
-                default_ack=AckLevel.FLUSHED if sync else AckLevel.PAGE_CACHE,
+                default_ack=default_ack,
             ),
+            ReplyProcessor(
+                store,
+                access,
+                appender,
+                ReplyPusher(groups.requesters, config.limits),
+                config.replies,
+                counters,
+                default_ack=default_ack,
+                clock_ms=self._surroundings.clock_ms,
+            ),
+            self._retry,
             PullProcessor(
                 store,
                 access,
@@ -421,6 +465,14 @@ class Broker:
             FetchProcessor(store, self._topics, access, broker_name=config.broker_name),
             sink,
             QueryProcessor(store),
+            self._delay.compose(
+                store,
+                lock,
+                self._topics,
+                self._flush,
+                wrote=wrote,
+                warm_from=self._warm_from,
+            ),
             TopicProcessor(
                 store,
                 self._topics,
@@ -440,6 +492,7 @@ class Broker:
                 version=MetricsCollector(self.sources).version,
                 advertise=self._advertised_to,
                 delete_files=self._clean.delete_now,
+                more_figures=self._delay.figures,
                 **names,
             ),
         )
@@ -498,6 +551,8 @@ class Broker:
             self._refresh_disk,
             *self._groups.services(),
             *self._sink.services(),
+            *self._retry.services(),
+            *self._delay.services(),
         )
 
     async def _measure_loop(self) -> None:
@@ -552,6 +607,7 @@ class Broker:
             while self._server.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
                 await trio.sleep(_BUSY_LOOK_S)
         self._server.close_all("shutdown")
+        await self._retry.finish()
 
     async def _close(self) -> None:
         """Flush and save everything that was opened; what fails is logged, and the rest is done all the same."""
@@ -564,6 +620,13 @@ class Broker:
                     log.error("table_not_saved", table=name[1:], detail=str(error), hint="free disk space")
         if hasattr(self, "_offsets"):
             self._offsets.close()
+        if hasattr(self, "_delay"):
+            try:
+                await trio.to_thread.run_sync(self._delay.close)
+            except (OSError, ReputError) as error:
+                log.error(
+                    "delay_progress_not_saved", detail=str(error), hint="the next start reads more of the log"
+                )
         if hasattr(self, "_store") and self._store.is_open:
             started_at = time.monotonic()
             clean = False
@@ -585,6 +648,8 @@ class Broker:
             "data_dir": str(self.config.data_dir),
             "flush": self.config.store.flush,
             "held_pulls": self._hold.count if hasattr(self, "_hold") else 0,
+            "delayed": self._delay.status() if hasattr(self, "_delay") else {},
+            "transactions": self._retry.status() if hasattr(self, "_retry") else {},
         }
 
 

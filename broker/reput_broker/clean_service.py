@@ -49,6 +49,7 @@ class CleanFilesService:
     """Deletes what has expired, and has puts refused while the disk is too full.
 
     Args:
+        waiting_from: records from this log offset on may be messages that wait for their time; asked in a thread.
         on_disk: told about the reason for which puts are refused now, None while they are not.
     """
 
@@ -61,6 +62,7 @@ class CleanFilesService:
         figures: DiskFigures,
         *,
         on_disk: Callable[[str | None], None],
+        waiting_from: Callable[[], int] | None = None,
     ) -> None:
         self._store = store
         self._config = config
@@ -70,16 +72,19 @@ class CleanFilesService:
         self._limiter = trio.CapacityLimiter(1)
         self._wanted = trio.Event()
         self._told: tuple[DiskLevel, str] | None = None
-        self._log, self._queues = self._make_cleaners(surroundings)
+        self._log, self._queues = self._make_cleaners(surroundings, waiting_from)
         self.before_delete: Callable[[], Awaitable[None]] = _nothing
         """Awaited before files of the log are deleted; what it raises keeps them."""
 
-    def _make_cleaners(self, surroundings: Surroundings) -> tuple[CleanCommitLog, CleanConsumeQueue]:
+    def _make_cleaners(
+        self, surroundings: Surroundings, waiting_from: Callable[[], int] | None
+    ) -> tuple[CleanCommitLog, CleanConsumeQueue]:
         return self._store.cleaners(
             lambda: rules_of(self._config),
             monotonic_ms=surroundings.monotonic_ms,
             local_hour=surroundings.local_hour,
             disk_usage=surroundings.disk_usage,
+            waiting_from=waiting_from,
         )
 
     def delete_now(self) -> None:

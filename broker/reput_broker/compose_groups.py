@@ -18,6 +18,7 @@ from reput_broker.delivery.offset_resets import PendingResets
 from reput_broker.delivery.offset_setting import OffsetSetting
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.delivery.queue_locks import QueueLocks
+from reput_broker.delivery.requesters import Requesters
 from reput_broker.delivery.store_times import StoreTimes
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offsets import ConsumerOffsetManager
@@ -85,6 +86,7 @@ class GroupParts:
         self.locks = QueueLocks(options, trio.current_time)
         self.notifier = GroupNotifier(self.online, settings, options)
         self.membership = Membership(options, counters, self.online, self.notifier, self.locks)
+        self.requesters = Requesters(self.membership.producers)
         self.resets = PendingResets()
         self.progress = GroupProgress()
         self.commits = OffsetCommits(offsets, self.resets, self.progress, on_commit, clock_ms)
@@ -147,6 +149,7 @@ class GroupParts:
         """Let go of everything that hangs on a connection that has ended."""
         self._hold.drop_client(client)
         self.membership.gone(client)
+        self.requesters.gone(client)
 
     def forget_topic(self, topic: str) -> None:
         """Let go of everything that is kept of a topic that is deleted, but for its offsets."""

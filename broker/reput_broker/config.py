@@ -30,13 +30,16 @@ from pydantic import (
 
 from reput_broker.config_combinations import contradictions
 from reput_broker.config_dedup import DedupConfig
+from reput_broker.config_delay import DelayConfig
 from reput_broker.config_errors import ConfigError, problems_of
 from reput_broker.config_fields import flatten, option_fields
 from reput_broker.config_filters import FiltersConfig
 from reput_broker.config_groups import GroupsConfig
+from reput_broker.config_replies import RepliesConfig
 from reput_broker.config_section import Section as _Section
 from reput_broker.config_section import option as _option
 from reput_broker.config_sink import SinkConfig
+from reput_broker.config_transactions import TransactionsConfig
 from reput_broker.config_units import Directories, Duration, HoursOfDay, Size
 from reput_broker.store.options import physical_memory_bytes
 from reput_protocol.errors import InvalidName
@@ -431,6 +434,9 @@ class BrokerConfig(_Section):
     filters: FiltersConfig = Field(default_factory=FiltersConfig)
     sink: SinkConfig = Field(default_factory=SinkConfig)
     long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
+    delay: DelayConfig = Field(default_factory=DelayConfig)
+    transactions: TransactionsConfig = Field(default_factory=TransactionsConfig)
+    replies: RepliesConfig = Field(default_factory=RepliesConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from reput_broker.config_section import Section, option
 from reput_broker.config_units import Duration
+
+LOCK_TIMEOUT_MIN_S: Final = 40.0
+"""Members renew their locks every 20 s and consume for 30 s after the last confirmation, RocketMQ's and our own alike
+(REBALANCE_LOCK_INTERVAL, REBALANCE_LOCK_MAX_LIVE_TIME). Nobody else may have a queue by then; the rest is margin."""
 
 
 class GroupsConfig(Section):
@@ -33,7 +39,7 @@ class GroupsConfig(Section):
         60.0,
         "a queue's lock that its member has not renewed for so long is free",
         live=True,
-        ge=0.1,
+        ge=LOCK_TIMEOUT_MIN_S,
         le=86400.0,
     )
     free_locks_on_unregister: bool = option(

@@ -17,9 +17,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
+from reput_broker.retry_counts import RetryCounts
 from reput_protocol.codes import RequestCode
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
+REPLY_RESULTS = ("delivered", "no_requester", "not_taken")
 KINDS = ("normal", "ordered", "delayed", "transactional", "retry", "dlq")
 REJECT_REASONS = (
     "too_large",
@@ -223,6 +225,8 @@ class Counters:
         """Changes of groups by group and one of REBALANCE_REASONS: members share the queues out anew."""
         self.subscription_conflicts: dict[str, int] = {}
         """By group: heartbeats of a member that wants something else than another member."""
+        self.retry = RetryCounts()
+        self.replies: dict[str, int] = dict.fromkeys(REPLY_RESULTS, 0)
         self.buffered_bytes: dict[str, int] = dict.fromkeys(MEMORY_KINDS, 0)
         """Bytes held for connections now: read and not yet handled, answered and not yet sent, parked."""
 
@@ -265,6 +269,7 @@ class Counters:
     def forget_group(self, group: str) -> None:
         """Drop a deleted group's counters, so that its series end with it."""
         self.subscription_conflicts.pop(group, None)
+        self.retry.forget_group(group)
         for reason in REBALANCE_REASONS:
             self.rebalances.pop((group, reason), None)
         for key in [key for key in self.groups if key[1] == group]:
@@ -273,6 +278,7 @@ class Counters:
     def forget_topic(self, topic: str) -> None:
         """Drop a deleted topic's counters, so that its series end with it."""
         self.topics.pop(topic, None)
+        self.retry.forget_topic(topic)
         for key in [key for key in self.groups if key[0] == topic]:
             del self.groups[key]
 

@@ -46,9 +46,14 @@ class HeldPull:
 
 
 class PullRequestHoldService:
-    """The parked pulls. It is the store's MessageArrivingListener."""
+    """The parked pulls. It is the store's MessageArrivingListener.
+
+    Attributes:
+        is_stopping: the broker is about to stop, and no pull should be parked any more.
+    """
 
     def __init__(self, config: LongPollingConfig) -> None:
+        self.is_stopping = False
         self._config = config
         self._held: dict[QueueKey, set[HeldPull]] = {}
         self._by_number: dict[int, HeldPull] = {}
@@ -126,6 +131,7 @@ class PullRequestHoldService:
 
     def release_all(self) -> None:
         """Run every held pull again: the broker is about to stop."""
+        self.is_stopping = True
         for queue in list(self._held):
             self._ready += self._held.get(queue, ())
             for held in list(self._held.get(queue, ())):

@@ -33,12 +33,14 @@ from reput_broker.counters import (
 )
 from reput_broker.disk_figures import DiskFigures
 from reput_broker.health import BrokerState, Health
+from reput_broker.metrics_delays import DelaySources, delay_families
 from reput_broker.metrics_families import Budget as _Budget
 from reput_broker.metrics_families import Labels
 from reput_broker.metrics_families import by_one as _by_one
 from reput_broker.metrics_families import one as _one
 from reput_broker.metrics_families import pieces as _pieces
 from reput_broker.metrics_groups import GroupSources, group_families
+from reput_broker.metrics_retry import OpenTransactions, retry_families
 from reput_broker.metrics_store import StoreFigures
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.retention import DiskLevel
@@ -66,6 +68,8 @@ class MetricsSources:
     offsets: ConsumerOffsetManager | None = None
     store: StoreFigures | None = None
     groups: GroupSources | None = None
+    open_transactions: OpenTransactions | None = None
+    delays: DelaySources | None = None
     recovery_duration_s: float = 0.0
     recovery_truncated_bytes: int = 0
     config_reload_ok: bool = True
@@ -107,6 +111,10 @@ class MetricsCollector(Collector):
         yield from self._requests()
         yield from self._connections()
         yield from self._groups(budget)
+        yield from retry_families(
+            self.sources.counters.retry, self.sources.open_transactions, self.sources.offsets, budget
+        )
+        yield from delay_families(self.sources.delays, self.sources.topics, budget)
         yield from self._queues(budget)
         yield from self._store()
         yield from self._limits(budget)
@@ -155,6 +163,7 @@ class MetricsCollector(Collector):
             "reput_deliver_latency_seconds", (((topic,), t.deliver_seconds) for topic, t in topics.items())
         )
         yield from _pieces("reput_messages_rejected_total", _by_one(counters.rejected))
+        yield from _pieces("reput_replies_total", _by_one(counters.replies))
 
     def _topics_shown(self, budget: _Budget) -> dict[str, TopicTraffic]:
         """Return every topic's traffic, topics without any included, as far as the budget goes."""

@@ -104,6 +104,45 @@ _TABLE = (
         "Heartbeats of members that subscribe to something else than another member of their group.",
         "group",
     ),
+    # Retries, dead letters, transactions
+    _counter(
+        "reput_retries_total", "Messages sent back, by the topic they were sent to first.", "group", "topic"
+    ),
+    _counter("reput_dead_letters_total", "Messages that became dead letters, likewise.", "group", "topic"),
+    _gauge("reput_transactions_open", "Half messages not decided.", "topic"),
+    _counter(
+        "reput_transactions_total",
+        "Transactions ended; timeout: nobody did, and the message was put aside.",
+        "topic",
+        "result",
+    ),
+    _counter(
+        "reput_transaction_checks_total",
+        "Answers to questions about transactions; no_producer: there was nobody to ask.",
+        "topic",
+        "result",
+    ),
+    # Request and reply
+    _counter(
+        "reput_replies_total",
+        "Replies to requests; no_requester: nobody was there to take it, not_taken: it did not answer.",
+        "result",
+    ),
+    # Delays
+    _gauge(
+        "reput_delayed_messages",
+        "Messages that wait for their time; complete a while after a start.",
+        "topic",
+    ),
+    _gauge("reput_delayed_due_seconds", "How late the most overdue message that waits is, 0 if none is due."),
+    _counter("reput_delayed_delivered_total", "Delayed messages delivered.", "topic"),
+    _counter("reput_delayed_cancelled_total", "Delayed messages cancelled.", "topic"),
+    _counter(
+        "reput_delayed_dropped_total",
+        "Delayed messages that were not delivered and never will be: no_topic, lost, unreadable, refused.",
+        "reason",
+    ),
+    _histogram("reput_delay_error_seconds", "From when a delayed message was due to when it was put."),
     # Store
     _gauge("reput_storage_size_bytes", "Bytes that the store takes on the disk.", "part"),
     _gauge("reput_disk_free_bytes", "Bytes left for the broker on the file system.", "path_role"),

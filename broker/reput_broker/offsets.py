@@ -135,16 +135,21 @@ class ConsumerOffsetManager:
 
     # Writing
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
+    ) -> None:
         """Set a group's offset in a queue; it survives `kill -9` once this returns.
 
-        A smaller offset than before is a legal rewind. A negative one is ignored: RocketMQ's clients send -1
-        for a queue from which they took nothing.
+        A smaller offset than before is a legal rewind, unless `increase_only`: then it is ignored. A negative one
+        always is: RocketMQ's clients send -1 for a queue from which they took nothing.
 
         Raises:
             JournalWriteFailed: it is not committed; the table is as it was.
         """
-        if offset < 0 or self.query(group, topic, queue_id) == offset:
+        if offset < 0:
+            return
+        known = self.query(group, topic, queue_id)
+        if known is not None and (offset == known or (increase_only and offset < known)):
             return
         self._record((JournalEntry(COMMIT, group, topic, queue_id, offset),))
 

@@ -167,6 +167,10 @@ class Request:
         """Whether it came under our own header type, from the bundled client."""
         return self.header_type == HeaderType.MSGPACK
 
+    def wants_no_answer(self) -> None:
+        """Treat it as the oneway request that its sender means it to be, whatever its header says."""
+        self.header.flag |= ONEWAY_FLAG
+
     def reply(self, response: Response) -> None:
         """Answer now, from wherever the answer became known."""
         self.client.answer(self, response)

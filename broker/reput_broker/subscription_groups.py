@@ -20,7 +20,7 @@ from reput_broker.table_saver import save_now
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import Perm
 from reput_protocol.errors import BodyMalformed
-from reput_protocol.names import SYSTEM_GROUPS, check_group
+from reput_protocol.names import SYSTEM_GROUPS, check_group, is_system_group
 
 log = structlog.get_logger(__name__)
 
@@ -137,7 +137,8 @@ class SubscriptionGroupManager:
             return existing
         check_group(group)
         options = self._options
-        if not options.auto_create or self.user_group_count() >= options.auto_create_max:
+        may_create = options.auto_create or is_system_group(group)
+        if not may_create or self.user_group_count() >= options.auto_create_max:
             return None
         config = SubscriptionGroupConfig(group)
         self.put(config)

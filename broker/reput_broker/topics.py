@@ -19,6 +19,7 @@ from reput_protocol.bodies import TopicConfig
 from reput_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
+    DELAY_CANCEL_TOPIC,
     DLQ_PREFIX,
     OFFSET_MOVED_EVENT,
     RETRY_PREFIX,
@@ -152,6 +153,16 @@ class TopicConfigManager:
         self.put(config)
         return config
 
+    def create_system(self, topic: str, queues: int) -> TopicConfig:
+        """Return a topic of the system that comes into being when it is needed; see `create_on_send`."""
+        assert is_system_topic(topic), topic
+        existing = self._topics.get(topic)
+        if existing is not None:
+            return existing
+        config = _topic(topic, queues)
+        self.put(config)
+        return config
+
     def adopt_queues(self, topic: str, queues: int) -> None:
         """Make a topic for queues that exist without one; see `create_on_send`. Raises InvalidName."""
         self.put(_topic(check_topic(topic), queues))
@@ -215,6 +226,7 @@ class TopicConfigManager:
             _topic(TRANS_HALF_TOPIC, 1),
             _topic(TRANS_OP_HALF_TOPIC, 1),
             _topic(TIMER_TOPIC, 1),
+            _topic(DELAY_CANCEL_TOPIC, 1),
             _topic(DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
         ]
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import anyio
 import click
 from anyio.streams.memory import MemoryObjectSendStream
 
 from reput_cli import message_lines
+from reput_cli.consume_group import GroupFollower, print_message
 from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import write_line
 from reput_cli.positions import Position, RangeType
 from reput_client import PullConsumer, blocking
-from reput_client.errors import ConnectFailed, ConnectionLost, DamagedMessage, RequestTimeout
+from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from reput_client.received import ReceivedMessage
 from reput_protocol.errors import ReputError
 
@@ -26,6 +27,8 @@ _PULL_MESSAGES = 256
 _RETRY_S = 0.5
 _NO_GROUP = "TOOLS_CONSUMER"
 """The group of RocketMQ's own tools: it is always there, and nobody looks at its progress."""
+_Spans: TypeAlias = dict[int, tuple[int, int | None]]
+_Batch: TypeAlias = list[ReceivedMessage]
 _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
 
 
@@ -81,9 +84,14 @@ def command(
         end = Position(word="latest") if to_end and end is None else end
         starts = {q: start.resolve(admin, topic, q) for q in range(queues)}
         ends = {q: end.resolve(admin, topic, q) if end else None for q in range(queues)}
-    follower = _Follower(settings, topic, group, tag, sql, render, count, patient=end is None)
     spans = {q: (starts[q], ends[q]) for q in range(queues)}
-    if anyio.run(follower.run_until_interrupted, spans):
+    patient = end is None
+    follower: _Follower | GroupFollower
+    if group is None:
+        follower = _Follower(settings, topic, tag, sql, render, count, patient)
+    else:
+        follower = GroupFollower(settings, topic, group, tag, sql, render, count, patient)
+    if anyio.run(_run_until_interrupted, follower.run, spans):
         raise KeyboardInterrupt
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
 
@@ -94,22 +102,30 @@ def _renderer(settings: Settings, text: str | None) -> Callable[[ReceivedMessage
     return message_lines.renderer(settings)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """The messages of one pull, and where its queue goes on."""
+async def _run_until_interrupted(run: Callable[[_Spans], Awaitable[None]], spans: _Spans) -> bool:
+    """Run, and return whether Ctrl-C ended it. What a group has printed by then is committed all the same."""
+    interrupted = False
+    async with anyio.create_task_group() as tasks:
 
-    queue_id: int
-    messages: list[ReceivedMessage]
-    next_offset: int
+        async def watch() -> None:
+            nonlocal interrupted
+            with anyio.open_signal_receiver(signal.SIGINT) as signals:
+                async for _ in signals:
+                    interrupted = True
+                    tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        await run(spans)
+        tasks.cancel_scope.cancel()
+    return interrupted
 
 
 @dataclass(slots=True)
 class _Follower:
-    """Reads all queues of a topic at once and prints what comes; commits what was printed if it has a group."""
+    """Reads all queues of a topic at once and prints what comes; commits nothing."""
 
     settings: Settings
     topic: str
-    group: str | None
     tags: str
     sql: str | None
     render: Callable[[ReceivedMessage], str]
@@ -119,29 +135,12 @@ class _Follower:
     has_met_damage: bool = False
     _away: bool = False
 
-    async def run_until_interrupted(self, spans: dict[int, tuple[int, int | None]]) -> bool:
-        """Run, and return whether Ctrl-C ended it. What was printed by then is committed all the same."""
-        interrupted = False
-        async with anyio.create_task_group() as tasks:
-
-            async def watch() -> None:
-                nonlocal interrupted
-                with anyio.open_signal_receiver(signal.SIGINT) as signals:
-                    async for _ in signals:
-                        interrupted = True
-                        tasks.cancel_scope.cancel()
-
-            tasks.start_soon(watch)
-            await self.run(spans)
-            tasks.cancel_scope.cancel()
-        return interrupted
-
     async def run(self, spans: dict[int, tuple[int, int | None]]) -> None:
         """Follow each queue from its start to its end, or for ever where the end is None."""
         send, receive = anyio.create_memory_object_stream[_Batch](1)
         async with (
             PullConsumer(
-                self.settings.server, group=self.group or _NO_GROUP, timeout_s=self.settings.timeout_s
+                self.settings.server, group=_NO_GROUP, timeout_s=self.settings.timeout_s
             ) as consumer,
             anyio.create_task_group() as readers,
         ):
@@ -150,7 +149,7 @@ class _Follower:
             send.close()
             async with receive:
                 async for batch in receive:
-                    await self._print(consumer, batch)
+                    self._print(batch)
                     if self.remaining == 0:
                         break
                 # While the stream is open: a reader that holds a batch for it would take its end for a failure.
@@ -165,9 +164,6 @@ class _Follower:
         out: MemoryObjectSendStream[_Batch],
     ) -> None:
         offset = start
-        if self.group is not None:
-            committed = await consumer.committed(self.topic, queue_id)
-            offset = start if committed is None else committed
         async with out:
             while end is None or offset < end:
                 try:
@@ -191,41 +187,16 @@ class _Follower:
                     message for message in result.messages if end is None or message.queue_offset < end
                 ]
                 offset = result.next_begin_offset if end is None else min(result.next_begin_offset, end)
-                await out.send(_Batch(queue_id, messages, offset))
+                await out.send(messages)
 
-    async def _print(self, consumer: PullConsumer, batch: _Batch) -> None:
-        progress = batch.messages[0].queue_offset if batch.messages else batch.next_offset
-        try:
-            for message in batch.messages:
-                try:
-                    _ = message.raw_body  # checks it, whatever of it is to be shown
-                    line = self.render(message)
-                except DamagedMessage as error:
-                    self.has_met_damage = True
-                    print(f"{error}; going on with the next", file=sys.stderr)
-                else:
-                    write_line(line)
-                progress = message.queue_offset + 1
-                if self.remaining is not None:
-                    self.remaining -= 1
-                    if self.remaining == 0:
-                        return
-            progress = batch.next_offset
-        finally:
-            if self.group is not None:
-                with anyio.CancelScope(shield=True):
-                    await self._commit(consumer, batch.queue_id, progress)
-
-    async def _commit(self, consumer: PullConsumer, queue_id: int, progress: int) -> None:
-        while True:
-            try:
-                await consumer.commit(self.topic, queue_id, progress)
-            except _AWAY as error:
-                if not self.patient:
-                    raise
-                await self._wait_for_the_broker(error)
-            else:
-                return
+    def _print(self, batch: _Batch) -> None:
+        for message in batch:
+            if not print_message(message, self.render):
+                self.has_met_damage = True
+            if self.remaining is not None:
+                self.remaining -= 1
+                if self.remaining == 0:
+                    return
 
     async def _wait_for_the_broker(self, error: ReputError) -> None:
         """Whoever waits for more waits for the broker too, and says so once."""

@@ -15,5 +15,7 @@ class ExitCode(IntEnum):
     NOT_AUTHORISED = 4
     NOT_FOUND = 5
     TIMEOUT = 6
+    PARTIAL = 6
+    """A part of what was asked for was done."""
     DAMAGE = 7
     INTERRUPTED = 130

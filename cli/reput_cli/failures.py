@@ -105,6 +105,11 @@ def worded(error: BaseException) -> CommandFailed:
         (client_errors.AckNotReached, ExitCode.TIMEOUT, lambda: "reput broker status"),
         (client_errors.RequestTimeout, ExitCode.TIMEOUT, lambda: "a longer --timeout"),
         (
+            client_errors.ReplyTimeout,
+            ExitCode.TIMEOUT,
+            lambda: "a longer --timeout, or a consumer that replies: reput group list",
+        ),
+        (
             protocol_errors.TopicNotFound,
             ExitCode.NOT_FOUND,
             lambda: "reput topic list, or reput topic create NAME",

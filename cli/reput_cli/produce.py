@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import click
 
 from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed, worded
-from reput_cli.options import Settings, shared_options
+from reput_cli.options import DURATION, Settings, shared_options
 from reput_cli.output import Printer
+from reput_cli.positions import TimeType
 from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent
 from reput_client.receipts import SendReceipt
@@ -23,6 +25,8 @@ from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.message_fields import body_of
 
 _READ_BYTES = 1 << 16
+_DELAYS = ("delay_s", "delay_level", "deliver_at")
+TIME = TimeType()
 
 
 @click.command()
@@ -37,6 +41,9 @@ _READ_BYTES = 1 << 16
 @click.option(
     "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
 )
+@click.option("--delay", type=DURATION, help="Deliver so much later: 500ms, 5m, 2h.")
+@click.option("--delay-level", type=click.IntRange(1, 18), help="Deliver after the delay of this level.")
+@click.option("--at", type=TIME, help="Deliver at this time: 2026-01-02T03:04:05Z.")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Send this file as one message.")
 @click.option(
     "--json",
@@ -54,6 +61,9 @@ def command(
     properties: tuple[str, ...],
     queue_id: int | None,
     ack: str,
+    delay: float | None,
+    delay_level: int | None,
+    at: int | None,
     path: Path | None,
     as_json: bool,
 ) -> int:
@@ -63,7 +73,9 @@ def command(
     """
     if body is not None and path is not None:
         raise CommandFailed("a body and --file were both given", remedy="one of them", code=ExitCode.USAGE)
-    template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": _parse_properties(properties)}
+    template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": parse_properties(properties)}
+    template |= {"delay_s": delay, "delay_level": delay_level}
+    template["deliver_at"] = None if at is None else datetime.fromtimestamp(at / 1000, UTC)
     one = None
     if body is not None or path is not None:
         data = _read_file(path) if path is not None else str(body).encode("utf-8", "surrogateescape")
@@ -125,7 +137,8 @@ def _failed_at(line: int, stored: int, error: Exception) -> CommandFailed:
     )
 
 
-def _parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
+def parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
+    """Return the properties of texts `NAME=VALUE`, or refuse one that is none."""
     properties = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -156,6 +169,7 @@ def _message(topic: str, data: bytes, template: dict[str, Any], as_json: bool) -
             tag=fields.get("tag") or template["tag"],
             keys=[*template["keys"], *(fields.get("keys") or ())],
             properties={**template["properties"], **_own_properties(fields.get("properties") or {})},
+            **{name: template[name] for name in _DELAYS},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CommandFailed(

@@ -12,20 +12,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reput_client.admin import Admin
     from reput_client.consumer import Consumer
+    from reput_client.group.failures import OnFailure, RetryHere, StopRunning
+    from reput_client.group.giving_back import GiveBack
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
     from reput_client.producer import Producer
     from reput_client.pull_consumer import PullConsumer
     from reput_client.pull_result import PullResult, PullStatus
     from reput_client.receipts import SendReceipt
     from reput_client.received import ReceivedMessage
+    from reput_client.transactions import TransactionProducer, TransactionReceipt
+    from reput_protocol.group_terms import TransactionState
     from reput_protocol.message import Message, MessageQueue
 
 __all__ = [
     "Admin",
     "Consumer",
+    "GiveBack",
     "LocalFileOffsetStore",
     "Message",
     "MessageQueue",
+    "OnFailure",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -33,15 +39,22 @@ __all__ = [
     "ReadOffsetType",
     "ReceivedMessage",
     "RemoteOffsetStore",
+    "RetryHere",
     "SendReceipt",
+    "StopRunning",
+    "TransactionProducer",
+    "TransactionReceipt",
+    "TransactionState",
 ]
 
 _MODULES = {
     "Admin": "reput_client.admin",
     "Consumer": "reput_client.consumer",
+    "GiveBack": "reput_client.group.giving_back",
     "LocalFileOffsetStore": "reput_client.offset_store",
     "Message": "reput_protocol.message",
     "MessageQueue": "reput_protocol.message",
+    "OnFailure": "reput_client.group.failures",
     "Producer": "reput_client.producer",
     "PullConsumer": "reput_client.pull_consumer",
     "PullResult": "reput_client.pull_result",
@@ -49,7 +62,12 @@ _MODULES = {
     "ReadOffsetType": "reput_client.offset_store",
     "ReceivedMessage": "reput_client.received",
     "RemoteOffsetStore": "reput_client.offset_store",
+    "RetryHere": "reput_client.group.failures",
     "SendReceipt": "reput_client.receipts",
+    "StopRunning": "reput_client.group.failures",
+    "TransactionProducer": "reput_client.transactions",
+    "TransactionReceipt": "reput_client.transactions",
+    "TransactionState": "reput_protocol.group_terms",
 }
 
 

@@ -21,9 +21,11 @@ from reput_client.session import (
     raise_refusal,
     route_ext,
 )
+from reput_protocol.bodies_delay import CancelledMessage, CancelResult, DelayedMessage, DelayedMessageList
 from reput_protocol.bodies_route import ClusterInfo, TopicRoute
 from reput_protocol.bodies_topic import KVTable, TopicConfig, TopicList, TopicStats
 from reput_protocol.codes import BoundaryType, Perm, RequestCode, ResponseCode
+from reput_protocol.commands_delay import CancelDelayedHeader, ListDelayedHeader
 from reput_protocol.commands_offset import EarliestTimeResult, QueueHeader
 from reput_protocol.commands_pull import ViewMessageHeader
 from reput_protocol.commands_query import QueryMessageHeader, QueryMessageResult
@@ -238,6 +240,45 @@ class Admin(GroupAdmin):
             raise_refusal(call)
         result = QueryMessageResult.from_ext(call.answer.ext)
         return FoundMessages(PulledMessages(topic, call.body), result.index_complete is not False)
+
+    # -- delayed messages --------------------------------------------------------------------------------------
+
+    async def list_delayed(
+        self, *, topic: str | None = None, key: str | None = None, max_messages: int = 1000
+    ) -> list[DelayedMessage]:
+        """Return messages that wait for their time, the soonest first: all, or those of a topic, or with a key.
+
+        Args:
+            topic: where they will be delivered.
+            key: their unique id, or one of their keys.
+            max_messages: at most so many.
+        """
+        header = ListDelayedHeader(None if topic is None else check_topic(topic), key, max_messages)
+        messages: list[DelayedMessage] = []
+        while True:
+            header.max_num = max_messages - len(messages)
+            ext = header.to_ext(_MSGPACK)
+            call = await self._ask(RequestCode.LIST_DELAYED_MESSAGES, ext, "list of delayed messages")
+            page = DelayedMessageList.from_json(call.body)
+            messages += page.messages
+            header.cursor = page.cursor
+            if page.cursor is None or len(messages) >= max_messages:
+                return messages
+
+    async def cancel_delayed(self, topic: str, key: str) -> list[CancelledMessage]:
+        """Cancel the messages that wait for `topic` and have this unique id or key; say of each what that came to.
+
+        `CANCELLED` is certain, and so is `ALREADY_CANCELLED`: the message is never delivered, whatever becomes of the
+        broker. `DELIVERED` was too late.
+
+        Raises:
+            NotFound: there is no such message, and the broker knows of none that there was.
+        """
+        header = CancelDelayedHeader(check_topic(topic), key)
+        call = await self._ask(
+            RequestCode.CANCEL_DELAYED_MESSAGE, header.to_ext(_MSGPACK), f"cancel {key} of {topic}"
+        )
+        return CancelResult.from_json(call.body).messages
 
     async def _ask(self, code: RequestCode, ext: Mapping[str, Value], what: str) -> Call:
         call = await self._session.ask(code, ext, what=what)

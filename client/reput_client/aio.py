@@ -11,7 +11,7 @@ import asyncio
 import math
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -49,6 +49,7 @@ class AnyioRuntime:
     def __init__(self) -> None:
         self._clock: Callable[[], float] | None = None
         self._reading: anyio.CancelScope | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def now(self) -> float:
         """Return the running loop's time, so that a test's virtual clock governs deadlines too."""
@@ -102,6 +103,15 @@ class AnyioRuntime:
         """Run `function` in a worker thread."""
         return await anyio.to_thread.run_sync(function)
 
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` as a task that belongs to the loop and to no task group."""
+        if _running_in_trio():
+            sys.modules["trio"].lowlevel.spawn_system_task(work)
+            return
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.add(task)  # the loop itself keeps only weak references
+        task.add_done_callback(self._tasks.discard)
+
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Await `work()` behind a shield for at most `timeout_s`."""
         with anyio.move_on_after(timeout_s, shield=True):
@@ -109,12 +119,16 @@ class AnyioRuntime:
 
 
 def _running_clock() -> Callable[[], float]:
-    # trio first: in its guest mode an asyncio loop may be running underneath.
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_run():
-        clock: Callable[[], float] = trio.current_time
+    if _running_in_trio():
+        clock: Callable[[], float] = sys.modules["trio"].current_time
         return clock
     return asyncio.get_running_loop().time
+
+
+def _running_in_trio() -> bool:
+    # Asked first: in trio's guest mode an asyncio loop may be running underneath.
+    trio = sys.modules.get("trio")
+    return trio is not None and bool(trio.lowlevel.in_trio_run())
 
 
 async def _wait_any_readable(sockets: Sequence[socket.socket]) -> None:

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+import math
 
 import anyio
 
-from reput_client.received import ReceivedMessage
-
-if TYPE_CHECKING:
-    from reput_client.consumer import Consumer
+from reput_client.group.handling import Handler, Handling
+from reput_client.group.taking import Taking
 
 
-async def handle_concurrently(
-    consumer: Consumer, handler: Callable[[ReceivedMessage], Awaitable[object]], concurrency: int
-) -> None:
-    """Call `handler` with each message, `concurrency` at a time, until the consumer is closed or a handler fails.
+async def handle_concurrently(taking: Taking, handling: Handling, handler: Handler, concurrency: int) -> None:
+    """Call `handler` with each message, `concurrency` at a time, until no more is handed out or a handler fails.
 
-    One task takes messages and starts a task for each, so a slow handler holds up nobody while a slot is free.
+    Each of so many tasks takes a message and handles it, so that a slow handler holds up nobody while a task is free.
     """
-    slots = anyio.Semaphore(concurrency)
+    gate = anyio.Lock(fast_acquire=True)
 
-    async def handle(message: ReceivedMessage) -> None:
-        try:
-            await handler(message)
-            consumer.done(message)
-        finally:
-            slots.release()
+    hands = handling.hands
+    hands.begin(concurrency)
+    slots = hands.slots
 
-    async with anyio.create_task_group() as tasks:
+    async def work(number: int) -> None:
         while True:
-            await slots.acquire()
-            message = await consumer.take()
-            if message is None:
-                return
-            tasks.start_soon(handle, message)
+            taken = taking.take_at_hand()
+            if taken is None:
+                slots[number] = None
+                async with gate:
+                    taken = await taking.take(math.inf)
+                if taken is None:
+                    return
+            slots[number] = taken[1]
+            await handling.handle(taken, handler)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for number in range(concurrency):
+                tasks.start_soon(work, number)
+    finally:
+        hands.end()

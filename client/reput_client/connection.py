@@ -15,7 +15,7 @@ from reput_client.address import Address
 from reput_client.backoff import Backoff
 from reput_client.broker_requests import BrokerRequest
 from reput_client.core import Call, ChannelCore, OnewayCall, RequestTemplate, Waiter
-from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost
+from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker
 from reput_client.pump import Pump
 from reput_client.runtime import Event, Runtime
 from reput_protocol.buffers import Buffer
@@ -31,14 +31,12 @@ _READS_MAX: Final = 8
 _IDLE_S: Final = 0.05
 """After so long without an answer a connection is looked at before it is used."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
-_HTTP_PORT: Final = (
-    "an HTTP server answers there (the broker's http_port?); use the broker's port for clients"
-)
+_HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
 
 
 class _Outgoing:
-    """A frame that waits to be written; the frame of `call`, in one or two pieces."""
+    """A frame that waits to be written, in one or two pieces: a request of ours, `call`, or an answer to the broker."""
 
     __slots__ = ("call", "pieces")
 
@@ -52,6 +50,9 @@ class Connection:
 
     Invariant: while there is no socket, no call is pending and nothing is unwritten; losing the socket fails
     every pending call and drops every unwritten frame. A call's `sent` then tells which of the two it was.
+
+    Attributes:
+        epoch: counts the sockets: what the broker knows of this client by its connection holds for one epoch.
     """
 
     def __init__(
@@ -61,13 +62,21 @@ class Connection:
         address: Address,
         backoff: Backoff,
         on_request: Callable[[BrokerRequest], None],
+        on_lost: Callable[[Connection], None],
     ) -> None:
-        """Start without a connection; `on_request` takes what the broker asks, and must neither wait nor raise."""
+        """Start without a connection.
+
+        Args:
+            on_request: takes what the broker asks, and must neither wait nor raise.
+            on_lost: told when the connection has ended; the same holds for it.
+        """
         self._runtime = runtime
         self._pump = pump
         self.address = address
+        self.epoch = 0
         self._backoff = backoff
         self._on_request = on_request
+        self._on_lost = on_lost
         self._core = self._new_core()
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
@@ -141,6 +150,7 @@ class Connection:
             self._core = self._new_core()
             self._useful = False
             self._socket = sock
+            self.epoch += 1
             self._pump.add(self)
         finally:
             self._connecting = None
@@ -160,6 +170,9 @@ class Connection:
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if code == 0 and not _is_connected(sock):
                         code = errno.ETIMEDOUT
+                if code == 0 and sock.getsockname() == sock.getpeername():
+                    # Where nobody listens on this machine, a socket that gets that very port connects to itself.
+                    code = errno.ECONNREFUSED
             except BaseException:
                 sock.close()
                 raise
@@ -313,23 +326,26 @@ class Connection:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read_ready(self) -> None:
-        """Take what the socket has and finish the calls it answers; a failure ends the connection."""
+    def read_ready(self) -> bool:
+        """Take what the socket has and finish the calls it answers; a failure ends the connection.
+
+        Return False if it is known that there is nothing more: the socket was found empty, or the connection has ended.
+        """
         core = self._core
         for _ in range(_READS_MAX):
             if self._socket is None:
-                return
+                return False
             wanted = self._read_bytes
             try:
                 data = self._socket.recv(wanted)
             except (BlockingIOError, InterruptedError):
-                return
+                return False
             except OSError as error:
                 self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
-                return
+                return False
             if not data:
                 self.lose(ConnectionLost(str(self.address), "the broker closed it"))
-                return
+                return False
             if not self._useful:
                 self._useful = True
                 self._backoff.reset()
@@ -337,13 +353,18 @@ class Connection:
             try:
                 core.receive_data(data)
             except ProtocolError as error:
-                reason = _HTTP_PORT if data.startswith(b"HTTP/") else f"the broker sent nonsense: {error}"
-                self.lose(ConnectionLost(str(self.address), reason))
-                return
+                self.lose(self._refusal_of(data, error))
+                return False
             filled = len(data) == wanted
             self._read_bytes = _READ_BYTES_LARGE if filled or core.expects_more else _READ_BYTES
             if not filled and not core.expects_more:
-                return
+                break
+        return True
+
+    def _refusal_of(self, data: bytes, error: ProtocolError) -> ReputError:
+        if data.startswith(b"HTTP/"):
+            return NotABroker(str(self.address), _HTTP_PORT)
+        return ConnectionLost(str(self.address), f"the broker sent nonsense: {error}")
 
     # -- ending ----------------------------------------------------------------------------------------------
 
@@ -358,6 +379,8 @@ class Connection:
                 # Accepted and dropped at once: without a pause that would be tried again thousands of times.
                 self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
         self._core.fail_all(error)
+        if sock is not None:
+            self._on_lost(self)
 
     def close(self) -> None:
         """End the connection for good; calls in progress raise `ClientClosed`."""

@@ -1,61 +1,85 @@
-"""Consuming a topic: an iterator over its messages, or a handler that is called with them, with committed progress."""
+"""Consuming topics as a member of a group: an iterator over messages, or a handler that is called with them."""
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from time import monotonic
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Self
 
 from reput_client.backoff import Backoff
-from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NoQueue, RequestTimeout
-from reput_client.fetching import FetchedQueue, Fetcher
-from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType, RemoteOffsetStore
-from reput_client.offsets import OffsetRequests
+from reput_client.group.allocation import AllocationStrategy, averagely
+from reput_client.group.failures import OnFailure
+from reput_client.group.flow import FlowLimits
+from reput_client.group.giving_back import GiveBack
+from reput_client.group.handling import Handling
+from reput_client.group.hands import Hands
+from reput_client.group.local_offsets import FileOwner, offset_file
+from reput_client.group.member import GroupMember, MemberOptions
+from reput_client.group.starting import Start, checked_start
+from reput_client.group.subscriptions import parse_topics
+from reput_client.group.taking import Taking
+from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
-from reput_client.routing import Route
 from reput_client.runtime import Runtime
-from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
-from reput_client.wanted import Wanted
-from reput_protocol.errors import ReputError
+from reput_client.send_back import send_back
+from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session, wall_clock_ms
+from reput_protocol.group_terms import MessageModel
 from reput_protocol.message import MessageQueue
-from reput_protocol.names import check_client_group, check_topic
+from reput_protocol.names import check_client_group
 
-_YIELD_EVERY: Final = 32
-_COMMIT_TIMEOUT_MIN_S: Final = 0.5
-
-_Taken: TypeAlias = tuple[FetchedQueue, ReceivedMessage]
-
-log = logging.getLogger("reput_client")
+HANDLER_TIMEOUT_S: Final = 900.0
+"""(RocketMQ: consumeTimeout, 15 minutes.)"""
+_ENDING_S: Final = 1.0
+_MODELS: Final = {"clustering": MessageModel.CLUSTERING, "broadcasting": MessageModel.BROADCASTING}
 
 
 class Consumer:
-    """Reads every queue of a topic on behalf of a group; an async context manager, under trio or asyncio.
+    """A member of a consumer group; an async context manager, under trio or asyncio.
 
         async with Consumer(address, group="billing", topic="orders") as consumer:
             async for message in consumer:
                 ...  # handled once the loop comes back for the next message
 
-    A message counts as handled when the next one is asked for, or when the `async with` block ends without an
-    exception. Progress is committed every `commit_interval_s` and at the end, and never past a message
-    that is not handled: after a crash some messages come again, none is left out.
+    Or `run` calls a handler, for several messages at a time.
+
+    The members of a group share the queues of their topics out among themselves, anew within a second of a member's
+    coming, leaving or dying. A message counts as handled when the next one is asked for, or when the `async with`
+    block ends without an exception. Progress is committed every `commit_interval_s`, when a queue goes to another
+    member and at the end, and never past a message that is not handled: after a crash some messages come again,
+    none is left out.
 
     One task may iterate at a time; any task may close the consumer, which ends the iteration. A lost connection is
-    made again, for ever, with back-off.
+    made again, for ever, with back-off. From entering to closing a task of its own keeps the membership alive and
+    commits, whatever the application does meanwhile; it belongs to the event loop and to no task group.
 
     Args:
         address: `host:port` of a broker, several with commas, or a list of them.
-        group: the consumer group whose progress is kept.
-        tags: `*`, or tags joined by `||`.
+        group: the consumer group. All its members subscribe to the same topics and tags.
+        topic, topics: what to consume: one topic, or several names, or a mapping from names to tags.
+        tags: `*`, or tags joined by `||`, for every topic that has none of its own.
         sql: instead of tags, a SQL92 expression over the properties of messages: `amount > 5 AND TAGS = 'paid'`.
         start: where a queue begins of which the group has no offset yet: `earliest`, `latest`, a datetime
-            (messages stored from then on) or a queue offset.
+            (messages stored from then on), a queue offset, or a function that returns one for a queue.
+        mode: `clustering`, or `broadcasting`: every member gets every message and keeps its own offsets.
+        orderly: one message of a queue at a time, the next when that is handled, also with `run(concurrency=n)`,
+            and by one member at a time: queues are locked at the broker. A queue changes hands when its message is
+            handled, however long that takes; those of a member that was killed do within a minute.
+        allocation: how queues are shared out, the same rule for all members (see `reput_client.group.allocation`).
+        on_failure: what `run` does when a handler raises: by default `GiveBack`, the message goes back to the broker
+            and comes again later; in order, or broadcasting, it comes again here. Others: `RetryHere`, `StopRunning`.
+        handler_timeout_s: a message that a handler of `run`, or whoever called `take`, has had for so long is given
+            back to the broker and handled by that, so that it comes again and the rest of its queue can be committed;
+            not in order, and not for `broadcasting`.
         prefetch_messages, prefetch_bytes: how much may be held ahead of the application, over all queues (a single
             message may be larger).
+        queue_messages_max, queue_bytes_max, queue_span_max: when to pull no more of a queue; see `FlowLimits`.
         commit_interval_s: seconds between commits; 0 commits each time a message is asked for.
-        offset_store: where progress is kept; by default with the broker.
+        heartbeat_interval_s: seconds between heartbeats; less than the broker's `groups.heartbeat_timeout`.
+        offset_store: where progress is kept; by default with the broker, or for `broadcasting` in a file in
+            `~/.reput_offsets` (or `$REPUT_OFFSETS_DIR`).
+        instance: tells consumers of one group apart that broadcast on one machine.
 
     Raises:
         InvalidName, FilterSyntaxError, ValueError: an argument breaks the rules.
@@ -66,24 +90,37 @@ class Consumer:
         address: str | Iterable[str],
         *,
         group: str,
-        topic: str,
+        topic: str | None = None,
+        topics: Iterable[str] | Mapping[str, str] | None = None,
         tags: str = "*",
         sql: str | None = None,
-        start: str | datetime | int = "earliest",
+        start: Start = "earliest",
+        mode: str = "clustering",
+        orderly: bool = False,
+        allocation: AllocationStrategy = averagely,
+        on_failure: OnFailure | None = None,
+        handler_timeout_s: float = HANDLER_TIMEOUT_S,
         prefetch_messages: int = 2048,
         prefetch_bytes: int = 16 * 1024 * 1024,
+        queue_messages_max: int = 1000,
+        queue_bytes_max: int = 100 * 1024 * 1024,
+        queue_span_max: int = 2000,
         commit_interval_s: float = 5.0,
+        heartbeat_interval_s: float = 30.0,
         offset_store: OffsetStore | None = None,
+        instance: str = "DEFAULT",
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
         runtime: Runtime | None = None,
     ) -> None:
+        if mode not in _MODELS:
+            raise ValueError(f"mode is 'clustering' or 'broadcasting', not {mode!r}")
+        if commit_interval_s < 0 or heartbeat_interval_s <= 0 or handler_timeout_s <= 0:
+            raise ValueError(
+                "commit_interval_s must be 0 or more, heartbeat_interval_s and handler_timeout_s more than 0"
+            )
         self.group = check_client_group(group)
-        self.topic = check_topic(topic)
-        self._start = _checked_start(start)
-        if prefetch_messages < 1 or prefetch_bytes < 1 or commit_interval_s < 0:
-            raise ValueError("prefetch bounds must be 1 or more, commit_interval_s 0 or more")
         self._session = Session(
             address,
             runtime,
@@ -91,62 +128,144 @@ class Consumer:
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
         )
-        self._offsets = OffsetRequests(self._session)
-        self._store = offset_store if offset_store is not None else RemoteOffsetStore(_OwnOffsets(self))
-        self._fetcher = Fetcher(
-            self._session, self.group, Wanted.of(tags, sql), prefetch_messages, prefetch_bytes
+        model = _MODELS[mode]
+        self._own_file: FileOwner | None = None
+        if model is MessageModel.BROADCASTING and offset_store is None:
+            path = offset_file(group, instance)
+            self._own_file = FileOwner(path)
+            offset_store = LocalFileOffsetStore(path, in_thread=self._session.runtime.in_thread)
+        retries = model is MessageModel.CLUSTERING
+        options = MemberOptions(
+            group,
+            parse_topics(group, topic, topics, tags, sql, retries=retries, version=wall_clock_ms()),
+            checked_start(start),
+            model,
+            orderly,
+            allocation,
+            FlowLimits(
+                prefetch_messages, prefetch_bytes, queue_messages_max, queue_bytes_max, queue_span_max
+            ),
+            commit_interval_s,
+            heartbeat_interval_s,
+            handler_timeout_s,
+            offset_store,
         )
-        self._commit_interval_s = commit_interval_s
-        self._next_commit_at = -math.inf
-        self._commit_timeout_s = timeout_s
-        self._route: Route | None = None
-        self._current: _Taken | None = None
-        self._busy = False
-        self._until_yield = _YIELD_EVERY
+        self._member = GroupMember(self._session, options)
+        self._taking = Taking(self._session, self._member, self._join)
+        self._turn = self._taking.turn
+        self._handling = Handling(self._session, self._member, self._taking, on_failure or GiveBack())
 
     # -- life --------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect and find out where to start.
+        """Connect, join the group and take the queues that fall to this member.
+
+        Queues that other members have to let go of first follow within a second.
 
         Raises:
             ConnectFailed: no broker answers at the given address.
             TopicNotFound: there is no such topic; create it, or send to it once.
+            NoQueue: a topic cannot be read.
+            BrokerError: the broker does not take us into the group.
+            OffsetStoreInUse: another consumer that broadcasts has the offset file.
         """
         await self._session.connect()
         try:
-            await self._follow_route()
+            await self._join()
         except BaseException:
-            self._session.close()
+            self._close()
             raise
         return self
+
+    async def _join(self) -> None:
+        if self._own_file is not None:
+            self._own_file.acquire()
+        await self._member.join()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._current_is_handled()
+            self._taking.current_is_handled()
         await self.aclose()
 
+    def stop(self) -> None:
+        """Hand out nothing more: an iteration ends when its loop comes back, `run` when its handlers are done.
+
+        Never waits, and any task may call it; `aclose`, or the end of the `async with` block, then leaves the group
+        with everything committed that was handed out.
+        """
+        self._taking.stop()
+
     async def aclose(self) -> None:
-        """Commit what is handled and close the connections; an iteration in progress ends.
+        """Commit what is handled, leave the group and close the connections; an iteration in progress ends.
 
         The message that the application holds at this moment does not count as handled. May be called twice.
         """
-        if self._session.closed:
+        session = self._session
+        if session.closed:
             return
-        self._commit_timeout_s = self._session.timeout_s
+        self._taking.stop()
         try:
-            if self._is_dirty():
-                await self._session.runtime.shielded(self._session.timeout_s, self._commit_quietly)
+            await session.runtime.shielded(session.timeout_s, lambda: self._member.leave(session.timeout_s))
         finally:
-            self._session.close()
-            self._fetcher.waiter.notify()
+            self._close()
+            await session.runtime.shielded(_ENDING_S, self._member.ended)
+
+    def _close(self) -> None:
+        self._session.close()
+        if self._own_file is not None:
+            self._own_file.release()
 
     @property
     def closed(self) -> bool:
         """Whether the consumer was closed."""
         return self._session.closed
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more is handed out, because the consumer was stopped or closed."""
+        return self._taking.over
+
+    # -- the group ---------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are consumed."""
+        return self._member.options.subscriptions.topics
+
+    @property
+    def topic(self) -> str:
+        """The topic; of several the first."""
+        return self.topics[0]
+
+    @property
+    def client_id(self) -> str:
+        """What the group knows this member by; empty before it was entered."""
+        return self._member.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now, those of the retry topic included."""
+        return sorted(queue for queue, assigned in self._member.fetcher.queues.items() if assigned.confirmed)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that has not failed yet."""
+        return self._session.connected
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """Return, for each queue of the assignment, the offset of its first message that is not handled."""
+        queues = self._member.fetcher.queues
+        return {queue: queues[queue].progress.position for queue in self.assignment}
+
+    async def members(self) -> list[str]:
+        """Return the client ids of the group's members, sorted.
+
+        Raises:
+            ReputError: the broker does not answer.
+        """
+        return await self._member.members()
 
     # -- messages ----------------------------------------------------------------------------------------------
 
@@ -154,15 +273,32 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        message = await self.receive()
+        # Once for each message: what `next_in_turn` does, and a call less.
+        turn = self._turn
+        if monotonic() < turn.until:
+            message = next(turn.messages, None)
+            if message is not None:
+                turn.message = message
+                return message
+        message = await self._taking.receive(math.inf)
         if message is None:
             raise StopAsyncIteration
         return message
 
-    async def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
-        """Return the next message, or None when `timeout_s` is over or the consumer was closed.
+    def next_in_turn(self) -> ReceivedMessage | None:
+        """As `receive`, but None where that would have to wait or has something else to do; never waits."""
+        turn = self._turn
+        if monotonic() < turn.until:
+            message = next(turn.messages, None)
+            if message is not None:
+                turn.message = message
+                return message
+        return None
 
-        A commit that falls due meanwhile may take half a second more.
+    async def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
+        """Return the next message, or None when `timeout_s` is over or the consumer was stopped or closed.
+
+        A commit that falls due meanwhile may take half a second more, with a `commit_interval_s` of 0.
 
         Asking for a message says that the one before is handled.
 
@@ -170,44 +306,72 @@ class Consumer:
             BrokerError: a refusal that waiting does not cure, such as a topic that was deleted.
             RecordMalformed: what the broker sent is no records.
         """
-        self._current_is_handled()
-        self._current = taken = await self._take_alone(timeout_s)
-        return None if taken is None else taken[1]
+        return await self._taking.receive(timeout_s)
 
     async def take(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
         """As `receive`, but the message counts as handled only when `done` is called with it.
 
         For programs that handle several messages at a time; `run` does it for you.
         """
-        taken = await self._take_alone(timeout_s)
+        taken = await self._taking.take(timeout_s)
         return None if taken is None else taken[1]
 
-    async def _take_alone(self, timeout_s: float) -> _Taken | None:
-        if self._busy:
-            raise RuntimeError(
-                "another task is waiting for a message of this consumer; use run(concurrency=)"
-            )
-        self._busy = True
-        try:
-            return await self._take(timeout_s)
-        finally:
-            self._busy = False
-
     def done(self, message: ReceivedMessage) -> None:
-        """A message from `take` is handled; progress moves on once all before it are."""
-        queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
-        fetched = self._fetcher.queues.get(queue)
-        if fetched is not None:
-            fetched.progress.handled(message.queue_offset)
+        """A message from `take` is handled; progress moves on once all before it are.
+
+        Where its queue is another member's by now, that has no effect: it may come again there.
+        """
+        assigned = self._member.find(message.queue)
+        if assigned is not None:
+            self._member.handled((assigned, message))
+
+    def again(self, message: ReceivedMessage, after_s: float = 1.0) -> None:
+        """A message is not handled: it comes again, after `after_s` seconds. In order, its queue waits that long."""
+        if self._turn.message is message:
+            self._turn.finish()
+        assigned = self._member.find(message.queue)
+        if assigned is not None and assigned.progress.holds(message.queue_offset, message):
+            self._member.again((assigned, message), after_s)
+
+    async def give_back(
+        self, message: ReceivedMessage, *, delay_level: int = 0, reason: str | None = None
+    ) -> None:
+        """A message could not be handled: the broker takes it, and the group gets it again later.
+
+        Here it is handled by that. Where its queue is another member's by now, nothing happens: it comes again there.
+
+        Args:
+            delay_level: how long it waits, as RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: it
+                goes to the group's dead letters, as do messages that have come back too often.
+            reason: why, for whoever looks at it later.
+
+        Raises:
+            BrokerError: the broker does not take it.
+            ConnectFailed, ConnectionLost, RequestTimeout: it is not known whether the broker has it; to ask again is
+                safe.
+            DamagedMessage: nobody can say which message it is.
+        """
+        assigned = self._member.find(message.queue)
+        if assigned is not None and assigned.progress.holds(message.queue_offset, message):
+            await send_back(
+                self._session,
+                message,
+                group=self.group,
+                queue=message.queue,
+                delay_level=delay_level,
+                reason=reason,
+            )
+            self._member.handled((assigned, message))
 
     async def run(
         self, handler: Callable[[ReceivedMessage], Awaitable[object]], *, concurrency: int = 1
     ) -> None:
-        """Call `handler` with every message, up to `concurrency` at a time, until the consumer is closed.
+        """Call `handler` with every message, up to `concurrency` at a time, until the consumer is stopped or closed.
 
         A message is handled when its handler returns; only a contiguous handled beginning of a queue is committed.
-        With `concurrency=1` messages of a queue are handled in order. An exception of a handler ends `run`: it
-        comes out alone with `concurrency=1`, otherwise in a group, and its message is not handled.
+        With `concurrency=1`, or in an orderly consumer, messages of a queue are handled in order. When a handler
+        raises, `on_failure` decides. If that ends `run`, the exception comes out alone with `concurrency=1`,
+        otherwise in a group, and its message is not handled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
@@ -215,18 +379,29 @@ class Consumer:
             if concurrency > 1:
                 from reput_client.concurrent_handling import handle_concurrently  # needs an event loop
 
-                await handle_concurrently(self, handler, concurrency)
+                await handle_concurrently(self._taking, self._handling, handler, concurrency)
             else:
-                while (message := await self.take()) is not None:
-                    await handler(message)
-                    self.done(message)
+                await self._handling.run_in_turn(handler)
         finally:
             self.rewind()
 
+    @property
+    def hands(self) -> Hands:
+        """What the handlers of `run` have in theirs; for whoever runs handlers in another way."""
+        return self._member.hands
+
+    async def failed(self, message: ReceivedMessage, error: Exception) -> None:
+        """A message from `take` could not be handled, because of `error`: do with it what `on_failure` says.
+
+        Raises:
+            Exception: `error` itself, if `on_failure` wants it to end everything.
+        """
+        await self._handling.failed(message, error)
+
     def rewind(self) -> None:
         """Hand out again, next, what was taken and is not handled. Messages handled out of turn come twice."""
-        self._current = None
-        self._fetcher.rewind()
+        self._turn.finish()
+        self._member.rewind()
 
     async def commit(self) -> None:
         """Commit all progress now, the message last received through iteration included.
@@ -234,171 +409,11 @@ class Consumer:
         Raises:
             ReputError: the offset store could not take it; progress is kept and committed later.
         """
-        self._current_is_handled()
-        self._commit_timeout_s = self._session.timeout_s
-        await self._commit()
-
-    # -- inside ------------------------------------------------------------------------------------------------
-
-    async def _take(self, timeout_s: float) -> _Taken | None:
-        session = self._session
-        deadline = session.runtime.now() + timeout_s
-        try:
-            while not session.closed:
-                # Without a connection a commit would only use up the time that the caller gave for a message.
-                if session.connected and session.runtime.now() >= self._next_commit_at:
-                    self._commit_timeout_s = deadline - session.runtime.now()
-                    await self._commit_quietly()
-                taken = self._fetcher.take()
-                if taken is not None:
-                    self._until_yield -= 1
-                    if self._until_yield <= 0:
-                        await self._keep_going(taken)
-                    return taken
-                if not await self._fetch(deadline):
-                    return None
-        except ClientClosed:
-            if not session.closed:
-                raise
-        return None
-
-    async def _keep_going(self, taken: _Taken) -> None:
-        """Now and then, although messages are at hand, pull ahead and let other tasks run."""
-        self._until_yield = _YIELD_EVERY
-        try:
-            self._session.poll()
-            self._fetcher.collect()
-            await self._fetcher.pull_more(self._session.deadline(None))
-            await self._session.runtime.pause()
-        except BaseException:
-            # Cancelled with a message in hand: it is neither handled nor lost, it comes first next time.
-            self._fetcher.give_back(*taken)
-            raise
-
-    async def _fetch(self, deadline: float) -> bool:
-        """Wait until a pull has brought something or there is something else to do; False at the deadline."""
-        session = self._session
-        fetcher = self._fetcher
-        session.poll()
-        fetcher.collect()
-        await self._follow_changes()
-        await fetcher.pull_more(deadline)
-        if fetcher.has_results:
-            return True
-        if session.runtime.now() >= deadline:
-            return False
-        next_commit_at = self._next_commit_at if self._is_dirty() else math.inf
-        await session.pump.wait(fetcher.waiter, min(deadline, next_commit_at, fetcher.next_wake()))
-        return True
-
-    async def _follow_changes(self) -> None:
-        """Take up queues that the topic has gained and leave those that it has lost."""
-        self._session.refresh_soon(self.topic)
-        if self._route is not None and self._route is self._session.routes.get(self.topic):
-            return
-        try:
-            await self._follow_route()
-        except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
-            if not self._fetcher.queues:
-                raise
-            log.warning("consumer of %s: queues not compared with the route: %s", self.topic, error)
-
-    def _is_dirty(self) -> bool:
-        return any(fetched.uncommitted for fetched in self._fetcher.queues.values())
-
-    def _current_is_handled(self) -> None:
-        if self._current is not None:
-            (fetched, message), self._current = self._current, None
-            fetched.progress.handled(message.queue_offset)
-
-    # -- queues and their starting points ----------------------------------------------------------------------
-
-    async def _follow_route(self) -> None:
-        """Pull from exactly the queues that the topic's route names."""
-        session = self._session
-        route = await session.route(self.topic, session.deadline(None))
-        if not route.readable:
-            raise NoQueue(self.topic, "readable queue")
-        wanted = set(route.readable)
-        for queue in [queue for queue in self._fetcher.queues if queue not in wanted]:
-            self._fetcher.drop(queue)
-        for queue in route.readable:
-            if queue not in self._fetcher.queues:
-                committed, start = await self._starting_point(queue)
-                self._fetcher.add(FetchedQueue(queue, start, committed))
-        self._route = route
-
-    async def _starting_point(self, queue: MessageQueue) -> tuple[int | None, int]:
-        """Return the committed offset, if there is one, and where to start."""
-        offset = await self._store.read(queue, ReadOffsetType.READ_FROM_STORE)
-        if offset >= 0:
-            return offset, offset
-        if offset != OFFSET_NOT_FOUND:
-            assert self._store.failure is not None, "a store that answers -2 says why"
-            raise self._store.failure
-        topic, queue_id = queue.topic, queue.queue_id
-        start = self._start
-        if isinstance(start, int):
-            return None, start
-        if isinstance(start, datetime):
-            return None, await self._offsets.offset_by_time(topic, queue_id, start)
-        if start == "latest":
-            return None, await self._offsets.max_offset(topic, queue_id)
-        return None, await self._offsets.min_offset(topic, queue_id)
-
-    # -- commits -----------------------------------------------------------------------------------------------
-
-    @property
-    def commit_timeout_s(self) -> float:
-        """How long a commit may take: what the caller's own deadline leaves, within reason both ways."""
-        return max(_COMMIT_TIMEOUT_MIN_S, min(self._session.timeout_s, self._commit_timeout_s))
-
-    async def _commit(self) -> None:
-        self._next_commit_at = self._session.runtime.now() + self._commit_interval_s
-        fetcher = self._fetcher
-        positions = {
-            fetched.queue: fetched.progress.position
-            for fetched in fetcher.queues.values()
-            if fetched.uncommitted
-        }
-        for queue, position in positions.items():
-            self._store.update(queue, position)
-            await self._store.persist(queue)
-            if queue in fetcher.queues:
-                fetcher.queues[queue].committed = position
-
-    async def _commit_quietly(self) -> None:
-        try:
-            await self._commit()
-        except (ReputError, OSError) as error:
-            log.warning("consumer of %s: offsets not committed, trying again: %s", self.topic, error)
+        self._taking.current_is_handled()
+        await self._member.commits.commit(self._member.fetcher.queues.values())
 
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone."""
+        """In a forked child: leave the parent's connections alone, and become a member of its own when used."""
         self._session.after_fork()
-        self._busy = False
-
-
-class _OwnOffsets:
-    """The group's offsets at the broker, asked over the consumer's own connection."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    async def committed(self, topic: str, queue_id: int) -> int | None:
-        consumer = self._consumer
-        return await consumer._offsets.committed(consumer.group, topic, queue_id)  # noqa: SLF001
-
-    async def commit(self, topic: str, queue_id: int, offset: int) -> None:
-        consumer = self._consumer
-        await consumer._offsets.commit(  # noqa: SLF001
-            consumer.group, topic, queue_id, offset, timeout_s=consumer.commit_timeout_s
-        )
-
-
-def _checked_start(start: str | datetime | int) -> str | datetime | int:
-    if isinstance(start, str) and start not in ("earliest", "latest"):
-        raise ValueError(f"start is 'earliest', 'latest', a datetime or a queue offset, not {start!r}")
-    if isinstance(start, int) and start < 0:
-        raise ValueError(f"start {start} is below 0, the first offset of every queue")
-    return start
+        self._taking.forget()
+        self._member.forget()

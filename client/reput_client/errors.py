@@ -27,6 +27,15 @@ class ConnectFailed(ReputError):
         self.reason = reason
 
 
+class NotABroker(ConnectFailed):
+    """What listens at `address` speaks another protocol; a request sent there had no effect. Not tried again."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        ReputError.__init__(self, f"{address} is not a broker's port for clients: {reason}")
+        self.address = address
+        self.reason = reason
+
+
 class ConnectionLost(ReputError):
     """The connection to `address` ended while an answer was awaited.
 
@@ -47,6 +56,25 @@ class RequestTimeout(ReputError):
         super().__init__(f"{what}: no answer within {timeout_s:.2g} s")
         self.what = what
         self.timeout_s = timeout_s
+
+
+class ReplyTimeout(ReputError):
+    """A request to `topic` got no reply within `timeout_s` seconds; whether it was handled is not known.
+
+    `correlation_id` is the one that its consumer sees. `is_stored` tells whether the broker has the request; if it is
+    False, that is not known. A reply that comes later is dropped.
+    """
+
+    def __init__(self, topic: str, correlation_id: str, timeout_s: float, *, is_stored: bool) -> None:
+        how = "is stored" if is_stored else "may be stored"
+        super().__init__(
+            f"request {correlation_id} to {topic} {how}, but no reply has come within {timeout_s:.3g} s; it may have "
+            "been handled, or may still be"
+        )
+        self.topic = topic
+        self.correlation_id = correlation_id
+        self.timeout_s = timeout_s
+        self.is_stored = is_stored
 
 
 class SendOutcomeUnknown(ReputError):
@@ -154,6 +182,17 @@ class UnsupportedCompression(ReputError):
         )
         self.method = method
         self.queue_offset = queue_offset
+
+
+class OffsetStoreInUse(ReputError):
+    """Another consumer on this machine keeps its offsets in the same file; nothing was read or changed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"offset file {path} belongs to another consumer of this group that broadcasts; "
+            "give each one an instance= of its own"
+        )
+        self.path = path
 
 
 class OffsetStoreDamaged(ReputError):

@@ -44,9 +44,18 @@ class OffsetRequests:
         return OffsetResult.from_ext(call.answer.ext).offset
 
     async def commit(
-        self, group: str, topic: str, queue_id: int, queue_offset: int, *, timeout_s: float | None = None
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        increase_only: bool = False,
+        timeout_s: float | None = None,
     ) -> None:
         """Commit: `group` goes on at `queue_offset`. Once this returns, the commit survives a killed broker.
+
+        With `increase_only` an offset below the committed one changes nothing.
 
         Raises:
             ValueError: a negative offset.
@@ -55,7 +64,7 @@ class OffsetRequests:
             raise ValueError(f"cannot commit offset {queue_offset}; offsets start at 0")
         deadline = self._session.deadline(timeout_s)
         _, address = await self._session.queue(topic, queue_id, deadline)
-        header = UpdateConsumerOffsetHeader(group, topic, queue_id, queue_offset)
+        header = UpdateConsumerOffsetHeader(group, topic, queue_id, queue_offset, increase_only or None)
         await self._session.ask_ok(
             RequestCode.UPDATE_CONSUMER_OFFSET,
             header.to_ext(_MSGPACK),

@@ -188,7 +188,8 @@ class PipelinedSend:
                 return
 
     def _start_single(self, lane: _Lane, message: Message, unique_id: str | None) -> Call:
-        template = self._putter.single(lane.queue, message, unique_id, self._ack)
+        has_own_id = message.unique_id is not None
+        template = self._putter.single(lane.queue, message, unique_id, self._ack, may_be_stored=has_own_id)
         return lane.connection.start_template(template, self._waiter, message.body)
 
     def _choose(self, route: Route) -> MessageQueue:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -10,20 +10,26 @@ from reput_client.backoff import Backoff
 from reput_client.batching import Batcher
 from reput_client.core import RequestTemplate
 from reput_client.errors import AckNotReached, ConnectionLost, PartlySent, SendOutcomeUnknown
+from reput_client.forwarding import forwarded_properties
 from reput_client.lingering import LingeringSends
 from reput_client.pipelined import PipelinedSend
+from reput_client.presence import Presence
+from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.puts import Putter, check_ack, receipts_of, result_of, single_receipt, too_large
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import SendReceipt
+from reput_client.received import ReceivedMessage
+from reput_client.replying import REPLY_TIMEOUT_S, reply_to, send_reply
+from reput_client.requesting import Requests
 from reput_client.routing import Route
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
 from reput_client.unique_ids import ids_for, new_generator
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel
+from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import BrokerError, InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
-from reput_protocol.names import check_group
+from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.record import encode_put_record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
 
@@ -33,15 +39,16 @@ SEND_TIMEOUT_S: Final = 10.0
 _RECORD_OVERHEAD: Final = 400
 _RETRY_PAUSE_S: Final = 0.05
 _LINGER_MESSAGES_MAX: Final = 4096
+_STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
 
 
 class Producer:
     """Sends messages to the topics of a broker or a cluster.
 
-    Use it as an async context manager, under trio or asyncio; any number of tasks may share one. It owns no task:
-    cancelling a send leaves the producer usable, and closing it from any task ends the sends in progress with
-    `ClientClosed`.
+    Use it as an async context manager, under trio or asyncio; any number of tasks may share one. It owns no task, but
+    from its first `request` on one that sends heartbeats: cancelling a send leaves the producer usable, and closing it
+    from any task ends the sends in progress with `ClientClosed`.
 
     Args:
         address: `host:port` of a broker, several with commas, or a list of them.
@@ -58,6 +65,8 @@ class Producer:
         batch_bytes: the size of the blocks of `send_batch` and of lingering sends, at most 8 MiB.
         max_in_flight: how many messages `send_pipelined` keeps unanswered unless it is told.
         unique_ids: write a `UNIQ_KEY` into every message; without it a message is known by its offset id only.
+        heartbeat_interval_s: seconds between heartbeats, once there are any; well below the broker's
+            `groups.heartbeat_timeout`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -78,6 +87,7 @@ class Producer:
         max_in_flight: int = 64,
         unique_ids: bool = True,
         deduplicate: bool = False,
+        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         new_backoff: Callable[[], Backoff] = Backoff,
         runtime: Runtime | None = None,
     ) -> None:
@@ -87,6 +97,8 @@ class Producer:
             raise ValueError("retries and linger_s must not be negative, max_in_flight not less than 1")
         if deduplicate and not unique_ids:
             raise ValueError("deduplicate knows messages by their unique ids; leave unique_ids on")
+        if heartbeat_interval_s <= 0:
+            raise ValueError("heartbeat_interval_s must be more than 0")
         if not 1 <= batch_bytes <= BLOCK_BYTES_MAX:
             raise ValueError(f"batch_bytes must be 1 to {BLOCK_BYTES_MAX}, not {batch_bytes}")
         self._session = Session(
@@ -104,6 +116,18 @@ class Producer:
         self._max_in_flight = max_in_flight
         self._ids = new_generator() if unique_ids else None
         self._lingering = self._new_lingering()
+        self._presence = Presence(self._session, self.group, heartbeat_interval_s)
+        self._requests = Requests(self._session, self._putter, self._presence)
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this producer by; empty as long as they need not know it."""
+        return self._presence.client_id
+
+    @property
+    def late_replies(self) -> int:
+        """How many replies came when their requests waited no more."""
+        return self._requests.late_replies
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -121,7 +145,17 @@ class Producer:
 
     async def aclose(self) -> None:
         """Close the connections. Sends in progress raise `ClientClosed` or `SendOutcomeUnknown`."""
-        self._session.close()
+        self._requests.close()
+        try:
+            if self._presence.client_id and not self._session.closed:
+                await self._session.runtime.shielded(2 * _STOP_S, self._leave)
+        finally:
+            self._session.close()
+
+    async def _leave(self) -> None:
+        """Say goodbye to the brokers that know us."""
+        await self._presence.leave()
+        await self._presence.stop(_STOP_S)
 
     async def send(
         self,
@@ -151,27 +185,73 @@ class Producer:
         unique_id = message.unique_id
         if unique_id is None and self._ids is not None:
             unique_id = self._ids.next()
+        unknown: SendOutcomeUnknown | None = None
         attempt = 0
         while True:
-            deadline = self._session.deadline(timeout_s)
-            route = await self._session.publish_route(message.topic, deadline)
-            queue = self._choose(route, queue_id, key)
             try:
-                # What may be stored already shares no block: the broker takes or knows a block as a whole.
-                may_be_stored = attempt > 0 or (self._putter.deduplicate and message.unique_id is not None)
-                if self._linger_s > 0 and not may_be_stored and not message.is_delayed:
-                    return await self._lingering.send(queue, message, unique_id, level, deadline)
-                return await self._send_alone(
-                    queue, message, unique_id, level, deadline, may_be_stored=may_be_stored
-                )
-            except (SendOutcomeUnknown, ConnectionLost, BrokerError) as error:
+                deadline = self._session.deadline(timeout_s)
+                route = await self._session.publish_route(message.topic, deadline)
+                queue = self._choose(route, queue_id, key)
+                try:
+                    # What may be stored already shares no block: the broker takes or knows a block as a whole.
+                    may_be_stored = attempt > 0 or (
+                        self._putter.deduplicate and message.unique_id is not None
+                    )
+                    if self._linger_s > 0 and not may_be_stored and not message.is_delayed:
+                        return await self._lingering.send(queue, message, unique_id, level, deadline)
+                    return await self._send_alone(
+                        queue, message, unique_id, level, deadline, may_be_stored=may_be_stored
+                    )
+                finally:
+                    if route.template:
+                        self._session.routes.forget(message.topic)
+            except ReputError as error:
                 attempt += 1
-                if attempt > self._retries or (isinstance(error, BrokerError) and not error.retryable):
-                    raise
-                await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
-            finally:
-                if route.template:
-                    self._session.routes.forget(message.topic)
+                unknown = _after(error, unknown, is_last=attempt > self._retries)
+            await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
+
+    async def forward(
+        self,
+        message: ReceivedMessage,
+        topic: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send a message that was received to another topic, or once more to its own.
+
+        The copy has the body as it is stored, compressed or not, and flag, tag, keys and properties. It gets a unique
+        id of its own, and nothing of what brokers and consumers noted on the way of the first one (see
+        `forwarding.py`).
+
+        Args:
+            properties: more properties, or others in their place.
+            ack, queue_id, key, timeout_s: as for `send`.
+
+        Raises:
+            DamagedMessage: the message fails its checksum; nothing was sent.
+            Others as `send`.
+        """
+        check_send_topic(topic)
+        level = self._ack if ack is None else AckLevel(ack)
+        body, sys_flag = message.raw_body, message.sys_flag & MessageSysFlag.PUT_MASK
+        unique_id = None if self._ids is None else self._ids.next()
+        text = forwarded_properties(message.properties, unique_id, properties or {})
+        deadline = self._session.deadline(timeout_s)
+        route = await self._session.publish_route(topic, deadline)
+        queue = self._choose(route, queue_id, key)
+        try:
+            template = self._putter.alone(queue, len(body), text, message.flag, sys_flag, level)
+            call = await self._putter.put(queue, template, body, deadline, (unique_id,))
+        finally:
+            if route.template:
+                self._session.routes.forget(topic)
+        receipt = single_receipt(topic, result_of(call), unique_id)
+        check_ack(call, level, [receipt])
+        return receipt
 
     async def send_oneway(
         self,
@@ -210,6 +290,74 @@ class Producer:
         finally:
             if route.template:
                 self._session.routes.forget(message.topic)
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        timeout_s: float | None = None,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+    ) -> ReceivedMessage:
+        """Send one message and return what a consumer of its topic replies to it (see `reply`).
+
+        Any number of requests may wait at a time. With the first one the producer becomes known to the broker, by
+        heartbeats. A request is never sent twice, whatever `retries` says; whoever sends it again may have it handled
+        twice.
+
+        Args:
+            timeout_s: how long the whole may take; the producer's own if None.
+            ack, queue_id, key: as for `send`.
+
+        Raises:
+            ReplyTimeout: no reply in time; it names topic and correlation id. A later reply is dropped and counted.
+            BrokerError: refused, as the subclass that says why; not stored.
+            ConnectFailed, RequestTimeout, InvalidMessage: not sent.
+            ClientClosed: the producer was closed meanwhile.
+        """
+        level = self._ack if ack is None else AckLevel(ack)
+        if timeout_s is None:
+            timeout_s = self._session.timeout_s
+        deadline = self._session.deadline(timeout_s)
+        unique_id = message.unique_id
+        if unique_id is None and self._ids is not None:
+            unique_id = self._ids.next()
+        route = await self._session.publish_route(message.topic, deadline)
+        queue = self._choose(route, queue_id, key)
+        try:
+            return await self._requests.ask(queue, message, unique_id, level, timeout_s, deadline)
+        finally:
+            if route.template:
+                self._session.routes.forget(message.topic)
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: Buffer,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> None:
+        """Reply to a request that a consumer has got; returns when the requester's client has the reply.
+
+        Whether somebody there still waits for it, nobody learns. Which messages are requests, `request.wants_reply`
+        tells.
+
+        Raises:
+            InvalidMessage: what was received is no request, or a part of the reply cannot be sent; not sent.
+            RequesterGone: the requester is not connected any more.
+            BrokerBusy: the requester has not answered, or takes no more for now; `retryable`.
+            BrokerError: refused for another reason, as the subclass that says why.
+            ConnectFailed, ConnectionLost, RequestTimeout: nobody knows whether it has arrived.
+        """
+        message = reply_to(request, body, tag=tag, keys=keys, properties=properties, flag=flag)
+        unique_id = None if self._ids is None else self._ids.next()
+        deadline = self._session.deadline(timeout_s)
+        await send_reply(self._session, self.group, message, unique_id, request.broker_name, deadline)
 
     async def send_batch(
         self,
@@ -303,6 +451,8 @@ class Producer:
         """In a forked child: leave the parent's connections alone and make ids of the child's own."""
         self._session.after_fork()
         self._lingering = self._new_lingering()
+        self._presence.forget()
+        self._requests.forget()
         if self._ids is not None:
             self._ids = new_generator()
 
@@ -347,7 +497,10 @@ class Producer:
     ) -> tuple[RequestTemplate, Buffer]:
         """Return header and body of the frame with which one message leaves."""
         if message.is_delayed:
-            return self._putter.single(queue, message, unique_id, ack, oneway=oneway), message.body
+            template = self._putter.single(
+                queue, message, unique_id, ack, may_be_stored=may_be_stored, oneway=oneway
+            )
+            return template, message.body
         record = encode_put_record(
             queue.topic.encode(),
             queue.queue_id,
@@ -379,8 +532,10 @@ class Producer:
         unique_ids = ids_for(messages, self._ids)
         if messages[0].is_delayed:
             (message,) = messages
-            template = self._putter.single(queue, message, unique_ids[0], ack)
-            return await self._send_frame(queue, template, template, message.body, unique_ids, ack, timeout_s)
+            has_own_id = message.unique_id is not None
+            template = self._putter.single(queue, message, unique_ids[0], ack, may_be_stored=has_own_id)
+            again = self._putter.single(queue, message, unique_ids[0], ack, may_be_stored=True)
+            return await self._send_frame(queue, template, again, message.body, unique_ids, ack, timeout_s)
         block = encode_put_block(messages, queue.topic, queue.queue_id, wall_clock_ms(), unique_ids)
         if len(block) > BLOCK_BYTES_MAX:
             # Long properties made it larger than it looked.
@@ -405,19 +560,40 @@ class Producer:
         timeout_s: float | None,
     ) -> list[SendReceipt]:
         """Send one frame, under the header `again` after the first time."""
+        unknown: SendOutcomeUnknown | None = None
         attempt = 0
         while True:
             try:
                 deadline = self._session.deadline(timeout_s)
                 call = await self._putter.put(queue, template, body, deadline, unique_ids)
                 result = result_of(call)
-            except (SendOutcomeUnknown, ConnectionLost, BrokerError) as error:
+            except ReputError as error:
                 attempt += 1
-                if attempt > self._retries or (isinstance(error, BrokerError) and not error.retryable):
-                    raise
+                unknown = _after(error, unknown, is_last=attempt > self._retries)
                 await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
                 template = again
                 continue
             receipts = receipts_of(queue.topic, body, result, unique_ids)
             check_ack(call, ack, receipts)
             return receipts
+
+
+def _after(
+    error: ReputError, unknown: SendOutcomeUnknown | None, *, is_last: bool
+) -> SendOutcomeUnknown | None:
+    """Return what is known of a send that failed with `error` and is to be repeated: whether it may be stored.
+
+    Raises:
+        SendOutcomeUnknown: it is not to be repeated, and an attempt may have been stored, this one or one before.
+        ReputError: `error`, which is not to be repeated, and nothing before it can have been stored.
+    """
+    if isinstance(error, SendOutcomeUnknown):
+        unknown = error
+    repeatable = isinstance(error, (SendOutcomeUnknown, ConnectionLost)) or (
+        isinstance(error, BrokerError) and error.retryable
+    )
+    if repeatable and not is_last:
+        return unknown
+    if unknown is None or unknown is error or isinstance(error, AckNotReached):
+        raise error
+    raise unknown from error

@@ -37,9 +37,15 @@ def pull_ext(
     max_messages: int,
     max_bytes: int,
     wait_s: float,
+    commit_offset: int | None = None,
 ) -> dict[str, Value]:
-    """Return the header fields of a pull; with `wait_s` the broker holds it until something comes."""
+    """Return the header fields of a pull; with `wait_s` the broker holds it until something comes.
+
+    `commit_offset` is committed on the way. The answer does not say whether that went well.
+    """
     sys_flag = PullSysFlag.SUBSCRIPTION
+    if commit_offset is not None:
+        sys_flag |= PullSysFlag.COMMIT_OFFSET
     if wait_s > 0:
         sys_flag |= PullSysFlag.SUSPEND
     return PullMessageHeader(
@@ -49,6 +55,7 @@ def pull_ext(
         queue_offset=queue_offset,
         max_msg_nums=max_messages,
         sys_flag=sys_flag,
+        commit_offset=commit_offset or 0,
         suspend_timeout_millis=round(wait_s * 1000),
         subscription=wanted.expression,
         expression_type=wanted.expression_type.value,

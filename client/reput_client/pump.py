@@ -6,17 +6,24 @@ and are woken by their answers. Whoever finds unsent bytes takes the *write turn
 keeps it alive: **whoever leaves, for whatever reason, wakes one sleeper if a turn is free**. So a cancelled task
 or an interrupted thread leaves nothing open, nothing owned and nobody stuck, and frames that many tasks
 queue in one tick leave in one write: the second to come lets the others go first, then writes for all.
+
+A member of a consumer group has a background besides, which must hear what the broker says while the application is
+busy elsewhere. It *attends*: it takes the read turn once no caller has wanted it for a while, and gives it up to the
+first caller that comes, so that what callers wait for goes through no second pair of hands.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reput_client.core import Waiter
 from reput_client.runtime import Event, Runtime
 
 if TYPE_CHECKING:
     from reput_client.connection import Connection
+
+_ATTEND_AFTER_S: Final = 0.05
+"""How long callers must have left the sockets alone before the background reads them."""
 
 
 class Pump:
@@ -25,23 +32,38 @@ class Pump:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._connections: list[Connection] = []
-        self._reading = False
+        self._reader: Waiter | None = None
         self._sleepers: dict[Waiter, Event] = {}
+        self._attending = False  # whether the reader is the background
+        self._resting: Event | None = None  # set when the background should look whether it is needed
+        self._unattended = False  # whether no caller has read for a while
 
     @property
     def reading(self) -> bool:
-        """Whether somebody has the read turn."""
-        return self._reading
+        """Whether a caller has the read turn. While only the background has it, anybody may take what has come."""
+        return self._reader is not None and not self._attending
+
+    def touch(self) -> None:
+        """A caller takes what comes, without waiting: the background need not read yet."""
+        self._unattended = False
 
     def add(self, connection: Connection) -> None:
         """Read `connection` from now on, also for a reader that is already waiting for the others."""
         self._connections.append(connection)
         self._runtime.interrupt()
+        if self._resting is not None:
+            self._resting.set()
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that is gone."""
         if connection in self._connections:
             self._connections.remove(connection)
+            self._runtime.interrupt()
+
+    def wake(self, waiter: Waiter) -> None:
+        """End the wait of `waiter`, also where it has the read turn."""
+        waiter.notify()
+        if self._reader is waiter:
             self._runtime.interrupt()
 
     async def wait(self, waiter: Waiter, deadline: float) -> bool:
@@ -53,30 +75,69 @@ class Pump:
                 if remaining <= 0:
                     return False
                 unwritten = self._unwritten()
-                if unwritten is not None and not self._reading:
+                if unwritten is not None and self._reader is None:
                     # Usually all that it takes.
                     unwritten = unwritten if not unwritten.flush_now() else self._unwritten_elsewhere()
                     if waiter.ready:
                         continue  # that was all it waited for, or the connection failed
                 if unwritten is not None:
-                    await unwritten.write_out(remaining, polite=self._reading)
-                elif not self._reading and self._connections:
-                    await self._read(remaining)
+                    await unwritten.write_out(remaining, polite=self._reader is not None)
+                elif self._reader is None and self._connections:
+                    self._unattended = False
+                    await self._read(waiter, remaining)
                 else:
+                    if self._attending:
+                        runtime.interrupt()
                     await self._sleep(waiter, remaining)
             return True
         finally:
             self._hand_over()
 
-    async def _read(self, timeout_s: float) -> None:
-        self._reading = True
+    async def attend(self, waiter: Waiter, deadline: float) -> None:
+        """As `wait`, for the one background of a client: callers come first, and it reads where none does."""
+        runtime = self._runtime
+        try:
+            while not waiter.ready:
+                remaining = deadline - runtime.now()
+                if remaining <= 0:
+                    return
+                unwritten = self._unwritten()
+                if unwritten is not None and not unwritten.flush_now():
+                    await unwritten.write_out(remaining, polite=False)
+                elif self._unattended and self._reader is None and not self._sleepers and self._connections:
+                    self._attending = True
+                    try:
+                        await self._read(waiter, remaining)
+                    finally:
+                        self._attending = False
+                    self._hand_over()
+                else:
+                    await self._rest(waiter, remaining)
+        finally:
+            self._hand_over()
+
+    async def _rest(self, waiter: Waiter, timeout_s: float) -> None:
+        """Wait until a caller that reads has left; or, where none reads, for a while to see whether one comes."""
+        event = self._runtime.event()
+        waiter.wake = event.set
+        free = self._reader is None and bool(self._connections)
+        self._unattended = free
+        self._resting = None if free else event
+        try:
+            await event.wait(min(timeout_s, _ATTEND_AFTER_S) if free else timeout_s)
+        finally:
+            waiter.wake = None
+            self._resting = None
+
+    async def _read(self, waiter: Waiter, timeout_s: float) -> None:
+        self._reader = waiter
         try:
             connections = self._connections
             await self._runtime.wait_readable([c.sock for c in connections], timeout_s)
             for connection in list(connections):
                 connection.read_ready()
         finally:
-            self._reading = False
+            self._reader = None
 
     async def _sleep(self, waiter: Waiter, timeout_s: float) -> None:
         event = self._runtime.event()
@@ -99,20 +160,24 @@ class Pump:
         return self._unwritten() if len(self._connections) > 1 else None
 
     def _hand_over(self) -> None:
-        if not self._sleepers and not self._reading:
+        if not self._sleepers and self._reader is None:
+            if self._resting is not None:
+                self._resting.set()
             return
         unwritten = self._unwritten()
-        if self._reading and unwritten is None:
+        if self._reader is not None and unwritten is None:
             return
         for event in self._sleepers.values():
             event.set()
             return
-        if self._reading and unwritten is not None:
+        if self._reader is not None and unwritten is not None:
             # Nobody sleeps, but the reader does not know that there is something left to write.
             self._runtime.interrupt()
 
     def reset(self) -> None:
         """Forget every turn and sleeper: in a forked child their threads do not exist."""
-        self._reading = False
+        self._reader = None
+        self._attending = self._unattended = False
+        self._resting = None
         self._sleepers.clear()
         self._connections.clear()

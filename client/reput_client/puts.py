@@ -48,7 +48,7 @@ _SIZE_AT = I32.unpack_from
 class Putter:
     """Sends blocks of records, and messages that travel alone, for one producer of `group`.
 
-    With `deduplicate` the broker is told of every block whether it may be stored already.
+    With `deduplicate` the broker is told of every frame whether it may be stored already.
     """
 
     def __init__(self, session: Session, group: str, *, deduplicate: bool = False) -> None:
@@ -70,9 +70,7 @@ class Putter:
 
         `may_be_stored`: it was sent before, or the ids of its messages are the application's.
         """
-        dedup = None
-        if self.deduplicate:
-            dedup = Dedup.CHECK if may_be_stored else Dedup.MARK
+        dedup = self._dedup(may_be_stored)
         flag = ONEWAY_FLAG if oneway else 0
         key = (queue, count, ack, dedup, flag)
         template = self._templates.get(key)
@@ -84,6 +82,11 @@ class Putter:
             template = self._templates[key] = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag)
         return template
 
+    def _dedup(self, may_be_stored: bool) -> Dedup | None:
+        if not self.deduplicate:
+            return None
+        return Dedup.CHECK if may_be_stored else Dedup.MARK
+
     def single(
         self,
         queue: MessageQueue,
@@ -91,6 +94,7 @@ class Putter:
         unique_id: str | None,
         ack: AckLevel,
         *,
+        may_be_stored: bool = False,
         added_properties: Mapping[str, str] | None = None,
         sys_flag: int = 0,
         oneway: bool = False,
@@ -98,21 +102,39 @@ class Putter:
         """Return the encoded header of a 310 that carries `message`; its body is the message's.
 
         Args:
-            added_properties: what the application may not set itself, for instance what marks a half message.
+            may_be_stored: it was sent before, or its id is the application's.
+            added_properties: what the application may not set itself: what marks a half message.
             sys_flag: bits of `MessageSysFlag`.
 
         Raises:
             InvalidMessage: the message is larger than what travels at once.
         """
         text = encode_properties_text(message, unique_id)
+        # A half message, or a request, is never sent twice, and cannot be known again.
+        dedup = None if added_properties else self._dedup(may_be_stored)
         if added_properties:
             text += encode_properties(added_properties)
-        if self.deduplicate:
-            raise InvalidMessage(
-                "a message that the broker makes another record of, such as a delayed one, is not deduplicated; send "
-                "it with a producer without deduplicate"
-            )
-        size = record_bytes(len(message.body), queue.topic, len(text))
+        size = len(message.body)
+        return self.alone(queue, size, text, message.flag, sys_flag, ack, oneway=oneway, dedup=dedup)
+
+    def alone(
+        self,
+        queue: MessageQueue,
+        body_size: int,
+        text: bytes,
+        flag: int,
+        sys_flag: int,
+        ack: AckLevel,
+        *,
+        oneway: bool = False,
+        dedup: Dedup | None = None,
+    ) -> RequestTemplate:
+        """Return the encoded header of a 310 that carries a message with this properties text and flag.
+
+        Raises:
+            InvalidMessage: the message is larger than what travels at once.
+        """
+        size = record_bytes(body_size, queue.topic, len(text))
         if size > BLOCK_BYTES_MAX or len(text) > PROPERTIES_BYTES_MAX:
             raise too_large(size)
         header = SendMessageHeader(
@@ -121,12 +143,13 @@ class Putter:
             queue_id=queue.queue_id,
             sys_flag=sys_flag,
             born_timestamp=wall_clock_ms(),
-            flag=message.flag,
-            properties=text.decode(),
+            flag=flag,
+            properties=text.decode("utf-8", "replace"),
             ack=ack,
+            dedup=dedup,
         )
-        flag = ONEWAY_FLAG if oneway else 0
-        return RequestTemplate(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK), flag=flag)
+        ext = header.to_ext_v2(HeaderType.MSGPACK)
+        return RequestTemplate(RequestCode.SEND_MESSAGE_V2, ext, flag=ONEWAY_FLAG if oneway else 0)
 
     async def connection(self, queue: MessageQueue, deadline: float) -> Connection:
         """Return an open connection to the queue's broker."""

@@ -7,13 +7,14 @@ or the properties verifies the body's CRC and, where the record carries one, the
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, TypeVar
 
 from reput_client.compression import compression_method, inflate
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.record_positions import host_growth
 from reput_protocol.checksum import crc32
 from reput_protocol.host import Host
+from reput_protocol.message import MessageQueue
 from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.properties import CRC_PROPERTY_BYTES, decode_properties, find_property_in, split_keys
 from reput_protocol.record import scan_record
@@ -23,6 +24,8 @@ from reput_protocol.record_layout import (
     HOST_BITS,
     MAGIC_V1,
 )
+
+R = TypeVar("R", bound="ReceivedMessage")
 
 # Magic to born timestamp, then, past two IPv4 hosts, the body's length. With an IPv6 host the last is elsewhere.
 _HEAD: Final = struct.Struct(">4xiiiiqqiq36xi")
@@ -72,14 +75,26 @@ class ReceivedMessage:
     Attributes:
         topic: the topic it was pulled from.
         broker_name: the broker that holds it.
+        send_back_id: names it to the broker in every request to take it back, from the first one on.
     """
 
-    __slots__ = ("_body_at", "_checked", "_end", "_head", "_record", "_start", "broker_name", "topic")
+    __slots__ = (
+        "_body_at",
+        "_checked",
+        "_end",
+        "_head",
+        "_record",
+        "_start",
+        "broker_name",
+        "send_back_id",
+        "topic",
+    )
 
     def __init__(self, topic: str, record: bytes, start: int, end: int, broker_name: str = "") -> None:
         """Look at the record at `[start, end)` of `record`, whose sizes were checked (`record_positions`)."""
         self.topic = topic
         self.broker_name = broker_name
+        self.send_back_id: str | None = None
         self._record = record
         self._start = start
         self._end = end
@@ -154,9 +169,23 @@ class ReceivedMessage:
         return None if value is None else value.decode("utf-8", "replace")
 
     @property
+    def wants_reply(self) -> bool:
+        """Whether it is a request: somebody waits, or has waited, for a reply to it."""
+        return self.get_property("REPLY_TO_CLIENT") is not None and self.get_property("MSG_TYPE") != "reply"
+
+    @property
     def message_id(self) -> str:
         """The producer's unique id (`UNIQ_KEY`), or the offset id where there is none."""
         return self.get_property("UNIQ_KEY") or self.offset_message_id
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that it was pulled from."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    def with_class(self, kind: type[R]) -> R:
+        """Return this message as an object of another class of message."""
+        return kind(self.topic, self._record, self._start, self._end, self.broker_name)
 
     # -- the fields of the record -----------------------------------------------------------------------------
 

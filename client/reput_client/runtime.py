@@ -12,7 +12,7 @@ therefore change at an `await` and nowhere else, in both worlds.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -60,6 +60,12 @@ class Runtime(Protocol):
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Return what the blocking `function` returns, without holding up others."""
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work`, which must not raise, beside everybody else, until it returns.
+
+        No caller's cancellation reaches it; the end of the program's event loop, or of the process, ends it.
+        """
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Do `work` even if the caller is being cancelled, but give it up after `timeout_s` seconds."""

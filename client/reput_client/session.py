@@ -47,7 +47,9 @@ def default_runtime() -> Runtime:
 class Session:
     """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`).
 
-    `requests` says who takes what the broker asks by itself.
+    Attributes:
+        requests: who takes what the broker asks by itself.
+        on_lost: called, never waiting, when a connection has ended; whatever depended on it must be made anew.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Session:
         self.connect_timeout_s = connect_timeout_s
         self._new_backoff = new_backoff
         self._connections: dict[Address, Connection] = {}
+        self.on_lost: Callable[[Connection], None] = lambda _connection: None
         self.closed = False
 
     # -- connections -------------------------------------------------------------------------------------------
@@ -88,7 +91,12 @@ class Session:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(
-                self.runtime, self.pump, address, self._new_backoff(), self.requests.handle
+                self.runtime,
+                self.pump,
+                address,
+                self._new_backoff(),
+                self.requests.handle,
+                lambda connection: self.on_lost(connection),
             )
         return connection
 
@@ -146,12 +154,21 @@ class Session:
         """Whether there is any connection that has not failed yet."""
         return any(connection.is_open for connection in self._connections.values())
 
-    def poll(self) -> None:
-        """Take what has already come on the open connections, without waiting."""
-        if not self.pump.reading:
-            for connection in self._connections.values():
-                if connection.is_open:
-                    connection.read_ready()
+    def poll(self, *, to_the_end: bool = False) -> None:
+        """Take what has already come on the open connections, without waiting.
+
+        `to_the_end`: all of it, so that a connection that the broker has closed is known to be lost after this.
+        """
+        reading = self.pump.reading
+        if reading and not to_the_end:
+            return  # whoever reads takes it
+        self.pump.touch()
+        for connection in list(self._connections.values()):
+            if connection.is_open:
+                while connection.read_ready() and to_the_end:
+                    pass
+        if reading:
+            self.runtime.interrupt()  # what the reader waits for may have been taken here
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -164,10 +181,12 @@ class Session:
         address: Address | None = None,
         deadline: float | None = None,
         body: Buffer = b"",
+        ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
         """Send a request that may safely be repeated and return the answered call, whatever its code.
 
-        A connection that is lost meanwhile is made again and the request repeated, until the deadline.
+        A connection that is lost meanwhile is made again and the request repeated, until the deadline; with
+        `ext_repeated` in the place of `ext`, if it is given.
 
         Raises:
             RequestTimeout, ConnectFailed, ConnectionLost: no answer before the deadline.
@@ -190,6 +209,8 @@ class Session:
                 return call
             if not isinstance(call.error, ConnectionLost) or self.runtime.now() >= deadline:
                 raise call.error
+            if ext_repeated is not None:
+                ext = ext_repeated
 
     async def ask_ok(
         self,
@@ -200,13 +221,16 @@ class Session:
         address: Address | None = None,
         deadline: float | None = None,
         body: Buffer = b"",
+        ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
         """As `ask`, for requests of which only SUCCESS is an answer.
 
         Raises:
             BrokerError: the broker refused.
         """
-        call = await self.ask(code, ext, what=what, address=address, deadline=deadline, body=body)
+        call = await self.ask(
+            code, ext, what=what, address=address, deadline=deadline, body=body, ext_repeated=ext_repeated
+        )
         raise_refusal(call)
         return call
 

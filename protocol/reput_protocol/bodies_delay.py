@@ -27,6 +27,9 @@ class CancelOutcome(StrEnum):
     """Somebody was first; it is never delivered."""
     DELIVERED = "DELIVERED"
     """Too late: consumers may have it."""
+    DROPPED = "DROPPED"
+    """Too late, but it was not delivered and never will be: its topic is gone, for instance. The broker knows that in
+    the run in which it happened; later it says DELIVERED."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ class SendBackHeader(CommandHeader):
 
     (RocketMQ: ConsumerSendMsgBackRequestHeader.) `delay_level` 0 leaves the delay to the broker, a level above it says
     how long, and a negative one sends the message to the dead letters at once. `max_reconsume_times` overrides the
-    group's setting.
+    group's setting. Ours: `reason`, why, in the consumer's words; `send_back_id`, the same in every repetition of one
+    request (up to 64 letters and digits), by which the broker knows it again; `is_repeated`, it was asked before.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUMER_SEND_MSG_BACK
@@ -27,6 +28,9 @@ class SendBackHeader(CommandHeader):
     origin_topic: str | None = None
     unit_mode: bool | None = None
     max_reconsume_times: I32 | None = None
+    reason: str | None = None
+    send_back_id: str | None = None
+    is_repeated: bool | None = None
 
 
 @dataclass(slots=True)

@@ -23,7 +23,11 @@ class QueryConsumerOffsetHeader(CommandHeader):
 
 @dataclass(slots=True)
 class UpdateConsumerOffsetHeader(CommandHeader):
-    """Header of 15: commit a group's offset. Negative offsets come from clients that have nothing to commit."""
+    """Header of 15: commit a group's offset. Negative offsets come from clients that have nothing to commit.
+
+    `increase_only` is ours: a lower offset than the committed one is then answered with success and changes nothing.
+    Members of a group write it, so that one that was asleep while its queue moved on cannot take progress back.
+    """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
 
@@ -31,6 +35,7 @@ class UpdateConsumerOffsetHeader(CommandHeader):
     topic: str
     queue_id: I32
     commit_offset: I64
+    increase_only: bool | None = None
 
 
 @dataclass(slots=True)

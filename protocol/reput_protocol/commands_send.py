@@ -27,7 +27,8 @@ class SendMessageHeader(CommandHeader):
     """Header of 10 (long names), 310 and 320 (one letter for each); the body is a message or a client batch.
 
     A negative `queue_id` leaves the choice of the queue to the broker. `ack` is ours; RocketMQ's clients say with the
-    property `WAIT` whether they wait for the flush.
+    property `WAIT` whether they wait for the flush. So is `dedup`, with which the message has a unique id and is not
+    stored twice in the broker's window.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
@@ -47,6 +48,7 @@ class SendMessageHeader(CommandHeader):
     batch: bool | None = None
     broker_name: Annotated[str | None, Wire("bname")] = None
     ack: AckLevel | None = None
+    dedup: Dedup | None = None
 
     @classmethod
     def from_ext_v2(cls, ext: Mapping[str, Value]) -> Self:
@@ -75,6 +77,7 @@ _LETTERS: Final = {
     "batch": "m",
     "broker_name": "n",
     "ack": "ack",
+    "dedup": "dedup",
 }
 
 

@@ -173,6 +173,8 @@ class ErrorCode(Enum):
     INVALID_ARGUMENT = (22, False, ResponseCode.INVALID_PARAMETER)
     NOT_FOUND = (23, False, ResponseCode.QUERY_NOT_FOUND)
     INTERNAL = (24, False, ResponseCode.SYSTEM_ERROR)
+    TRANSACTION_ENDED = (25, False, ResponseCode.SYSTEM_ERROR)
+    REQUESTER_GONE = (26, False, ResponseCode.SYSTEM_ERROR)
 
     def __init__(self, number: int, retryable: bool, response_code: ResponseCode) -> None:
         self.number = number
@@ -251,6 +253,14 @@ class NotFound(BrokerError):
     """What was looked for (a committed offset, a message) is not there."""
 
 
+class TransactionEnded(BrokerError):
+    """The transaction has been ended the other way, or put aside; what ends it first counts."""
+
+
+class RequesterGone(BrokerError):
+    """A reply could not be handed over, because the client that sent the request is not connected any more."""
+
+
 _CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.NO_TOPIC: TopicNotFound,
     ErrorCode.NO_GROUP: GroupNotFound,
@@ -272,6 +282,8 @@ _CLASS_OF: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     ErrorCode.FILTER_SYNTAX: FilterRefused,
     ErrorCode.NOT_FOUND: NotFound,
+    ErrorCode.TRANSACTION_ENDED: TransactionEnded,
+    ErrorCode.REQUESTER_GONE: RequesterGone,
 }
 
 # What a code means when its remark carries no symbol of ours: an Apache broker answered.

@@ -27,6 +27,8 @@ BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SINK_TOPIC: Final = "rmq_sys_reput_sink"
 """Ours: a marker for every batch that a sink has committed."""
+DELAY_CANCEL_TOPIC: Final = "rmq_sys_REPUT_DELAY_CANCEL"
+"""Holds a record for each message of a delay level that was cancelled; RocketMQ knows of no such thing."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -55,6 +57,7 @@ FORBIDDEN_SEND_TOPICS: Final = frozenset(
         # The timer's own topic: RocketMQ lets clients write to it and then trips over what it finds there.
         TIMER_TOPIC,
         SINK_TOPIC,
+        DELAY_CANCEL_TOPIC,
     }
 )
 """Topics that only the broker itself writes to."""
@@ -72,8 +75,14 @@ SYSTEM_GROUPS: Final = frozenset(
     }
 )
 
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+"""Groups of the system's own services; they come into being when they are first used (RocketMQ: MixAll)."""
+
 CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 """The producer group of what RocketMQ's clients send on their own account."""
+
+REPLAY_GROUP: Final = "CID_RMQ_SYS_REPUT_DLQ_REPLAY"
+"""The group under which `reput dlq replay` keeps how far it has come."""
 
 TRANSACTION_CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group under which the broker keeps how far it has looked at half messages."""
@@ -171,7 +180,7 @@ def is_system_topic(topic: str) -> bool:
 
 def is_system_group(group: str) -> bool:
     """Tell whether `group` belongs to the system."""
-    return group in SYSTEM_GROUPS
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def retry_topic(group: str) -> str:

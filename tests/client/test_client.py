@@ -12,9 +12,9 @@ import trio
 
 from faces import FACES, Face
 from reput_broker import Broker, BrokerConfig
-from reput_client import Message, PullStatus
+from reput_client import Message, PullStatus, StopRunning
 from reput_client.errors import ClientClosed, ConnectFailed, NoQueue, RequestTimeout
-from reput_protocol.errors import InvalidMessage, MessageRefused, NotFound, TopicNotFound
+from reput_protocol.errors import BrokerError, InvalidMessage, NotFound, TopicNotFound
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +125,7 @@ def test_pipelined_singles_keep_their_order_in_a_queue(face: Face, address: str,
     face.run(scenario)
 
 
-def test_a_delay_that_the_broker_does_not_serve_is_refused_and_nothing_is_stored(
-    face: Face, address: str, topic: str
-) -> None:
+def test_delayed_messages_wait_elsewhere(face: Face, address: str, topic: str) -> None:
     async def scenario() -> None:
         async with face.Producer(address) as producer:
             for message in (
@@ -135,8 +133,8 @@ def test_a_delay_that_the_broker_does_not_serve_is_refused_and_nothing_is_stored
                 Message(topic, b"x", delay_s=60.0),
                 Message(topic, b"x", deliver_at=datetime.now(UTC) + timedelta(minutes=1)),
             ):
-                with pytest.raises(MessageRefused, match="does not serve delayed delivery"):
-                    await producer.send(message, queue_id=0)
+                receipt = await producer.send(message, queue_id=0)
+                assert (receipt.topic, receipt.queue_id, receipt.ack) == (topic, 0, "flushed")
             assert (await producer.send(Message(topic, b"now"), queue_id=0)).queue_offset == 0
 
     face.run(scenario)
@@ -299,7 +297,7 @@ def test_a_handler_runs_with_its_concurrency_and_commits_a_contiguous_prefix(
         async with face.Producer(address) as producer:
             await producer.send_batch([Message(topic, b"%d" % number) for number in range(50)], queue_id=0)
         seen: list[int] = []
-        async with face.Consumer(address, group="g", topic=topic) as consumer:
+        async with face.Consumer(address, group="g", topic=topic, on_failure=StopRunning()) as consumer:
 
             async def handle(message) -> None:  # type: ignore[no-untyped-def]
                 number = int(message.body)
@@ -558,14 +556,24 @@ def test_a_oneway_send_tells_what_is_known_before_it_leaves(face: Face, address:
     face.run(scenario)
 
 
-def test_a_producer_that_deduplicates_refuses_what_it_cannot(face: Face, address: str, topic: str) -> None:
+def test_a_producer_that_deduplicates_has_the_first_receipt_again(
+    face: Face, address: str, topic: str
+) -> None:
     async def scenario() -> None:
         with pytest.raises(ValueError, match="unique_ids"):
             face.Producer(address, deduplicate=True, unique_ids=False)
         async with face.Producer(address, deduplicate=True) as producer:
-            with pytest.raises(InvalidMessage, match="not deduplicated"):
-                await producer.send(Message(topic, b"x", delay_level=1))
-            first = await producer.send(Message(topic, b"x", unique_id="a"))
-            assert await producer.send(Message(topic, b"x", unique_id="a")) == first
+            messages = (
+                Message(topic, b"x", unique_id="a"),
+                Message(topic, b"x", unique_id="b", delay_level=18),
+                Message(topic, b"x", unique_id="c", delay_s=3600.0),
+            )
+            for message in messages:
+                first = await producer.send(message, queue_id=0)
+                assert await producer.send(message, queue_id=0) == first
+                assert await producer.send_pipelined([message], queue_id=0) == [first]
+                assert await producer.send_batch([message], queue_id=0) == [first]
+            with pytest.raises(BrokerError, match="another message with the unique id 'b'"):
+                await producer.send(Message(topic, b"x", unique_id="b", delay_level=17))
 
     face.run(scenario)

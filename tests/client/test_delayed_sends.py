@@ -161,3 +161,18 @@ def test_what_is_too_large_is_not_sent(broker: FakeBroker) -> None:
 
     face.run(scenario)
     assert kinds(broker) == ""
+
+
+def test_a_producer_that_deduplicates_says_whether_it_may_be_stored(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address, group="shop", deduplicate=True) as producer:
+            await producer.send(Message("t", b"fresh", delay_level=3))
+            await producer.send(Message("t", b"own", delay_level=3, unique_id="MINE"))
+            await producer.send_batch([Message("t", b"fresh", delay_level=3)])
+            await producer.send_pipelined([Message("t", b"own", delay_level=3, unique_id="MINE")])
+        async with face.Producer(broker.address, group="shop") as producer:
+            await producer.send(Message("t", b"own", delay_level=3, unique_id="MINE"))
+        headers = [SendMessageHeader.from_ext_v2(ext) for ext, _ in broker.parked]
+        assert [header.dedup for header in headers] == ["mark", "check", "mark", "check", None]
+
+    face.run(scenario)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -19,6 +21,7 @@ from reput_client.errors import (
     BrokerNotFound,
     ClientClosed,
     ConnectFailed,
+    NotABroker,
     PartlySent,
     RequestTimeout,
     SendOutcomeUnknown,
@@ -42,15 +45,15 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-def once(broker: FakeBroker, answer: Answer):  # type: ignore[no-untyped-def]
-    """A behaviour that gives `answer` to the first put and stores the others."""
+def once(broker: FakeBroker, answer: Answer, then: Answer | None = None):  # type: ignore[no-untyped-def]
+    """A behaviour that gives `answer` to the first put and stores the others, or gives them `then`."""
     given = []
 
     def behave(header: Header, body: memoryview) -> Answer:
         if not given:
             given.append(header)
             return answer
-        return broker.put(header, body)
+        return then or broker.put(header, body)
 
     return behave
 
@@ -90,6 +93,32 @@ def test_retries_repeat_a_send_with_the_same_unique_id(face: Face, broker: FakeB
             with pytest.raises(MessageRefused):
                 await producer.send(Message("t", b"x"))
             assert broker.count(PUT) == before + 1, "a refusal that waiting does not cure is not repeated"
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
+def test_a_send_that_may_be_stored_is_not_said_to_be_refused(
+    face: Face, broker: FakeBroker, many: bool
+) -> None:
+    """A repeated send whose last attempt was refused, or found no broker, raised that: as if nothing were stored.
+
+    The first attempt, which got no answer, may have been: its outcome stays unknown, with the later error as the cause.
+    """
+
+    async def scenario() -> None:
+        async with face.Producer(broker.address, retries=2) as producer:
+
+            async def send() -> None:
+                message = Message("t", b"x")
+                await (producer.send_batch([message]) if many else producer.send(message))
+
+            refusal = Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0 is bad")
+            broker.behave(PUT, once(broker, HANG_UP, then=refusal))
+            with pytest.raises(SendOutcomeUnknown, match="connection") as caught:
+                await send()
+            assert isinstance(caught.value.__cause__, MessageRefused)
+            assert broker.count(PUT) == 2
 
     face.run(scenario)
 
@@ -383,6 +412,36 @@ def test_nonsense_from_the_broker_costs_the_connection_and_nothing_more(
             assert await consumer.committed("t", 0) is None
 
     face.run(scenario)
+
+
+def test_an_http_server_is_told_from_a_broker_at_once(face: Face) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    requests: list[bytes] = []
+
+    def answer() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    requests.append(connection.recv(65_536))
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+
+    async def scenario() -> None:
+        async with face.PullConsumer(address, group="g", timeout_s=60.0) as consumer:
+            with pytest.raises(NotABroker, match="an HTTP server answers there"):
+                await consumer.committed("t", 0)
+
+    try:
+        face.run(scenario)
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listener.close()
+    assert len(requests) == 1, "it is not asked again"
 
 
 def test_importing_the_blocking_face_loads_no_event_loop() -> None:

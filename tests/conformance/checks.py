@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from conformance.apache import Apache
+from conformance.counts import COUNTS
 from conformance.workload import Sent
 from reput_protocol.hashing import java_hash
 from reput_protocol.record import Record, decode_record
-
-COUNTS: Counter[str] = Counter()
-"""Everything that was compared in this run, by name; printed at its end."""
 
 LATEST = (1 << 62) - 1
 KEYS_TRIED = 60

@@ -1,11 +1,10 @@
-"""Skips the conformance tests, by name, where RocketMQ cannot be had; prints what they compared."""
+"""Skips the conformance tests, by name, where RocketMQ cannot be had."""
 
 from __future__ import annotations
 
 import pytest
 
 from conformance import apache
-from conformance.checks import COUNTS
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,11 +14,3 @@ def rocketmq() -> None:
         apache.classpath()
     except apache.Unreachable as error:
         pytest.skip(f"conformance with Apache RocketMQ was not checked: {error}")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was compared in this run."""
-    if COUNTS:
-        terminalreporter.section("conformance with Apache RocketMQ")
-        for name, count in sorted(COUNTS.items()):
-            terminalreporter.write_line(f"{count:8,}  {name}")

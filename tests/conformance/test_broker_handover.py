@@ -16,7 +16,8 @@ import pytest
 from broker_process import BrokerProcess
 from conformance import workload
 from conformance.apache import Apache, free_broker_port
-from conformance.checks import COUNTS, FOUND_AT_ONCE, LATEST
+from conformance.checks import FOUND_AT_ONCE, LATEST
+from conformance.counts import COUNTS
 from conformance.reput_broker_side import (
     GROUP,
     Described,

@@ -10,7 +10,7 @@ import pytest
 
 from conformance import workload
 from conformance.apache import Apache, Geometry
-from conformance.checks import COUNTS
+from conformance.counts import COUNTS
 from conformance.reput_side import REPUT_WRITES_INDEX, MovingClock, open_store, put_lists, store_options
 from conformance.test_store_handover import apache_puts
 from golden.test_mini_store import CONSUME_QUEUES, SHA256, digests, mini_store

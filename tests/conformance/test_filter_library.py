@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from conformance.checks import COUNTS
+from conformance.counts import COUNTS
 from conformance.filter_library import Outcome, outcomes
 from filters.cases import random_case, random_properties
 from filters.mutations import mutated

@@ -10,7 +10,7 @@ import pytest
 
 from conformance import checks, workload
 from conformance.apache import SMALL, Apache
-from conformance.checks import COUNTS
+from conformance.counts import COUNTS
 from conformance.reput_side import put_lists, store_options, view
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions

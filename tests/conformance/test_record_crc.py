@@ -8,7 +8,7 @@ import pytest
 
 from conformance import checks, workload
 from conformance.apache import Apache
-from conformance.checks import COUNTS
+from conformance.counts import COUNTS
 from conformance.reput_side import open_store, put_lists, view
 from conformance.test_store_handover import apache_puts
 from stores import killed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from faults.clock_jumps import clock_jumps
+from faults.delayed import delayed_messages
 from faults.descriptors import out_of_descriptors
 from faults.disk_full import full_disks
 from faults.expiry import cuts_while_files_expire, recoveries_of_expired_logs
@@ -47,5 +48,6 @@ KINDS: dict[str, Tried] = {
     "a repair ended anywhere, and begun again": Tried(killed_repairs, 150, 0.2),
     "a rebuild ended anywhere, then a start": Tried(killed_rebuilds, 200, 0.2),
     "two stores given one directory": Tried(stores_sharing_a_log, 200, 0.2),
+    "messages for later, cut anywhere": Tried(delayed_messages, 40, 0.05),
     "no file descriptors left": Tried(out_of_descriptors, 10, 5.0, in_rounds=True),
 }

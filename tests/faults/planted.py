@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from faults import outcome, workload
+from faults import planted_delays as delays
 from faults.clock_jumps import clock_jumps
+from faults.delayed import delayed_messages
 from faults.descriptors import out_of_descriptors
 from faults.disk_full import full_disks
 from faults.expiry import cuts_while_files_expire
@@ -60,6 +62,7 @@ from reput_broker.store import (
     reput_steps,
     sparse_file_queue,
     store_flush,
+    store_index,
 )
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.cleaners import StoreCleaners
@@ -360,8 +363,8 @@ def found_files_sparse(patch: pytest.MonkeyPatch) -> None:
 
 
 def descriptors_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
-    """a file that cannot be made for want of descriptors counts as one that could not be synced"""
-    patch.setattr(file_io, "is_out_of_descriptors", lambda _: False)
+    """an index file that cannot be made for want of descriptors counts as one that could not be synced"""
+    patch.setattr(store_index, "is_out_of_descriptors", lambda _: False)
 
 
 class Bug(NamedTuple):
@@ -405,6 +408,12 @@ BUGS: tuple[Bug, ...] = (
     Bug(queue_forgets_its_end, cuts_while_files_expire, 10_000),
     Bug(misplaced_record_handed_out, flips),
     Bug(damage_hides_what_follows, flips),
+    Bug(delays.copies_name_nobody, delayed_messages, 200),
+    Bug(delays.progress_ahead, delayed_messages, 200),
+    Bug(delays.slots_passed_too_soon, delayed_messages, 200),
+    Bug(delays.units_not_synced, delayed_messages, 400),
+    Bug(delays.cancelled_in_memory, delayed_messages, 200),
+    Bug(delays.fired_with_the_slot, delayed_messages, 200),
     Bug(new_files_sparse, sparse_files, 1),
     Bug(found_files_sparse, sparse_files, 1),
     Bug(descriptors_taken_for_damage, out_of_descriptors, 20),

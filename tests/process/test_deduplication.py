@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ QUEUES = 4
 
 def is_receipt(answer: bytes) -> bool:
     return b"storeHost" in answer
+
+
+def is_receipt_of_one(answer: bytes) -> bool:
+    """Whether it is the answer to a message that was sent alone."""
+    return b"msgId" in answer
 
 
 def never(answer: bytes) -> bool:
@@ -134,6 +140,65 @@ def test_a_broker_killed_between_storing_and_answering_knows_what_it_stored(
             sent.append(body)
         assert setting.proxy.lost == 3
         assert setting.bodies("once") == sent
+
+
+def test_delayed_messages_that_are_sent_again_are_delivered_once(tmp_path: Path) -> None:
+    """Also those whose time comes between the first attempt and the next."""
+    rng = random.Random(8)
+    with Setting(tmp_path, lambda data: is_receipt_of_one(data) and rng.random() < 0.3) as setting:
+        sent = []
+        with setting.producer() as producer:
+            for number in range(60):
+                delay = ({"delay_s": 0.01 * number}, {"delay_level": 1}, {"deliver_at": soon()})[number % 3]
+                message = Message("once", b"%d" % number, **delay)  # type: ignore[arg-type]
+                if number % 2:
+                    producer.send(message)
+                else:
+                    producer.send_batch([message])
+                sent.append(message.body)
+        assert setting.proxy.lost >= 10, "answers were lost"
+        deadline = time.monotonic() + 30
+        while len(setting.bodies("once")) < len(sent):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(1.5)  # longer than any delay
+        assert sorted(setting.bodies("once")) == sorted(sent)
+        assert setting.metric("reput_duplicates_rejected_total") >= 10
+
+
+def soon() -> datetime:
+    return datetime.now(UTC) + timedelta(milliseconds=30)
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_broker_killed_after_parking_knows_what_it_parked(tmp_path: Path, flush: str) -> None:
+    kill_next = threading.Event()
+
+    def lose(data: bytes) -> bool:
+        if not is_receipt_of_one(data) or not kill_next.is_set():
+            return False
+        kill_next.clear()
+        setting.broker.kill()
+        setting.broker.start()
+        return True
+
+    setting = Setting(tmp_path, lose, REPUT_STORE__FLUSH=flush)
+    ack = "flushed" if flush == "sync" else "page_cache"
+    with setting, setting.producer(ack=ack, retries=200, timeout_s=30.0) as producer:
+        sent = []
+        for number in range(4):
+            kill_next.set()
+            delay = {"delay_level": 1} if number % 2 else {"delay_s": 0.2}
+            message = Message("once", b"%d" % number, **delay)  # type: ignore[arg-type]
+            producer.send(message, queue_id=0)
+            sent.append(message.body)
+        assert setting.proxy.lost == 4
+        deadline = time.monotonic() + 30
+        while len(setting.bodies("once")) < len(sent):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(1.5)  # longer than any delay
+        assert sorted(setting.bodies("once")) == sent
 
 
 def test_ids_of_the_application_are_known_from_whoever_sends_them(tmp_path: Path) -> None:

@@ -171,12 +171,12 @@ def test_a_batch_that_is_too_large_is_refused_and_harms_nobody(
 
 
 @pytest.mark.parametrize("what", ["DELAY\x013\x02", "TRAN_MSG\x01true\x02", "TIMER_DELAY_SEC\x015\x02"])
-def test_what_is_not_served_is_refused_and_not_stored_as_something_else(
+def test_what_is_for_later_or_not_decided_is_not_stored_as_something_else(
     broker: BrokerProcess, topic: str, what: str
 ) -> None:
     with RawClient(broker.address, HeaderType.JSON) as client:
         header, _ = client.request(RequestCode.SEND_MESSAGE_V2, in_letters(topic, i=what), b"x")
-        assert header.code == ResponseCode.MESSAGE_ILLEGAL
+        assert header.code == ResponseCode.SUCCESS
         header, _ = client.request(PULL, as_text(pull_ext(topic)))
         assert header.code == ResponseCode.PULL_NOT_FOUND
 
@@ -296,6 +296,14 @@ def test_consumer_offsets(broker: BrokerProcess, topic: str, kind: HeaderType) -
         header, _ = client.request(update, missing)
         assert header.code == ResponseCode.INVALID_PARAMETER
         assert "queueId" in str(header.remark)
+        assert client.request(update, ext(commitOffset=3, increaseOnly=True))[0].code == 0
+        assert str(client.request(query, ext())[0].ext["offset"]) == "5", "nothing is taken back"
+        assert client.request(update, ext(commitOffset=3))[0].code == 0
+        assert str(client.request(query, ext())[0].ext["offset"]) == "3", "a rewind that was asked for"
+        with_pull = {**pull_ext(topic, sysFlag=5, commitOffset=2), "consumerGroup": f"g{kind}"}
+        client.request(PULL, with_pull if kind == HeaderType.MSGPACK else as_text(with_pull))
+        expected = "3" if kind == HeaderType.MSGPACK else "2"
+        assert str(client.request(query, ext())[0].ext["offset"]) == expected
 
 
 @FIT_FOR_BINARY

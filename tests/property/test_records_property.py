@@ -31,10 +31,12 @@ from reput_protocol.record import (
     encode_blank,
     encode_put_record,
     encode_record,
+    record_version_for,
     scan_record,
 )
 from reput_protocol.record_batch import check_put_block, encode_put_block, patch_block
-from reput_protocol.record_view import record_views
+from reput_protocol.record_redirect import redirect_record
+from reput_protocol.record_view import RecordView, record_views
 
 i32 = st.integers(-(2**31), 2**31 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
@@ -94,6 +96,35 @@ def test_records_round_trip(record: Record, with_crc: bool, before: bytes) -> No
         decoded.properties = record.properties
     assert decoded == with_host_bits(record)
     assert scan_record(encoded, 0, len(encoded), check_crc=True) == (ScanStatus.RECORD, len(encoded), "")
+
+
+@given(records, topics, hosts, properties_texts, i64, st.booleans(), st.binary(max_size=9))
+def test_a_redirected_record_is_the_record_encoded_with_other_fields(
+    record: Record, topic: str, host: Host, text: bytes, prepared: int, with_crc: bool, before: bytes
+) -> None:
+    assume(not find_property(text, b"__CRC32#"))
+    encoded = before + encode_record(record)
+    redirected = redirect_record(
+        RecordView(encoded, len(before)),
+        topic=topic,
+        queue_id=7,
+        properties=text,
+        prepared_transaction_offset=prepared,
+        store_host=host.packed(),
+        with_crc=with_crc,
+    )
+    expected = replace(
+        record,
+        topic=topic,
+        queue_id=7,
+        queue_offset=0,
+        physical_offset=0,
+        store_host=host,
+        prepared_transaction_offset=prepared,
+        properties=text,
+        version=record_version_for(topic),
+    )
+    assert redirected == encode_record(expected, with_crc=with_crc)
 
 
 @given(st.lists(records, max_size=20), st.integers(0, 7))

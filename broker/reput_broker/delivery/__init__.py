@@ -1,1 +1,1 @@
-"""Handing messages out to groups: who is a member, who holds which queue, how far each group has come."""
+"""What makes a log a message broker: who is handed which messages and when, and what the broker puts itself."""

@@ -15,20 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from reput_broker.delivery.sent_alone import PARKING_TOPICS, Content, sent_alone_of
 from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index_query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
-from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ErrorCode
-from reput_protocol.properties import UNIQ_KEY, find_property_in
 from reput_protocol.record import decode_record
-from reput_protocol.record_layout import HEAD_BYTES, I32, topic_field
 
 _CHECKED_MAX: Final = 65_536
-_UNIQ_KEY: Final = UNIQ_KEY.encode()
 
 
 class Place(NamedTuple):
@@ -39,6 +36,8 @@ class Place(NamedTuple):
     physical_offset: int
     end_offset: int
     store_timestamp_ms: int
+    content: Content | None = None
+    """Of a message that was sent alone. The queue is then the one that it is for, wherever it waits."""
 
 
 @dataclass(slots=True)
@@ -191,6 +190,68 @@ class Deduplication:
             first.queue_id,
         )
 
+    def find_alone(self, topic: str, unique_id: str) -> Place | None:
+        """Return where the index knows a message for `topic` to be, delivered or waiting for its time, or None.
+
+        Reads the disk: call it in a worker thread.
+
+        Raises:
+            Refusal: as `find_all`.
+        """
+        store, since_ms = self._store, self._since_ms()
+        doubt: Doubt | None = None
+        places: list[Place] = []
+        for stored_in in (topic, *PARKING_TOPICS):
+            found = store.find_by_unique_key(
+                stored_in, unique_id, since_ms, accept=lambda data: self._is_for(topic, data)
+            )
+            if found.record is not None:
+                places.append(_place_of(found.record))
+            doubt = doubt or found.doubt
+        if not places and doubt is not None:
+            raise Refusal(*_refusal_for(doubt, unique_id))
+        return min(places, key=lambda place: place.physical_offset, default=None)
+
+    def _is_for(self, topic: str, data: bytes) -> bool:
+        alone = sent_alone_of(data)
+        return (
+            alone is not None
+            and alone.topic == topic
+            and not self._store.is_deleted(topic, alone.record.physical_offset)
+        )
+
+    def alone_before(
+        self, topic: str, unique_id: str, content: Content, known: Place | None
+    ) -> StoredBefore | None:
+        """Return the first outcome if a message that is sent alone is stored, else None. Under the put lock.
+
+        Args:
+            topic: that it is for.
+            content: what it says.
+            known: what `find_alone` has found, or None.
+
+        Raises:
+            Refusal: another message with that id is stored.
+        """
+        place = self._remembered(topic, unique_id, self._since_ms()) or known
+        if place is None:
+            return None
+        if place.content is None or not place.content.is_like(content):
+            raise Refusal(
+                ErrorCode.DUPLICATE,
+                f"another message with the unique id {unique_id!r} is stored for queue {place.queue_id}; one with "
+                "other content or another delay needs an id of its own",
+            )
+        return StoredBefore(
+            PutStatus.PUT_OK,
+            place.queue_offset,
+            place.physical_offset,
+            place.end_offset,
+            place.store_timestamp_ms,
+            1,
+            place.queue_id,
+        )
+
     def _remembered(self, topic: str, unique_id: str, since_ms: int) -> Place | None:
         identity = (topic, unique_id)
         place = self._undispatched.get(identity) or self._checked.get(identity)
@@ -213,17 +274,35 @@ class Deduplication:
         checked: bool,
     ) -> None:
         """Note messages that have just been put; `checked`: they had been looked for."""
-        self._forget_dispatched()
-        identities = [(topic, unique_id) for unique_id in unique_ids]
+        places: dict[Identity, Place] = {}
         position = result.physical_offset
-        for index, (identity, size) in enumerate(zip(identities, sizes, strict=True)):
+        for index, (unique_id, size) in enumerate(zip(unique_ids, sizes, strict=True)):
             end = position + size
             place = Place(queue_id, result.queue_offset + index, position, end, result.store_timestamp_ms)
             position = end
-            self._undispatched[identity] = place
-            if checked:
-                self._checked[identity] = place
-        self._order.append((position, identities))
+            places[topic, unique_id] = place
+        self._remember(places, position, checked)
+
+    def remember_alone(
+        self, topic: str, queue_id: int, unique_id: str, content: Content, result: PutResult, *, checked: bool
+    ) -> None:
+        """Note a message for `topic` that was sent alone and has just been put; `checked`: it had been looked for."""
+        place = Place(
+            queue_id,
+            result.queue_offset,
+            result.physical_offset,
+            result.end_offset,
+            result.store_timestamp_ms,
+            content,
+        )
+        self._remember({(topic, unique_id): place}, result.end_offset, checked)
+
+    def _remember(self, places: dict[Identity, Place], end_offset: int, checked: bool) -> None:
+        self._forget_dispatched()
+        self._undispatched |= places
+        if checked:
+            self._checked |= places
+        self._order.append((end_offset, [*places]))
         while len(self._checked) > _CHECKED_MAX:
             self._checked.popitem(last=False)
 
@@ -238,42 +317,19 @@ class Deduplication:
                     del self._undispatched[identity]
 
 
-def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], list[int]]:
-    """Return the unique ids and the sizes of the records of a block.
-
-    A block that breaks a rule may give anything, or fewer: whoever stores it judges it.
-
-    Raises:
-        Refusal: a record has no unique id, or that of one before it.
-    """
-    data = bytes(block)
-    after_body = len(topic_field(topic.encode())[1]) + 2
-    unique_ids: list[str] = []
-    sizes: list[int] = []
-    position, end = 0, len(data)
-    while position + HEAD_BYTES <= end and len(unique_ids) < count:
-        (size,) = I32.unpack_from(data, position)
-        (body_size,) = I32.unpack_from(data, position + HEAD_BYTES - 4)
-        properties_at = position + HEAD_BYTES + max(0, body_size) + after_body
-        if not properties_at <= position + size <= end:
-            break
-        found = find_property_in(data, _UNIQ_KEY, properties_at, position + size)
-        if found is None:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT,
-                f"deduplication knows messages by their unique id, but record {len(unique_ids)} has none; give each a "
-                f"property {UNIQ_KEY}",
-            )
-        unique_ids.append(found.decode(errors="replace"))
-        sizes.append(size)
-        position += size
-    if len(set(unique_ids)) < len(unique_ids):
-        twice = next(one for index, one in enumerate(unique_ids) if one in unique_ids[:index])
-        raise Refusal(
-            ErrorCode.DUPLICATE,
-            f"two messages of the block have the unique id {twice!r}; send one of them, or give each its own",
-        )
-    return unique_ids, sizes
+def _place_of(data: bytes) -> Place:
+    alone = sent_alone_of(data)
+    assert alone is not None, "it was looked at before"
+    record = alone.record
+    begin = record.physical_offset
+    return Place(
+        alone.queue_id,
+        record.queue_offset,
+        begin,
+        begin + len(data),
+        record.store_timestamp_ms,
+        alone.content,
+    )
 
 
 def _refusal_for(doubt: Doubt, unique_id: str) -> tuple[ErrorCode, str]:

@@ -33,10 +33,15 @@ class QueueLocks:
         self._clock = clock
         self._locks: dict[str, dict[QueueKey, QueueLock]] = {}
 
+    @property
+    def lifetime_s(self) -> float:
+        """How long a lock lasts that is not renewed."""
+        return self._options.lock_timeout
+
     def lock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> list[QueueKey]:
         """Lock queues for a member, or renew its locks; return those that are its own now."""
         now = self._clock()
-        expires_at = now + self._options.lock_timeout
+        expires_at = now + self.lifetime_s
         locks = self._locks.setdefault(group, {})
         owned = []
         for queue in queues:

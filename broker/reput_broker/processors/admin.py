@@ -32,6 +32,7 @@ class AdminProcessor:
         broker_name: str,
         advertise: Callable[[Request], str],
         delete_files: Callable[[], None],
+        more_figures: Callable[[], dict[str, object]],
     ) -> None:
         self._store = store
         self._health = health
@@ -41,6 +42,7 @@ class AdminProcessor:
         self._broker_name = broker_name
         self._advertise = advertise
         self._delete_files = delete_files
+        self._more_figures = more_figures
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
@@ -95,6 +97,7 @@ class AdminProcessor:
             "remainHowManyDataToFlush": f"{store.flush_behind_bytes} B",
             "flushedWhere": store.flushed_offset,
             "connections": sum(listener.open for listener in self._counters.listeners.values()),
+            **self._more_figures(),
         }
         return Response(0, body=KVTable({name: str(value) for name, value in figures.items()}).to_json())
 

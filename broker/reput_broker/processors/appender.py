@@ -64,19 +64,21 @@ class Appender:
         answer: Callable[[PutResult], Response],
         topic: str,
         ack: AckLevel,
+        kind: str = "normal",
     ) -> Response | Awaitable[Response | None] | None:
         """Run `put` as soon as nothing is in its way and answer with what `answer` makes of its result.
 
         Args:
             size: bytes that will be appended at most.
             put: does the append; does not wait.
+            kind: as what the messages are counted.
 
         Raises:
             Refusal: it cannot be done, and nothing was stored.
         """
         lock = self._lock
         if lock.is_held or self._store.needs_new_file(size):
-            return self._append_slowly(request, size, put, answer, topic, ack)
+            return self._append_slowly(request, size, put, answer, topic, ack, kind)
         lock.acquire_nowait()
         try:
             result = put()
@@ -84,7 +86,7 @@ class Appender:
             lock.release()
         if result.status is not _OK:
             raise self._refusal(result.status)
-        return self._finish(request, result, size, answer(result), topic, ack)
+        return self._finish(request, result, size, answer(result), topic, ack, kind)
 
     async def _append_slowly(
         self,
@@ -94,11 +96,12 @@ class Appender:
         answer: Callable[[PutResult], Response],
         topic: str,
         ack: AckLevel,
+        kind: str,
     ) -> Response | None:
         result = await self._put_slowly(size, put)
         if result.status is not _OK:
             raise self._refusal(result.status)
-        return self._finish(request, result, size, answer(result), topic, ack)
+        return self._finish(request, result, size, answer(result), topic, ack, kind)
 
     async def _put_slowly(self, size: int, put: Callable[[], PutResult]) -> PutResult:
         """Wait for the lock and for a log file where one is needed, then put."""
@@ -142,12 +145,19 @@ class Appender:
         return result
 
     def _finish(
-        self, request: Request, result: PutResult, size: int, response: Response, topic: str, ack: AckLevel
+        self,
+        request: Request,
+        result: PutResult,
+        size: int,
+        response: Response,
+        topic: str,
+        ack: AckLevel,
+        kind: str,
     ) -> Response | None:
         if isinstance(result, StoredBefore):
             self._counters.topic(topic).duplicates += result.count
         else:
-            self._counters.topic(topic).count_in(result.count, size)
+            self._counters.topic(topic).count_in(result.count, size, kind)
         self._wake_reput()
         if ack is AckLevel.FLUSHED:
             request.body = _STORED  # it is in the log; a request that waits for the disk need not keep it

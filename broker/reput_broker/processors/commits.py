@@ -34,16 +34,19 @@ class OffsetCommits:
         self._on_commit = on_commit
         self._clock_ms = clock_ms
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
+    ) -> None:
         """Commit an offset of a group, topic and queue that exist; it survives `kill -9` then.
 
-        Negative ones mean "nothing yet", and are ignored. So are those of members that have not heard yet of a reset.
+        Negative ones mean "nothing yet", and are ignored. So are those of members that have not heard yet of a reset,
+        and lower ones than the committed offset of members that only go on, `increase_only`.
 
         Raises:
             JournalWriteFailed: it is not committed.
         """
         if offset < 0 or self._resets.is_pending(group, topic, queue_id):
             return
-        self._offsets.commit(group, topic, queue_id, offset)
+        self._offsets.commit(group, topic, queue_id, offset, increase_only=increase_only)
         self._progress.committed(group, topic, queue_id, self._clock_ms())
         self._on_commit()

@@ -64,6 +64,7 @@ class OffsetProcessor:
         """Commit an offset; it survives `kill -9` once this is answered. Negative ones mean "nothing yet".
 
         RocketMQ's clients are members of a group that exists since their heartbeat; ours may commit without being one.
+        One that may only increase the offset and does not is answered like one that did.
         """
         header = UpdateConsumerOffsetHeader.from_ext(request.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
@@ -73,7 +74,9 @@ class OffsetProcessor:
             self._groups.existing(group)
         self._access.check_queue(topic, queue_id)
         try:
-            self._commits.commit(group, topic, queue_id, header.commit_offset)
+            self._commits.commit(
+                group, topic, queue_id, header.commit_offset, increase_only=bool(header.increase_only)
+            )
         except JournalWriteFailed as error:
             raise Refusal(ErrorCode.DISK_FULL, f"the offset was not committed: {error}") from error
         request.client.note_role("consumer")

@@ -30,7 +30,7 @@ from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filters import MessageFilter
-from reput_protocol.header import Value
+from reput_protocol.header import HeaderType, Value
 from reput_protocol.sql import SqlFilter
 
 log = structlog.get_logger(__name__)
@@ -110,7 +110,7 @@ class PullProcessor:
             )
         request.client.note_role("consumer")
         if header.sys_flag & _COMMIT:
-            self._commit(header)
+            self._commit(request, header)
         return self._answer(request, header, message_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
 
     def _filter_of(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> MessageFilter | None:
@@ -122,9 +122,19 @@ class PullProcessor:
             subscription.expression_type, subscription.sub_string
         )
 
-    def _commit(self, header: PullMessageHeader) -> None:
+    def _commit(self, request: Request, header: PullMessageHeader) -> None:
+        """Commit what came along. A pull's answer says nothing about it, so a client that must know commits again.
+
+        Our own client's never lowers the offset: a pull may be on its way while its queue changes hands.
+        """
         try:
-            self._commits.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self._commits.commit(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.commit_offset,
+                increase_only=request.header_type == HeaderType.MSGPACK,
+            )
         except JournalWriteFailed as error:
             # Its member commits again with a later pull; messages flow on meanwhile.
             log.warning(
@@ -219,6 +229,9 @@ class PullProcessor:
     def _park(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
     ) -> None:
+        if self._hold.is_stopping:
+            # Its client would be waited for until the pull's time is up, and ask again at once if it were answered.
+            raise Refusal(ErrorCode.DRAINING, "the broker is stopping; pull again once it is back")
         waiting = self._counters.request(request.header_type, PULL_WAIT_CODE)
         waiting.begin()
         parked_at = time.monotonic()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import trio
 
-from reput_broker.delivery.deduplication import Deduplication, Place, unique_ids_of
+from reput_broker.delivery.block_ids import unique_ids_of
+from reput_broker.delivery.deduplication import Deduplication, Place
+from reput_broker.delivery.sent_alone import Content
 from reput_broker.request import Request, Response
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
@@ -18,8 +21,18 @@ Put = Callable[[], PutResult]
 Append = Callable[[Put], "Response | Awaitable[Response | None] | None"]
 
 
+class Alone(NamedTuple):
+    """A message that is sent alone."""
+
+    topic: str
+    """For which topic and queue it is, wherever it is put."""
+    queue_id: int
+    unique_id: str
+    content: Content
+
+
 class PutOnce:
-    """Has blocks appended that are not stored yet."""
+    """Has messages appended that are not stored yet: in blocks, or alone."""
 
     def __init__(self, deduplication: Deduplication) -> None:
         self._deduplication = deduplication
@@ -79,6 +92,41 @@ class PutOnce:
                 checked = header.dedup is Dedup.CHECK
                 self._deduplication.remember(
                     header.topic, header.queue_id, unique_ids, sizes, result, checked=checked
+                )
+            return result
+
+        return put_once
+
+    # Messages that are sent alone
+
+    def append_alone(
+        self, alone: Alone, dedup: Dedup, put: Put, append: Append
+    ) -> Response | Awaitable[Response | None] | None:
+        """Have `put` run by `append`, or the outcome that the message had the first time; otherwise as `append`."""
+        if dedup is Dedup.CHECK:
+            return self._look_and_append_alone(alone, put, append)
+        return append(self._alone_once(alone, put, None, checked=False))
+
+    async def _look_and_append_alone(self, alone: Alone, put: Put, append: Append) -> Response | None:
+        with self._deduplication.look():
+            self._deduplication.settle()
+            known = await trio.to_thread.run_sync(
+                self._deduplication.find_alone, alone.topic, alone.unique_id, limiter=self._limiter
+            )
+            result = append(self._alone_once(alone, put, known, checked=True))
+            return result if result is None or isinstance(result, Response) else await result
+
+    def _alone_once(self, alone: Alone, put: Put, known: Place | None, *, checked: bool) -> Put:
+        topic, queue_id, unique_id, content = alone
+
+        def put_once() -> PutResult:
+            before = self._deduplication.alone_before(topic, unique_id, content, known)
+            if before is not None:
+                return before
+            result = put()
+            if result.status is PutStatus.PUT_OK:
+                self._deduplication.remember_alone(
+                    topic, queue_id, unique_id, content, result, checked=checked
                 )
             return result
 

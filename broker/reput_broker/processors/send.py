@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable
+from functools import partial
+from typing import Final
 
 from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import StoredBefore
+from reput_broker.delivery.requesters import Requesters
+from reput_broker.delivery.sent_alone import content_of
+from reput_broker.delivery.sent_back import SendBackKey
 from reput_broker.processors.appender import Appender, malformed
-from reput_broker.processors.put_once import Put, PutOnce
+from reput_broker.processors.put_back_once import PutBackOnce
+from reput_broker.processors.put_once import Alone, Put, PutOnce
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
+from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id
+from reput_protocol.names import dlq_topic, group_of_retry_topic
+from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
 from reput_protocol.record import encode_record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX
+
+_DEDUPLICATED: Final = frozenset({"normal", "delayed"})
 
 
 class SendProcessor:
@@ -32,7 +44,10 @@ class SendProcessor:
         access: TopicAccess,
         appender: Appender,
         counters: Counters,
+        redirects: SendRedirects,
         once: PutOnce,
+        back_once: PutBackOnce,
+        requesters: Requesters,
         *,
         cluster: str,
         default_ack: AckLevel,
@@ -41,7 +56,10 @@ class SendProcessor:
         self._access = access
         self._appender = appender
         self._counters = counters
+        self._redirects = redirects
         self._once = once
+        self._back_once = back_once
+        self._requesters = requesters
         self._cluster = cluster
         self._default_ack = default_ack
         self._host: Host = store.options.host
@@ -130,34 +148,51 @@ class SendProcessor:
         self, request: Request, header: SendMessageHeader
     ) -> Response | Awaitable[Response | None] | None:
         _check_reachable(header.ack)
-        if self._access.writable(header.topic, max(0, header.queue_id)) is None:
-            return self._create_and_send(request, header)
-        return self._send_records(request, header)
+        self._requesters.sent(request.client, header.topic, header.properties)
+        dead = self._redirects.dead_letter_of(request, header)
+        if self._access.writable(header.topic, max(0, header.queue_id)) is None or (
+            dead is not None and not dead.has_topic
+        ):
+            return self._create_and_send(request, header, dead)
+        return self._send_records(request, header, dead)
 
-    async def _create_and_send(self, request: Request, header: SendMessageHeader) -> Response | None:
+    async def _create_and_send(
+        self, request: Request, header: SendMessageHeader, dead: DeadLetter | None
+    ) -> Response | None:
         # RocketMQ's clients choose how many queues a topic gets that they make; ours leaves that to the broker.
         queues = None if request.is_native else header.default_topic_queue_nums
-        await self._access.create_on_send(header.topic, queues)
+        if self._access.known(header.topic) is None:
+            await self._access.create_on_send(header.topic, queues)
         self._access.writable(header.topic, max(0, header.queue_id))
-        result = self._send_records(request, header)
+        if dead is not None:
+            await self._access.create_internal(dlq_topic(dead.group))
+        result = self._send_records(request, header, dead)
         return result if result is None or isinstance(result, Response) else await result
 
     def _send_records(
-        self, request: Request, header: SendMessageHeader
+        self, request: Request, header: SendMessageHeader, dead: DeadLetter | None
     ) -> Response | Awaitable[Response | None] | None:
         config = self._access.writable(header.topic, max(0, header.queue_id))
         assert config is not None, "looked up before"
         if header.queue_id < 0:
             header.queue_id = random.randrange(max(1, config.write_queue_nums))
-        parts = records_of(header, request.body, Host.unpack(request.client.born_host), self._cluster)
+        born_host = Host.unpack(request.client.born_host)
+        parts = records_of(
+            header, request.body, born_host, self._cluster, partial(self._redirects.redirect, dead=dead)
+        )
         records = parts.records
         sizes = [len(encode_record(record)) for record in records]
         ack = header.ack or (self._default_ack if parts.waits else AckLevel.PAGE_CACHE)
+        if parts.must_wait and ack is AckLevel.PAGE_CACHE:
+            ack = self._default_ack
 
         def put() -> PutResult:
             if isinstance(parts, BatchParts):
                 return self._store.put_records(records)
-            return self._store.put_record(records[0])
+            result = self._store.put_record(records[0])
+            if parts.on_stored is not None and result.status is PutStatus.PUT_OK:
+                parts.on_stored()
+            return result
 
         def answer(result: PutResult) -> Response:
             receipt = self._result(header, parts, sizes, result)
@@ -168,7 +203,19 @@ class SendProcessor:
 
         # A whole-record checksum, if the store writes one, adds 20 bytes to each.
         size = sum(sizes) + 20 * len(sizes)
-        return self._appender.append(request, size, put, answer, header.topic, ack)
+
+        def append(put: Put) -> Response | Awaitable[Response | None] | None:
+            return self._appender.append(request, size, put, answer, parts.topic, ack, parts.kind)
+
+        if header.dedup is None:
+            group = group_of_retry_topic(header.topic)
+            if group is None or header.batch or not header.reconsume_times:
+                return append(put)
+            # A consumer does this which has asked with 36 before, and has got no answer or a refusal.
+            text = find_property(header.properties.encode(), SEND_BACK_ID.encode())
+            key = SendBackKey.of_text(group, None if text is None else text.decode(errors="replace"))
+            return self._back_once.append(key, group, records[0], put, append, look=key is not None)
+        return self._once.append_alone(_alone(header, parts), header.dedup, put, append)
 
     def _result(
         self, header: SendMessageHeader, parts: SendParts | BatchParts, sizes: list[int], result: PutResult
@@ -179,10 +226,35 @@ class SendProcessor:
             ids.append(offset_message_id(self._host, position))
             position += size + step
         return SendMessageResult(
-            ",".join(ids), header.queue_id, result.queue_offset, transaction_id=parts.unique_key
+            ",".join(ids),
+            result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
+            result.queue_offset,
+            transaction_id=parts.unique_key,
         )
 
 
 def _check_reachable(ack: AckLevel | None) -> None:
     if ack is AckLevel.REPLICATED:
         raise Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
+
+
+def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:
+    """Return what a message is known by that is not to be stored twice.
+
+    Raises:
+        Refusal: the broker cannot know it again.
+    """
+    if isinstance(parts, BatchParts) or parts.kind not in _DEDUPLICATED or parts.topic != header.topic:
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            "batches, half messages and dead letters are not deduplicated; send it without dedup",
+        )
+    unique_id = find_property(header.properties.encode(), UNIQ_KEY.encode())
+    if unique_id is None:
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"deduplication knows messages by their unique id, but this one has none; give it a property {UNIQ_KEY}",
+        )
+    (record,) = parts.records
+    content = content_of(record.body, record.properties)
+    return Alone(header.topic, header.queue_id, unique_id.decode(errors="replace"), content)

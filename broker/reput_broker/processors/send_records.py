@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from reput_broker.request import Refusal
 from reput_protocol import properties as names
@@ -24,15 +26,7 @@ from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, e
 from reput_protocol.record import Record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
-# Properties that ask for something this broker does not do: storing the message as an ordinary one would deliver it at
-# once, or before its transaction is decided.
-_REFUSED = (
-    names.DELAY,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELIVER_MS,
-    names.TIMER_OUT_MS,
-)
+_TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS)
 BATCH_MESSAGES_MAX = 32_768
 """Messages in one batch: storing them holds up everybody else, and the answer has to name every one."""
 
@@ -46,6 +40,23 @@ _ids = UniqueIdGenerator(
 )
 
 
+class Redirected(NamedTuple):
+    """What is stored of one message."""
+
+    record: Record
+    topic: str
+    """Under which topic it is counted, and as what kind of message."""
+    kind: str = "normal"
+    must_wait: bool = False
+    """Whether its sender waits until it can be read, whatever it asked for."""
+    on_stored: Callable[[], None] | None = None
+    """Called at once when it is in the log."""
+
+
+Redirect: TypeAlias = Callable[[Record, dict[str, str]], Redirected]
+"""Decides what is stored of a message: the record as it was sent, or another one. The properties are used up."""
+
+
 @dataclass(slots=True)
 class SendParts:
     """One message to store."""
@@ -54,6 +65,13 @@ class SendParts:
     unique_key: str | None
     waits: bool
     """Whether the client waits for the flush (its property WAIT)."""
+    topic: str
+    """Under which topic it is counted, and as what kind of message."""
+    kind: str = "normal"
+    must_wait: bool = False
+    """Whether its sender waits until it can be read, whatever it asked for."""
+    on_stored: Callable[[], None] | None = None
+    """Called at once when it is in the log."""
 
 
 @dataclass(slots=True)
@@ -61,28 +79,38 @@ class BatchParts(SendParts):
     """The messages of a batch, to be stored together."""
 
 
-def records_of(header: SendMessageHeader, body: Buffer, born_host: Host, cluster: str) -> SendParts:
-    """Return the records that a send asks for.
+def records_of(
+    header: SendMessageHeader, body: Buffer, born_host: Host, cluster: str, redirect: Redirect
+) -> SendParts:
+    """Return the records that a send asks for; of one message, what `redirect` makes of it.
 
     Raises:
         Refusal: it asks for what this broker does not do, or breaks a limit. Nothing was stored.
     """
-    if header.sys_flag & _TRANSACTION_BITS:
-        raise _not_served("transactions")
     if header.batch:
         return _batch(header, body, born_host)
     found = decode_properties(header.properties.encode())
-    _check_served(found)
+    if header.sys_flag & _TRANSACTION_BITS and found.get(names.TRAN_MSG) != "true":
+        raise Refusal(
+            ErrorCode.MALFORMED,
+            "the transaction bits of sysFlag are the broker's to set; a half message has the property TRAN_MSG=true",
+        )
     found.pop(names.POP_CK, None)
     unique_key = found.setdefault(names.UNIQ_KEY, _ids.next())
     found[names.MSG_REGION] = "DefaultRegion"
     found[names.TRACE_ON] = "true"
     found[names.CLUSTER] = cluster
-    record = _record(header, bytes(body), encode_properties(found), header.flag, born_host)
-    return SendParts([record], unique_key, found.get(names.WAIT) != "false")
+    waits = found.get(names.WAIT) != "false"
+    record = record_of(header, bytes(body), encode_properties(found), header.flag, born_host)
+    stored = redirect(record, found)
+    return SendParts(
+        [stored.record], unique_key, waits, stored.topic, stored.kind, stored.must_wait, stored.on_stored
+    )
 
 
 def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchParts:
+    if header.sys_flag & _TRANSACTION_BITS:
+        raise _half_in_batch()
     if len(body) > BLOCK_BYTES_MAX:
         raise Refusal(
             ErrorCode.TOO_LARGE,
@@ -98,13 +126,19 @@ def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchPar
         raise Refusal(ErrorCode.MALFORMED, "the batch is empty; send at least one message")
     records = []
     for item in items:
-        _check_served(decode_properties(item.properties))
-        records.append(_record(header, item.body, item.properties, item.flag, born_host))
+        _check_in_batch(decode_properties(item.properties))
+        records.append(record_of(header, item.body, item.properties, item.flag, born_host))
     outer = decode_properties(header.properties.encode())
-    return BatchParts(records, outer.get(names.UNIQ_KEY), outer.get(names.WAIT) != "false")
+    _check_in_batch(outer)
+    return BatchParts(records, outer.get(names.UNIQ_KEY), outer.get(names.WAIT) != "false", header.topic)
 
 
-def _record(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born_host: Host) -> Record:
+def record_of(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born_host: Host) -> Record:
+    """Return the record of one message with this properties text.
+
+    Raises:
+        Refusal: the properties are too long.
+    """
     if len(text) > PROPERTIES_BYTES_MAX:
         raise Refusal(
             ErrorCode.TOO_LARGE,
@@ -123,13 +157,12 @@ def _record(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born
     )
 
 
-def _check_served(found: dict[str, str]) -> None:
+def _check_in_batch(found: dict[str, str]) -> None:
     if found.get(names.TRAN_MSG) == "true":
-        raise _not_served("transactions")
-    for name in _REFUSED:
-        if name in found and not (name == names.DELAY and found[name] == "0"):
-            raise _not_served(f"delayed delivery (property {name})")
+        raise _half_in_batch()
+    if found.get(names.DELAY, "0") != "0" or any(name in found for name in _TIMES):
+        raise Refusal(ErrorCode.MALFORMED, "a message of a batch cannot be delayed; send it alone")
 
 
-def _not_served(what: str) -> Refusal:
-    return Refusal(ErrorCode.MALFORMED, f"this broker does not serve {what} yet; send the message without it")
+def _half_in_batch() -> Refusal:
+    return Refusal(ErrorCode.MALFORMED, "a message of a batch cannot begin a transaction; send it alone")

@@ -67,6 +67,23 @@ class TopicAccess:
             raise no_topic(topic)
         await self._saver.save()
 
+    def known(self, topic: str) -> TopicConfig | None:
+        """Return a topic's settings, None if it does not exist."""
+        return self._topics.get(topic)
+
+    async def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
+        """Return a group's retry or dead-letter topic, made and saved first if it does not exist.
+
+        Raises:
+            InvalidName: the group's name cannot be part of a topic's.
+        """
+        existing = self._topics.get(topic)
+        if existing is not None:
+            return existing
+        config = self._topics.create_internal(topic, queues)
+        await self._saver.save()
+        return config
+
     def _refuse_unkept(self, topic: str, attributes: Mapping[str, str]) -> None:
         reason = why_not_kept(topic, attributes)
         if reason is not None:

@@ -155,7 +155,9 @@ class Connection:
             self.outbox.write(frames)
 
     def _defer(self, asked: Request | PutRun) -> None:
-        """Note that something is answered later. Until then it counts as memory held for the peer."""
+        """Note that something is answered later. Until then it counts, once, as memory held for the peer."""
+        if asked in self._deferred:
+            return
         self._deferred.add(asked)
         self._deferred_requests += asked.count
         self._memory.change("read", asked.count * _DEFERRED_REQUEST_BYTES)

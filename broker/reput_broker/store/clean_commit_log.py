@@ -4,7 +4,8 @@ A round begins with `look`, which decides whether anything may be deleted now, a
 finds no more to do; whoever drives it pauses in between. Which file goes:
 
 - only ever the oldest, and never the last one;
-- one that has not been changed for `file_reserved_ms`, or any while the disk is too full. RocketMQ deletes a whole
+- one that has not been changed for `file_reserved_ms` and holds no message that waits for its time, or any while the
+  disk is too full. RocketMQ deletes a whole
   batch then; here the disk is looked at again before each file that has not expired, so that no more goes than has to;
 - only if its records have been dispatched and their queue entries synced. RocketMQ deletes them all the same; but a
   message that no queue knows was never delivered, and a queue that lost its last entries to a power cut would give
@@ -46,6 +47,7 @@ class CleanCommitLog:
         clock_ms: wall clock, by which files age.
         monotonic_ms: clock for intervals.
         local_hour: the hour of the day, 0 to 23, where the operator lives.
+        waiting_from: records from this log offset on may be messages that wait for their time; None if none do.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class CleanCommitLog:
         clock_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         local_hour: Callable[[], int],
+        waiting_from: Callable[[], int] | None = None,
     ) -> None:
         self.disk = disk
         self._files = files
@@ -66,6 +69,7 @@ class CleanCommitLog:
         self._clock_ms = clock_ms
         self._monotonic_ms = monotonic_ms
         self._local_hour = local_hour
+        self._waiting_from = waiting_from
         self._manual_rounds = 0
         self._left = 0
         self._hanged_reason: Reason = "time"
@@ -146,7 +150,10 @@ class CleanCommitLog:
             changed_ms = file.last_modified_ms
         except FileNotFoundError:  # somebody removed it by hand: let go of it
             changed_ms = 0
-        if self._clock_ms() >= changed_ms + rules.file_reserved_ms:
+        waiting_from = self._waiting_from
+        if self._clock_ms() >= changed_ms + rules.file_reserved_ms and (
+            waiting_from is None or file.end_offset <= waiting_from()
+        ):
             return "time"
         if self.disk.forces and rules.clean_file_forcibly:
             self.disk.look(rules)

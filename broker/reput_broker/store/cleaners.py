@@ -53,6 +53,7 @@ class StoreCleaners:
         monotonic_ms: Callable[[], int],
         local_hour: Callable[[], int],
         disk_usage: DiskUsage,
+        waiting_from: Callable[[], int] | None = None,
     ) -> tuple[CleanCommitLog, CleanConsumeQueue]:
         """What deletes expired files of the open store: of the log, then of what follows it. Steps may run in a worker.
 
@@ -61,6 +62,7 @@ class StoreCleaners:
             monotonic_ms: clock for intervals; files age by the store's wall clock.
             local_hour: the hour of the day, 0 to 23.
             disk_usage: looks at the disk that holds a directory.
+            waiting_from: records from this log offset on may be messages that wait for their time.
         """
         options = self._options
         log_cleaner = CleanCommitLog(
@@ -71,6 +73,7 @@ class StoreCleaners:
             clock_ms=self._clock_ms,
             monotonic_ms=monotonic_ms,
             local_hour=local_hour,
+            waiting_from=waiting_from,
         )
         followers = []
         if self._index is not None:

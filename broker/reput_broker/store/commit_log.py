@@ -24,13 +24,11 @@ from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.multi_path_mapped_file_queue import MultiPathMappedFileQueue
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.put_checks import has_queue_entry
 from reput_broker.store.results import PutResult, RunResult
 from reput_broker.store.status import PutStatus
 from reput_broker.store.transient_store_pool import TransientStorePool, WriteBuffer
 from reput_protocol.buffers import Buffer
 from reput_protocol.commands import PutMessageHeader
-from reput_protocol.record import Record
 from reput_protocol.record_batch import BlockCheck, patch_block, patch_run
 from reput_protocol.record_layout import (
     BLANK_BYTES,
@@ -316,13 +314,16 @@ class CommitLog:
             self._want_file(physical_offset)
         return RunResult(queue_offsets, physical_offsets, physical_offset, now)
 
-    def append_records(self, encoded: Sequence[bytes], records: Sequence[Record]) -> PutResult:
+    def append_records(
+        self, encoded: Sequence[bytes], topic: str, queue_id: int, *, takes_place: bool = True
+    ) -> PutResult:
         """Append records that the broker encoded itself, contiguously and as one.
 
         Args:
             encoded: whole records of one queue, whose offsets and store timestamp are still to be filled in.
-            records: what they were encoded from. Prepared and rolled back transaction records carry queue offset 0
-                and take no place in a queue.
+            topic, queue_id: that queue.
+            takes_place: whether they take a place in it; prepared and rolled back transaction records do not, and carry
+                queue offset 0.
 
         Raises:
             DiskFull, FileNotMade, StorePoolExhausted: as for `append_block`.
@@ -332,12 +333,11 @@ class CommitLog:
         if file is None or file.wrote_position + len(block) + BLANK_BYTES > self._limit:
             file = self._roll(len(block))
         physical_offset = file.base_offset + file.wrote_position
-        key = (records[0].topic, records[0].queue_id)
+        key = (topic, queue_id)
         next_queue_offset = first_queue_offset = self.next_queue_offsets.get(key, 0)
         now = self._clock_ms()
         position = 0
-        for data, record in zip(encoded, records, strict=True):
-            takes_place = has_queue_entry(record)
+        for data in encoded:
             patch_record(
                 block,
                 position,
@@ -358,7 +358,7 @@ class CommitLog:
             self._want_file(end_offset)
         return PutResult(
             PutStatus.PUT_OK,
-            first_queue_offset if has_queue_entry(records[0]) else 0,
+            first_queue_offset if takes_place else 0,
             physical_offset,
             end_offset,
             now,

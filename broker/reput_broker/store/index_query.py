@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -93,10 +93,12 @@ def find_by_unique_key(
     begin_ms: int,
     end_ms: int,
     readable_end: int,
+    accept: Callable[[bytes], bool],
 ) -> UniqueResult:
     """Return the record of `topic` with this unique id that was stored first in `[begin_ms, end_ms]`.
 
-    As `query_message`, but messages that merely have the id among their keys do not count.
+    As `query_message`, but messages that merely have the id among their keys do not count, nor those that `accept`
+    refuses.
     """
     first: bytes | None = None
     doubt = Doubt.BEHIND if index.is_behind else None
@@ -109,6 +111,7 @@ def find_by_unique_key(
                 decoded.topic == topic
                 and begin_ms <= decoded.store_timestamp_ms <= end_ms
                 and decoded.unique_key == unique_key
+                and accept(record)
             ):
                 first = record
     return UniqueResult(first, doubt)

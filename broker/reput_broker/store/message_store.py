@@ -38,6 +38,7 @@ from reput_broker.store.errors import (
 )
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import StoreParts
+from reput_broker.store.log_replay import LogReplay
 from reput_broker.store.message_reader import MessageReader
 from reput_broker.store.message_writer import MessageWriter
 from reput_broker.store.opening import open_parts
@@ -133,6 +134,7 @@ class MessageStore:
         self._reput = reput = ReputSteps(
             follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
         )
+        self.replay = LogReplay(log, self._deleted, options, lambda: reput.dispatched_offset).replay
         self._flush = StoreFlush(log, queues, self._checkpoint, reput, flags, stats)
         self._cleaners = StoreCleaners(
             options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms
@@ -154,6 +156,7 @@ class MessageStore:
         self.put_run = writer.put_run
         self.put_record = writer.put_record
         self.put_records = writer.put_records
+        self.put_encoded = writer.put_encoded
         self.needs_new_file = writer.needs_new_file
         self.should_prepare_next_file = writer.should_prepare_next_file
         self.prepare_next_file = writer.prepare_next_file
@@ -177,6 +180,7 @@ class MessageStore:
         self.nearest_offset_by_timestamp = offsets.nearest_offset_by_timestamp
         self.earliest_message_time = offsets.earliest_message_time
         self.store_timestamp = offsets.store_timestamp
+        self.queue_units = offsets.queue_units
         self.is_in_memory = offsets.is_in_memory
         self.query_message = index.query_message
         self.find_by_unique_key = index.find_by_unique_key

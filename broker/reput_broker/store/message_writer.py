@@ -12,7 +12,7 @@ from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.errors import DiskFull, FileNotMade, StorePoolExhausted
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.put_checks import encode_records, illegal_record
+from reput_broker.store.put_checks import encode_records, has_queue_entry, illegal_record
 from reput_broker.store.results import PutResult, RunResult
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
@@ -151,7 +151,7 @@ class MessageWriter:
     def put_records(self, records: Sequence[Record]) -> PutResult:
         """Store messages of one topic and queue contiguously, in one file, all or none (RocketMQ: putMessages).
 
-        Prepared and rolled back transaction records get queue offset 0 and no queue entry.
+        Prepared and rolled back transaction records get queue offset 0 and no queue entry; they are put alone.
         """
         flags = self._flags
         if flags.refuses_now:
@@ -161,17 +161,35 @@ class MessageWriter:
         if illegal is not None:
             return flags.refused(illegal)
         encoded = encode_records(records, options.host, with_crc=options.record_crc)
+        first = records[0]
+        return self._put_encoded(first.topic, first.queue_id, encoded, takes_place=has_queue_entry(first))
+
+    def put_encoded(self, topic: str, queue_id: int, encoded: Sequence[bytes]) -> PutResult:
+        """Store records that were made of others in this log, contiguously, in one file, all or none.
+
+        Args:
+            topic, queue_id: of every record.
+            encoded: whole records with this store's host; offsets and store timestamp are set here.
+        """
+        if self._flags.refuses_now:
+            return self._flags.refused_now()
+        return self._put_encoded(topic, queue_id, encoded, takes_place=True)
+
+    def _put_encoded(
+        self, topic: str, queue_id: int, encoded: Sequence[bytes], *, takes_place: bool
+    ) -> PutResult:
+        flags = self._flags
         if not self._log.fits(sum(map(len, encoded))):
             return flags.refused(PutStatus.MESSAGE_ILLEGAL)
         try:
-            result = self._log.append_records(encoded, records)
+            result = self._log.append_records(encoded, topic, queue_id, takes_place=takes_place)
         except (DiskFull, FileNotMade, StorePoolExhausted) as error:
             return self._refused(error)
         if flags.lacks_something:
             flags.note_written(self._log.file_refusal)
         stats = self._stats
         stats.put_blocks += 1
-        stats.put_messages += len(records)
+        stats.put_messages += len(encoded)
         stats.put_bytes += result.end_offset - result.physical_offset
         return result
 

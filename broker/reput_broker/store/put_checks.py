@@ -43,10 +43,13 @@ def illegal_record(records: Sequence[Record], body_bytes_max: int, *, with_crc: 
 
 
 def encode_records(records: Sequence[Record], store_host: Host, *, with_crc: bool) -> list[bytes]:
-    """Encode records whose offsets and store timestamp are filled in at the append."""
+    """Encode records of one queue whose offsets and store timestamp are filled in at the append."""
+    version = record_version_for(records[0].topic)
     return [
         encode_record(
-            replace(record, store_host=store_host, version=record_version_for(record.topic)),
+            record
+            if record.store_host is store_host and record.version == version
+            else replace(record, store_host=store_host, version=version),
             with_crc=with_crc,
         )
         for record in records

@@ -24,6 +24,10 @@ TIME_MAX_MS = (1 << 63) - 1
 """A store time that no message can have passed."""
 
 
+def _every(_: bytes) -> bool:
+    return True
+
+
 class StoreIndex:
     """The index of one store, or the fact that it keeps none. Owned as the store is; queries may run in any thread.
 
@@ -240,9 +244,17 @@ class StoreIndex:
         return found._replace(is_complete=found.is_complete and not self._has_gap)
 
     def find_by_unique_key(
-        self, topic: str, unique_key: str, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
+        self,
+        topic: str,
+        unique_key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX_MS,
+        *,
+        accept: Callable[[bytes], bool] = _every,
     ) -> UniqueResult:
         """Find the message with a unique id that was stored first; otherwise as `query_message`.
+
+        `accept` is given the record of each and says whether it counts.
 
         Raises:
             StoreClosed: the store is not open.
@@ -253,7 +265,7 @@ class StoreIndex:
             return UniqueResult(None, Doubt.BEHIND)
         end = self._log.readable_end()
         found = find_by_unique_key(
-            self._log, self._index, self._deleted, topic, unique_key, begin_ms, end_ms, end
+            self._log, self._index, self._deleted, topic, unique_key, begin_ms, end_ms, end, accept
         )
         if self._has_gap and found.doubt is not Doubt.TOO_MANY:
             return found._replace(doubt=Doubt.GAP)

@@ -1,7 +1,8 @@
 """The client for programs without an event loop: the same classes, whose methods block.
 
 They are the very coroutines of `reput_client`, each run to its end in the calling thread (see `runtime.py`): no event
-loop, no background thread. Threads may share a client, and a forked child may go on using one: it connects anew.
+loop, and no background threads but those of a group's member, a transaction producer, or a producer that has sent a
+request. Threads may share a client, and a forked child may go on using one: it connects anew.
 """
 
 from __future__ import annotations
@@ -11,18 +12,25 @@ from reput_client.blocking.consumer import Consumer
 from reput_client.blocking.offset_store import LocalFileOffsetStore, RemoteOffsetStore
 from reput_client.blocking.producer import Producer
 from reput_client.blocking.pull_consumer import PullConsumer
+from reput_client.blocking.transactions import TransactionProducer
+from reput_client.group.failures import OnFailure, RetryHere, StopRunning
+from reput_client.group.giving_back import GiveBack
 from reput_client.offset_store import ReadOffsetType
 from reput_client.pull_result import PullResult, PullStatus
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
+from reput_client.transactions import TransactionReceipt
+from reput_protocol.group_terms import TransactionState
 from reput_protocol.message import Message, MessageQueue
 
 __all__ = [
     "Admin",
     "Consumer",
+    "GiveBack",
     "LocalFileOffsetStore",
     "Message",
     "MessageQueue",
+    "OnFailure",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -30,5 +38,10 @@ __all__ = [
     "ReadOffsetType",
     "ReceivedMessage",
     "RemoteOffsetStore",
+    "RetryHere",
     "SendReceipt",
+    "StopRunning",
+    "TransactionProducer",
+    "TransactionReceipt",
+    "TransactionState",
 ]

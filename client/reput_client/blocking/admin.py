@@ -12,6 +12,7 @@ from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.pull_result import FoundMessages
 from reput_client.received import ReceivedMessage
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_protocol.bodies_delay import CancelledMessage, DelayedMessage
 from reput_protocol.bodies_route import ClusterInfo, TopicRoute
 from reput_protocol.bodies_topic import TopicConfig, TopicStats
 from reput_protocol.codes import BoundaryType, Perm
@@ -114,3 +115,13 @@ class Admin(BlockingGroupAdmin):
     def view_message(self, offset_message_id: str) -> ReceivedMessage:
         """Return the message with this offset message id; raises `NotFound` or `InvalidMessage`."""
         return self._runtime.run(self._admin.view_message(offset_message_id))
+
+    def list_delayed(
+        self, *, topic: str | None = None, key: str | None = None, max_messages: int = 1000
+    ) -> list[DelayedMessage]:
+        """Return messages that wait for their time, the soonest first: all, or those of a topic, or with a key."""
+        return self._runtime.run(self._admin.list_delayed(topic=topic, key=key, max_messages=max_messages))
+
+    def cancel_delayed(self, topic: str, key: str) -> list[CancelledMessage]:
+        """Cancel the messages that wait for `topic` with this unique id or key; raises `NotFound`."""
+        return self._runtime.run(self._admin.cancel_delayed(topic, key))

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from reput_client import consumer as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
+from reput_client.blocking.handler_threads import run_in_threads
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.group.allocation import AllocationStrategy, averagely
+from reput_client.group.failures import OnFailure
+from reput_client.group.starting import Start
 from reput_client.received import ReceivedMessage
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_protocol.message import MessageQueue
 
 
 class Consumer(BlockingClient):
-    """Reads every queue of a topic on behalf of a group; a context manager and an iterator.
+    """A member of a consumer group; a context manager and an iterator.
 
     Arguments, errors and what counts as handled are those of `reput_client.Consumer`. One thread iterates; any thread
-    may close the consumer, which ends the iteration. Progress is committed by the iterating thread itself, so a
-    thread that keeps a message for long keeps its commits back too.
+    may close the consumer, which ends the iteration. A thread of its own keeps the membership alive and commits while
+    the application is busy; it ends when the consumer is closed, and holds up no exit of the program. A forked child
+    that goes on using the consumer becomes a member of its own, with nothing in hand.
     """
 
     def __init__(
@@ -31,14 +34,25 @@ class Consumer(BlockingClient):
         address: str | Iterable[str],
         *,
         group: str,
-        topic: str,
+        topic: str | None = None,
+        topics: Iterable[str] | Mapping[str, str] | None = None,
         tags: str = "*",
         sql: str | None = None,
-        start: str | datetime | int = "earliest",
+        start: Start = "earliest",
+        mode: str = "clustering",
+        orderly: bool = False,
+        allocation: AllocationStrategy = averagely,
+        on_failure: OnFailure | None = None,
+        handler_timeout_s: float = asynchronous.HANDLER_TIMEOUT_S,
         prefetch_messages: int = 2048,
         prefetch_bytes: int = 16 * 1024 * 1024,
+        queue_messages_max: int = 1000,
+        queue_bytes_max: int = 100 * 1024 * 1024,
+        queue_span_max: int = 2000,
         commit_interval_s: float = 5.0,
+        heartbeat_interval_s: float = 30.0,
         offset_store: BlockingOffsetStore | None = None,
+        instance: str = "DEFAULT",
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
@@ -48,13 +62,24 @@ class Consumer(BlockingClient):
             address,
             group=group,
             topic=topic,
+            topics=topics,
             tags=tags,
             sql=sql,
             start=start,
+            mode=mode,
+            orderly=orderly,
+            allocation=allocation,
+            on_failure=on_failure,
+            handler_timeout_s=handler_timeout_s,
             prefetch_messages=prefetch_messages,
             prefetch_bytes=prefetch_bytes,
+            queue_messages_max=queue_messages_max,
+            queue_bytes_max=queue_bytes_max,
+            queue_span_max=queue_span_max,
             commit_interval_s=commit_interval_s,
+            heartbeat_interval_s=heartbeat_interval_s,
             offset_store=offset_store.asynchronous if offset_store is not None else None,
+            instance=instance,
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
@@ -69,16 +94,56 @@ class Consumer(BlockingClient):
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """The topic; of several the first."""
         return self._consumer.topic
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are consumed."""
+        return self._consumer.topics
+
+    @property
+    def client_id(self) -> str:
+        """What the group knows this member by; empty before it was entered."""
+        return self._consumer.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now, those of the retry topic included."""
+        return self._runtime.call(lambda: self._consumer.assignment)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that has not failed yet."""
+        return self._consumer.connected
+
+    @property
+    def closed(self) -> bool:
+        """Whether the consumer was closed."""
+        return self._consumer.closed
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more is handed out, because the consumer was stopped or closed."""
+        return self._consumer.stopped
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """Return, for each queue of the assignment, the offset of its first message that is not handled."""
+        return self._runtime.call(self._consumer.positions)
+
+    def members(self) -> list[str]:
+        """Return the client ids of the group's members, sorted."""
+        return self._runtime.run(self._consumer.members())
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ReceivedMessage:
-        message = self.receive()
+        message = self._runtime.call(self._consumer.next_in_turn)
         if message is None:
-            raise StopIteration
+            message = self.receive()
+            if message is None:
+                raise StopIteration
         return message
 
     def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
@@ -96,6 +161,14 @@ class Consumer(BlockingClient):
         """A message from `take` is handled; any thread may say so."""
         self._runtime.call(lambda: self._consumer.done(message))
 
+    def again(self, message: ReceivedMessage, after_s: float = 1.0) -> None:
+        """A message is not handled: it comes again, after `after_s` seconds. In order, its queue waits that long."""
+        self._runtime.call(lambda: self._consumer.again(message, after_s))
+
+    def give_back(self, message: ReceivedMessage, *, delay_level: int = 0, reason: str | None = None) -> None:
+        """A message could not be handled: the broker takes it, and the group gets it again later."""
+        self._runtime.run(self._consumer.give_back(message, delay_level=delay_level, reason=reason))
+
     def commit(self) -> None:
         """Commit all progress now, the message last received through iteration included."""
         self._runtime.run(self._consumer.commit())
@@ -104,53 +177,43 @@ class Consumer(BlockingClient):
         """Hand out again, next, what was taken and is not handled."""
         self._runtime.call(self._consumer.rewind)
 
-    def run(self, handler: Callable[[ReceivedMessage], object], *, concurrency: int = 1) -> None:
-        """Call `handler` with every message, in `concurrency` threads, until the consumer is closed.
+    def stop(self) -> None:
+        """Hand out nothing more: an iteration ends when its loop comes back, `run` when its handlers are done.
 
-        With `concurrency=1` the handler runs in the calling thread. The first exception of a handler ends `run` once
-        the handlers in progress are done, and comes out; its message is not handled.
+        Never waits; any thread may call it, and a signal handler.
+        """
+        self._runtime.call_soon(self._consumer.stop)
+
+    def run(self, handler: Callable[[ReceivedMessage], object], *, concurrency: int = 1) -> None:
+        """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
+
+        With `concurrency=1` the handler runs in the calling thread. When a handler raises, `on_failure` decides. If
+        that ends `run`, the first exception comes out once the handlers in progress are done; its message is not
+        handled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        hands = self._consumer.hands
+        hands.begin(concurrency)
         try:
             if concurrency == 1:
-                while (message := self.take()) is not None:
-                    handler(message)
-                    self.done(message)
+                for message in self:
+                    try:
+                        handler(message)
+                    except Exception as error:
+                        self._runtime.run(self._consumer.failed(message, error))
             else:
-                self._run_in_threads(handler, concurrency)
+                run_in_threads(
+                    self.take, lambda: self._consumer.stopped, lambda m: self._handle(m, handler), hands
+                )
         finally:
+            hands.end()
             self.rewind()
 
-    def _run_in_threads(self, handler: Callable[[ReceivedMessage], object], concurrency: int) -> None:
-        slots = threading.Semaphore(concurrency)
-        failed = threading.Event()
-
-        def handle(message: ReceivedMessage) -> None:
-            try:
-                handler(message)
-                self.done(message)
-            except BaseException:
-                failed.set()
-                raise
-            finally:
-                slots.release()
-
-        futures: set[Future[None]] = set()
-        with ThreadPoolExecutor(concurrency) as pool:
-            while True:
-                slots.acquire()
-                # A handler may fail while no message comes; a bounded wait notices that.
-                message = None
-                while message is None and not failed.is_set() and not self._consumer.closed:
-                    message = self.take(_LOOK_ROUND_S)
-                if message is None or failed.is_set():
-                    break
-                futures = {future for future in futures if not future.done() or future.exception()}
-                futures.add(pool.submit(handle, message))
-            wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            future.result()
-
-
-_LOOK_ROUND_S = 0.5
+    def _handle(self, message: ReceivedMessage, handler: Callable[[ReceivedMessage], object]) -> None:
+        try:
+            handler(message)
+        except Exception as error:
+            self._runtime.run(self._consumer.failed(message, error))
+        else:
+            self.done(message)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from reput_client import producer as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.producer import SEND_TIMEOUT_S
+from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.receipts import SendReceipt
+from reput_client.received import ReceivedMessage
+from reput_client.replying import REPLY_TIMEOUT_S
 from reput_client.session import CONNECT_TIMEOUT_S
+from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.message import Message
 
@@ -18,7 +22,8 @@ from reput_protocol.message import Message
 class Producer(BlockingClient):
     """Sends messages; a context manager. Arguments and errors are those of `reput_client.Producer`.
 
-    Threads may share one: their sends travel side by side on one connection.
+    Threads may share one: their sends travel side by side on one connection. From the first `request` on a thread sends
+    heartbeats; it ends when the producer is closed, and holds up no exit of the program.
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class Producer(BlockingClient):
         max_in_flight: int = 64,
         unique_ids: bool = True,
         deduplicate: bool = False,
+        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         new_backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         runtime = BlockingRuntime()
@@ -50,6 +56,7 @@ class Producer(BlockingClient):
             max_in_flight=max_in_flight,
             unique_ids=unique_ids,
             deduplicate=deduplicate,
+            heartbeat_interval_s=heartbeat_interval_s,
             new_backoff=new_backoff,
             runtime=runtime,
         )
@@ -59,6 +66,16 @@ class Producer(BlockingClient):
     def group(self) -> str:
         """The producer's group."""
         return self._producer.group
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this producer by; empty as long as they need not know it."""
+        return self._producer.client_id
+
+    @property
+    def late_replies(self) -> int:
+        """How many replies came when their requests waited no more."""
+        return self._producer.late_replies
 
     def send(
         self,
@@ -74,6 +91,30 @@ class Producer(BlockingClient):
             self._producer.send(message, ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s)
         )
 
+    def forward(
+        self,
+        message: ReceivedMessage,
+        topic: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send a message that was received to another topic; see `reput_client.Producer.forward`."""
+        return self._runtime.run(
+            self._producer.forward(
+                message,
+                topic,
+                properties=properties,
+                ack=ack,
+                queue_id=queue_id,
+                key=key,
+                timeout_s=timeout_s,
+            )
+        )
+
     def send_oneway(
         self,
         message: Message,
@@ -85,6 +126,44 @@ class Producer(BlockingClient):
         """Send one message and wait for no answer; see `reput_client.Producer.send_oneway`."""
         self._runtime.run(
             self._producer.send_oneway(message, queue_id=queue_id, key=key, timeout_s=timeout_s)
+        )
+
+    def request(
+        self,
+        message: Message,
+        *,
+        timeout_s: float | None = None,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+    ) -> ReceivedMessage:
+        """Send one message and return the reply to it; see `reput_client.Producer.request`."""
+        return self._runtime.run(
+            self._producer.request(message, timeout_s=timeout_s, ack=ack, queue_id=queue_id, key=key)
+        )
+
+    def reply(
+        self,
+        request: ReceivedMessage,
+        body: Buffer,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> None:
+        """Reply to a request that a consumer has got; see `reput_client.Producer.reply`."""
+        self._runtime.run(
+            self._producer.reply(
+                request,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                flag=flag,
+                timeout_s=timeout_s,
+            )
         )
 
     def send_batch(

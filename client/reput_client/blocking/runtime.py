@@ -7,6 +7,7 @@ child starts with a lock of its own and connects anew; it never touches the pare
 
 from __future__ import annotations
 
+import _thread
 import math
 import os
 import select
@@ -81,8 +82,24 @@ class BlockingRuntime:
 
     def call(self, function: Callable[[], T]) -> T:
         """Return what `function`, which never waits, returns; no other thread runs the client's code meanwhile."""
+        if os.getpid() != self._pid:
+            self._after_fork()
         with self._lock:
             return function()
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """As `call`, but never waits: where the client's code is running, `function` follows as soon as that pauses.
+
+        So a signal handler may call this, whatever it has interrupted.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                function()
+            finally:
+                self._lock.release()
+        else:
+            # Not a `Thread`: starting one takes locks of its own, which the interrupted code might hold.
+            _thread.start_new_thread(self.call, (function,))
 
     def _after_fork(self) -> None:
         # Another thread of the parent may have held the lock when it forked; here nobody will ever release it.
@@ -190,6 +207,10 @@ class BlockingRuntime:
             return function()
         finally:
             self._lock.acquire()
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` in a thread of its own, which holds up no exit of the program."""
+        threading.Thread(target=lambda: self.run(work()), name="reput-group", daemon=True).start()
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Await `work()`; nothing can cancel it here, and its own deadlines bound it."""

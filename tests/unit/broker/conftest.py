@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import trio
 import trio.testing
 
-
-async def inline(work: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
-    """Instead of a thread, whose time the fake clock would not wait for."""
-    await trio.lowlevel.checkpoint()
-    return work(*arguments)
+from tasks import inline
 
 
 @pytest.fixture

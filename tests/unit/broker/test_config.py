@@ -6,6 +6,7 @@ import pytest
 
 from reput_broker.config import BrokerConfig
 from reput_broker.config_errors import ConfigError
+from reput_client.group import queue_locks
 from reput_protocol.errors import ReputError
 
 
@@ -135,6 +136,15 @@ def test_the_other_ports_are_opened_by_default_only_beside_the_default_port() ->
     assert off.name_port_to_open() is None
     assert off.http_port_to_open(embedded=False) is None
     assert BrokerConfig(name_port=None).name_port_to_open() == 9876
+
+
+@pytest.mark.parametrize("value", ["100ms", "30s", "39s"])
+def test_a_lock_of_a_queue_outlasts_the_trust_of_its_member(value: str) -> None:
+    found = problems(groups={"lock_timeout": value})
+    assert set(found) == {"groups.lock_timeout"}
+    assert "at least" in found["groups.lock_timeout"]
+    shortest = BrokerConfig(groups={"lock_timeout": "40s"}).groups.lock_timeout
+    assert shortest >= queue_locks.TRUSTED_S + 10.0 >= queue_locks.RENEW_INTERVAL_S + 20.0
 
 
 def test_a_header_must_fit_into_a_frame() -> None:

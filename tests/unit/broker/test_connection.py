@@ -40,6 +40,7 @@ REFUSED, BROKEN, BIG = (
     RequestCode.QUERY_CONSUMER_OFFSET,
     RequestCode.GET_ROUTEINFO_BY_TOPIC,
 )
+SLOW_AND_LATER = RequestCode.SEND_MESSAGE_V2
 
 
 @dataclass
@@ -129,6 +130,7 @@ class Bench:
             ECHO: lambda request: Response(0, {"n": str(request.header.opaque)}),
             LATER: self._later,
             SLOW: self._slow,
+            SLOW_AND_LATER: self._slow_and_later,
             REFUSED: self._refused,
             BROKEN: self._broken,
             BIG: lambda _: Response(0, body=bytes(100_000)),
@@ -154,6 +156,10 @@ class Bench:
     async def _slow(self, request: Request) -> Response:
         await self.proceed.wait()
         return Response(0)
+
+    async def _slow_and_later(self, request: Request) -> None:
+        await self.proceed.wait()
+        self.held.append(request)
 
     def _refused(self, request: Request) -> Response:
         raise Refusal(ErrorCode.NO_TOPIC, "no such thing")
@@ -235,6 +241,20 @@ async def test_what_is_answered_leaves_before_a_slow_request_is_waited_for() -> 
         bench.proceed.set()
         await settled()
         assert bench.peer.answered == [(1, 0), (2, 0), (3, 0)]
+
+
+@pytest.mark.trio
+async def test_a_slow_request_that_is_answered_later_is_held_once() -> None:
+    async with connected() as bench:
+        bench.peer.says(ask(SLOW_AND_LATER, 1))
+        await settled()
+        held = bench.counters.buffered_bytes["read"]
+        bench.proceed.set()
+        await settled()
+        assert bench.counters.buffered_bytes["read"] == held > 0
+        bench.held[0].reply(Response())
+        assert bench.counters.buffered_bytes["read"] == 0
+        assert bench.peer.answered == [(1, 0)]
 
 
 @pytest.mark.trio

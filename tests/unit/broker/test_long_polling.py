@@ -143,7 +143,9 @@ async def test_all_are_run_again_when_the_broker_stops_or_the_topic_goes() -> No
     holder.service.release_topic("orders")
     assert sorted(holder.names) == ["a", "b"]
     holder.hold("c", 0)
+    assert not holder.service.is_stopping
     holder.service.release_all()
+    assert holder.service.is_stopping
     assert holder.names[-1] == "c"
     assert holder.service.count == 0
 

@@ -13,10 +13,12 @@ from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.consumer_groups import ConsumerGroups
+from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.lag import LagFigures
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.health import BrokerState, Health
 from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.metrics_delays import DelaySources
 from reput_broker.metrics_groups import GroupSources
 from reput_broker.metrics_page import render_page
 from reput_broker.metrics_table import METRICS
@@ -63,8 +65,17 @@ def sources(tmp_path: Path) -> Iterator[MetricsSources]:
     settings.load()
     settings.find_or_create("idle")
     groups = GroupSources(settings, ConsumerGroups(), GroupProgress(), LagFigures())
+    delays = DelayStats()
+    delays.waiting["orders"] += 1
     yield MetricsSources(
-        BrokerConfig(), Counters(), Health(), topics=topics, offsets=offsets, store=FakeStore(), groups=groups
+        BrokerConfig(),
+        Counters(),
+        Health(),
+        topics=topics,
+        offsets=offsets,
+        store=FakeStore(),
+        groups=groups,
+        delays=DelaySources(delays, lambda: 0.0),
     )
     offsets.close()
 
@@ -93,6 +104,7 @@ def rendered(sources: MetricsSources, accept: str = "") -> tuple[str, str]:
 def test_every_metric_of_the_table_is_on_the_page_with_its_type_and_help(sources: MetricsSources) -> None:
     sources.counters.group("orders", "billing").count_out(1, 1)
     sources.counters.request(0, RequestCode.PULL_MESSAGE).begin()
+    sources.counters.retry.transactions["orders", "commit"] += 1
     families = {family.name: family for family in MetricsCollector(sources).collect()}
     for spec in METRICS.values():
         family = families[spec.name.removesuffix("_total")]
@@ -103,6 +115,30 @@ def test_every_metric_of_the_table_is_on_the_page_with_its_type_and_help(sources
     assert all(
         name in METRICS or f"{name}_total" in METRICS for name in families if name.startswith("reput_")
     )
+
+
+def test_delayed_messages_are_shown_by_topic_and_by_what_became_of_them(sources: MetricsSources) -> None:
+    assert sources.delays is not None
+    sources.delays.due_s = lambda: 2.5
+    stats = sources.delays.stats
+    stats.waiting.update(orders=2, gone=1, negative=-3)
+    stats.delivered.update(orders=7, gone_too=1)
+    stats.cancelled["orders"] += 4
+    stats.dropped["lost"] += 2
+    for seconds in (0.0, 0.02, 0.02, 90.0):
+        stats.error_seconds.observe(seconds)
+    page = page_of(sources)
+    assert value(page, "reput_delayed_messages", topic="orders") == 3
+    assert value(page, "reput_delayed_messages", topic="gone") == 1, "messages wait for it"
+    assert value(page, "reput_delayed_delivered_total", topic="orders") == 7
+    assert value(page, "reput_delayed_cancelled_total", topic="orders") == 4
+    assert value(page, "reput_delayed_dropped_total", reason="lost") == 2
+    assert value(page, "reput_delayed_dropped_total", reason="refused") == 0
+    assert value(page, "reput_delayed_due_seconds") == 2.5
+    assert value(page, "reput_delay_error_seconds_bucket", le="0.05") == 3
+    assert value(page, "reput_delay_error_seconds_count") == 4
+    shown = {dict(labels)["topic"] for name, labels in page if name == "reput_delayed_delivered_total"}
+    assert shown == {"orders", "gone"}, "of topics that are gone only those for which messages wait"
 
 
 def test_names_follow_the_rules() -> None:
@@ -286,3 +322,37 @@ def test_a_group_s_members_changes_and_progress(sources: MetricsSources) -> None
     assert value(page, "reput_consumer_ready_messages", group="billing", topic="orders") == 15
     counters.forget_group("billing")
     assert value(page_of(sources), "reput_rebalances_total", group="billing", reason="join") == 0
+
+
+def test_replies(sources: MetricsSources) -> None:
+    assert value(page_of(sources), "reput_replies_total", result="no_requester") == 0
+    sources.counters.replies["delivered"] += 3
+    page = page_of(sources)
+    for result, number in {"delivered": 3, "no_requester": 0, "not_taken": 0}.items():
+        assert value(page, "reput_replies_total", result=result) == number
+
+
+def test_retries_dead_letters_and_transactions(sources: MetricsSources) -> None:
+    """A group's series are there with 0 from its first offset on, so that an alert sees the first dead letter."""
+    before = page_of(sources)
+    assert value(before, "reput_dead_letters_total", group="billing", topic="orders") == 0
+    assert value(before, "reput_retries_total", group="billing", topic="orders") == 0
+    counts = sources.counters.retry
+    counts.retries["billing", "orders"] += 3
+    counts.dead_letters["billing", "orders"] += 1
+    counts.transactions["orders", "commit"] += 2
+    counts.checks["orders", "no_producer"] += 4
+    sources.open_transactions = lambda: {"orders": 5}
+    page = page_of(sources)
+    assert value(page, "reput_retries_total", group="billing", topic="orders") == 3
+    assert value(page, "reput_dead_letters_total", group="billing", topic="orders") == 1
+    assert value(page, "reput_transactions_open", topic="orders") == 5
+    results = {"commit": 2, "rollback": 0, "timeout": 0}
+    for result, number in results.items():
+        assert value(page, "reput_transactions_total", topic="orders", result=result) == number
+    answers = {"commit": 0, "rollback": 0, "unknown": 0, "no_producer": 4}
+    for result, number in answers.items():
+        assert value(page, "reput_transaction_checks_total", topic="orders", result=result) == number
+    sources.counters.forget_topic("orders")
+    sources.open_transactions = dict
+    assert not [name for name, _ in page_of(sources) if name.startswith("reput_transaction")]

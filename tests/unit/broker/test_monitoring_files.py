@@ -13,10 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.consumer_groups import ConsumerGroups
+from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.lag import LagFigures
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.health import Health
 from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.metrics_delays import DelaySources
 from reput_broker.metrics_groups import GroupSources
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.subscription_groups import SubscriptionGroupManager
@@ -57,10 +59,19 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     counters.topic("orders").count_in(1, 1)
     counters.group("orders", "billing").count_out(1, 1)
     counters.request(0x4D, RequestCode.PUT_MESSAGE).begin()
+    counters.retry.transactions["orders", "commit"] += 1
     settings = SubscriptionGroupManager(offsets.file.path, clock_ms=lambda: 0)
     groups = GroupSources(settings, ConsumerGroups(), GroupProgress(), LagFigures())
+    delays = DelayStats()
+    delays.waiting["orders"] += 1
     sources = MetricsSources(
-        BrokerConfig(), counters, Health(), offsets=offsets, store=OneQueue(), groups=groups
+        BrokerConfig(),
+        counters,
+        Health(),
+        offsets=offsets,
+        store=OneQueue(),
+        groups=groups,
+        delays=DelaySources(delays, lambda: 0.0),
     )
     text = generate_latest(MetricsCollector(sources)).decode()
     offsets.close()

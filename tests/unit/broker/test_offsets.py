@@ -124,6 +124,15 @@ def test_a_rewind_is_legal_and_a_negative_offset_is_ignored(opened: Open) -> Non
     assert opened().query("g", "t", 0) == 4
 
 
+def test_a_commit_that_may_only_increase_takes_nothing_back(opened: Open) -> None:
+    manager = opened()
+    manager.commit("g", "t", 0, 10, increase_only=True)
+    manager.commit("g", "t", 0, 4, increase_only=True)
+    assert manager.query("g", "t", 0) == 10
+    manager.commit("g", "t", 0, 11, increase_only=True)
+    assert opened().query("g", "t", 0) == 11
+
+
 def test_many_commits_are_one_write(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = opened()
     writes: list[int] = []

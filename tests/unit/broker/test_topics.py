@@ -39,6 +39,7 @@ def test_a_fresh_broker_has_the_system_s_topics(tmp_path: Path) -> None:
         "RMQ_SYS_TRANS_HALF_TOPIC": (1, 1, 6),
         "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 1, 6),
         "rmq_sys_wheel_timer": (1, 1, 6),
+        "rmq_sys_REPUT_DELAY_CANCEL": (1, 1, 6),
     }
     assert all(manager.is_system(name) for name in shapes)
     assert manager.user_topic_count() == 0

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.delivery.deduplication import Deduplication, Place, unique_ids_of
+from reput_broker.delivery.block_ids import unique_ids_of
+from reput_broker.delivery.deduplication import Deduplication, Place
 from reput_broker.request import Refusal
 from reput_broker.store import index_query
 from reput_broker.store.message_store import MessageStore

@@ -18,6 +18,9 @@ public final class Settings {
     public boolean flushSync;
     public boolean recordCrc;
     public String storeIp = "127.0.0.1";
+    /** Whether there is a timer, and the size of its log's files. */
+    public boolean timerWheel;
+    public int timerLogFileSize = 1 << 20;
 
     MessageStoreConfig storeConfig() {
         MessageStoreConfig config = new MessageStoreConfig();
@@ -35,7 +38,8 @@ public final class Settings {
         config.setForceVerifyPropCRC(recordCrc);
         config.setHaListenPort(0);
         // Everything that would make files of its own or delete ours while the tests look.
-        config.setTimerWheelEnable(false);
+        config.setTimerWheelEnable(timerWheel);
+        config.setMappedFileSizeTimerLog(timerLogFileSize);
         config.setDiskMaxUsedSpaceRatio(99);
         config.setCleanFileForciblyEnable(false);
         config.setFileReservedTime(24 * 365 * 100);

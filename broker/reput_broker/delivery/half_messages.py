@@ -1,0 +1,191 @@
+"""Half messages, and the records that the broker makes of them (RocketMQ: TransactionalMessageBridge).
+
+A half message is the message as it was sent, in the queue of a topic that no consumer sees, with REAL_TOPIC and
+REAL_QID for where it goes. It stays what it is; what becomes of it is said by other records:
+
+- its decision: an op message (`op_queue.py`) that names its offset in the half queue;
+- committed: the message in its real topic, with the transaction bits for "commit";
+- asked about: a copy at the end of the half queue, which takes its place;
+- put aside: a copy in TRANS_CHECK_MAX_TIME_TOPIC.
+
+The committed message and the copy put aside carry the log offset of the half record, PREPARED_TRANSACTION_OFFSET, so
+that the log itself tells that it is decided where the op message is missing. A copy in the half queue names the first
+one's offset there, TRAN_PREPARED_QUEUE_OFFSET: all copies with one such offset are one transaction. RocketMQ writes
+that only for messages with a time of their own for the first question, and reads it only there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from reput_protocol import properties as names
+from reput_protocol.codes import MessageSysFlag
+from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
+from reput_protocol.record import Record, encode_record
+
+HALF_QUEUE_ID: Final = 0
+"""The half queue that is written to, RocketMQ's only one."""
+
+HALF_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 256
+"""Copies of a half message have three properties more."""
+
+FIRST_STORED: Final = "REPUT_HALF_STORED"
+"""Says in a copy when the first half message was stored, in ms since 1970: what its age counts from. RocketMQ counts
+from the time that its producer wrote, whose clock may be wrong."""
+_TRANSACTION_BITS: Final = MessageSysFlag.TRANSACTION_MASK
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_UNTIL_DECIDED: Final = (
+    names.REAL_TOPIC,
+    names.REAL_QUEUE_ID,
+    names.TRAN_MSG,
+    names.TRANSACTION_PREPARED_QUEUE_OFFSET,
+    FIRST_STORED,
+    names.CRC32,
+)
+"""Properties that a committed message does not have: who passes it on with its properties begins no transaction."""
+
+
+class HalfMessage(NamedTuple):
+    """A record of the half queue and what its properties say."""
+
+    record: Record
+    properties: dict[str, str]
+    topic: str
+    """Where the message goes: REAL_TOPIC."""
+    queue_id: int
+    producer_group: str
+    """Who decides: PGROUP; empty if it does not say."""
+
+    @property
+    def queue_offset(self) -> int:
+        """This copy's place in the half queue."""
+        return self.record.queue_offset
+
+    @property
+    def first_offset(self) -> int:
+        """The first copy's place in the half queue, which names the transaction."""
+        first = _number(self.properties.get(names.TRANSACTION_PREPARED_QUEUE_OFFSET))
+        return self.queue_offset if first is None else min(first, self.queue_offset)
+
+    @property
+    def unique_key(self) -> str | None:
+        """The message's unique id, which is the transaction's id for its producer."""
+        return self.properties.get(names.UNIQ_KEY)
+
+    @property
+    def check_times(self) -> int | None:
+        """How often its producers were asked; None if never."""
+        text = self.properties.get(names.TRANSACTION_CHECK_TIMES)
+        return None if text is None else _number(text) or 0
+
+    @property
+    def first_stored_ms(self) -> int:
+        """When the first copy was stored; of a copy that RocketMQ made, when its producer says that it was born."""
+        stored_ms = self.record.store_timestamp_ms
+        first = _number(self.properties.get(FIRST_STORED))
+        if first is not None:
+            return min(first, stored_ms)
+        if self.first_offset == self.queue_offset:
+            return stored_ms
+        return min(self.record.born_timestamp_ms, stored_ms)
+
+    def immunity_ms(self, timeout_ms: int) -> int | None:
+        """For how long it is not asked about, if it says so itself, at least `timeout_ms`; else None.
+
+        (RocketMQ: TransactionalMessageUtil.getImmunityTime.)
+        """
+        text = self.properties.get(names.CHECK_IMMUNITY_TIME)
+        return None if text is None else max(timeout_ms, (_number(text) or 0) * 1000)
+
+
+def half_message_of(record: Record) -> HalfMessage | None:
+    """Return a record of the half topic as a half message; None if it does not say where the message goes."""
+    found = decode_properties(record.properties)
+    topic, queue_id = found.get(names.REAL_TOPIC), _number(found.get(names.REAL_QUEUE_ID))
+    if record.topic != TRANS_HALF_TOPIC or not topic or queue_id is None or queue_id > 0x7FFF_FFFF:
+        return None
+    return HalfMessage(record, found, topic, queue_id, found.get(names.PRODUCER_GROUP, ""))
+
+
+def half_record(record: Record, properties: dict[str, str]) -> Record:
+    """Return what is stored of a message that begins a transaction (RocketMQ: parseHalfMessageInner).
+
+    Args:
+        record: names the topic and the queue that the message is for.
+        properties: its properties; used up.
+    """
+    for name in (names.TRANSACTION_CHECK_TIMES, names.TRANSACTION_PREPARED_QUEUE_OFFSET, FIRST_STORED):
+        properties.pop(name, None)  # the broker's to say
+    unique_key = properties.get(names.UNIQ_KEY)
+    if unique_key:
+        properties[names.TRANSACTION_ID] = unique_key
+    properties[names.REAL_TOPIC] = record.topic
+    properties[names.REAL_QUEUE_ID] = str(record.queue_id)
+    return replace(
+        record,
+        topic=TRANS_HALF_TOPIC,
+        queue_id=HALF_QUEUE_ID,
+        sys_flag=record.sys_flag & ~_TRANSACTION_BITS,
+        properties=encode_properties(properties),
+        version=0,
+    )
+
+
+def committed_record(half: HalfMessage) -> tuple[Record, dict[str, str]]:
+    """Return the message that consumers get, and its properties (RocketMQ: endMessageTransaction).
+
+    RocketMQ leaves what only the half message needs among the properties.
+    """
+    properties = {name: value for name, value in half.properties.items() if name not in _UNTIL_DECIDED}
+    record = replace(
+        half.record,
+        topic=half.topic,
+        queue_id=half.queue_id,
+        sys_flag=half.record.sys_flag & ~_TRANSACTION_BITS | MessageSysFlag.TRANSACTION_COMMIT,
+        prepared_transaction_offset=half.record.physical_offset,
+        properties=encode_properties(properties),
+        version=0,
+    )
+    return record, properties
+
+
+def renewed_record(half: HalfMessage, check_times: int | None) -> Record:
+    """Return the copy that takes a half message's place at the end of the half queue.
+
+    (RocketMQ: renewHalfMessageInner, which forgets the application's flag.) `check_times` says how often its producers
+    were asked, this time included; None leaves that as it is.
+    """
+    properties = {name: value for name, value in half.properties.items() if name != names.CRC32}
+    properties[names.TRANSACTION_PREPARED_QUEUE_OFFSET] = str(half.first_offset)
+    properties[FIRST_STORED] = str(half.first_stored_ms)
+    if check_times is not None:
+        properties[names.TRANSACTION_CHECK_TIMES] = str(check_times)
+    return replace(half.record, prepared_transaction_offset=0, properties=encode_properties(properties))
+
+
+def discarded_record(half: HalfMessage) -> Record:
+    """Return the copy that is put aside (RocketMQ:
+    DefaultTransactionalMessageCheckListener.toMessageExtBrokerInner)."""
+    properties = {name: value for name, value in half.properties.items() if name != names.CRC32}
+    return replace(
+        half.record,
+        topic=TRANS_CHECK_MAX_TIME_TOPIC,
+        queue_id=0,
+        prepared_transaction_offset=half.record.physical_offset,
+        properties=encode_properties(properties),
+        version=0,
+    )
+
+
+def check_body(half: HalfMessage) -> bytes:
+    """Return the record that a producer is asked about: the half message as it will be (9.3 of the protocol's
+    rules)."""
+    return encode_record(replace(half.record, topic=half.topic, queue_id=half.queue_id, version=0))
+
+
+def _number(text: str | None) -> int | None:
+    """Return a decimal number from 0 on; None if it is none."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None

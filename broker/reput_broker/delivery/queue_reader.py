@@ -1,0 +1,54 @@
+"""Read a queue of the system record by record, past whatever has expired or is damaged."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from reput_broker.store.results import GetMessageResult
+from reput_broker.store.status import GetStatus
+from reput_protocol.errors import RecordMalformed
+from reput_protocol.record import Record, decode_record
+
+
+class ReadableStore(Protocol):
+    """What this needs of the message store."""
+
+    def get_message(  # noqa: D102
+        self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int, /
+    ) -> GetMessageResult: ...
+    def message_at(self, physical_offset: int, /) -> bytes | None: ...  # noqa: D102
+
+
+class QueueEntry(NamedTuple):
+    """What is found at an offset of a queue."""
+
+    record: Record | None
+    """None at the end of the queue, where the entry has expired, and where the record is damaged."""
+    next_offset: int
+    """Where to go on."""
+    is_end: bool
+    """Whether there is nothing there yet."""
+
+
+def read_entry(store: ReadableStore, topic: str, queue_id: int, offset: int) -> QueueEntry:
+    """Return the record at an offset of a queue, checked as far as its checksums go."""
+    result = store.get_message(topic, queue_id, offset, 1, 1)
+    if result.status is GetStatus.FOUND:
+        data = store.message_at(result.extents[0].physical_offset)
+        return QueueEntry(None if data is None else _decoded(data), result.next_begin_offset, False)
+    if offset < result.next_begin_offset <= result.max_offset:
+        return QueueEntry(None, result.next_begin_offset, False)
+    return QueueEntry(None, offset, True)
+
+
+def record_at(store: ReadableStore, physical_offset: int) -> Record | None:
+    """Return the record that starts at a log offset from wherever; None if no sound one does."""
+    data = store.message_at(physical_offset) if physical_offset >= 0 else None
+    return None if data is None else _decoded(data)
+
+
+def _decoded(data: bytes) -> Record | None:
+    try:
+        return decode_record(data)
+    except RecordMalformed:
+        return None

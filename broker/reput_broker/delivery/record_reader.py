@@ -1,0 +1,57 @@
+"""Read parked records from the log: at once where they are presumed to be in memory, else in a worker thread.
+
+Records wait for days; a page fault on one would stop the whole event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from reput_broker.store.errors import FileMissing
+from reput_broker.store.message_store import ACCESS_IN_MEMORY_PERCENT, MessageStore
+from reput_broker.store.results import Extent
+from reput_protocol.record_scan import ScanStatus, scan_record
+from reput_protocol.record_view import RecordView
+
+Place = tuple[int, int]
+"""Where a record lies in the log, and its size."""
+
+
+class RecordReader:
+    """Reads records of one store.
+
+    Args:
+        store: the store.
+        warm_from: records before this log offset have not been read since the start.
+    """
+
+    def __init__(self, store: MessageStore, warm_from: int = 0) -> None:
+        self._store = store
+        self._warm_from = warm_from
+        self._memory_bytes = store.options.memory_bytes * ACCESS_IN_MEMORY_PERCENT // 100
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def read(self, places: Sequence[Place]) -> list[bytes | None]:
+        """Return the records at these places, checked; None where none is any more, or a damaged one."""
+        warm_from = max(self._warm_from, self._store.max_physical_offset - self._memory_bytes)
+        if all(physical_offset >= warm_from for physical_offset, _ in places):
+            return [self._read_one(*place, cold=False) for place in places]
+        return await trio.to_thread.run_sync(self.read_cold, places, limiter=self._limiter)
+
+    def read_cold(self, places: Sequence[Place]) -> list[bytes | None]:
+        """Do the same by position. Blocks; in whatever thread."""
+        return [self._read_one(*place, cold=True) for place in places]
+
+    def _read_one(self, physical_offset: int, size: int, *, cold: bool) -> bytes | None:
+        try:
+            data = self._store.read_extents((Extent(physical_offset, size),), cold=cold)
+        except (
+            FileMissing,
+            ValueError,
+        ):  # no file has, or all of these bytes: a place that a damaged file named
+            return None
+        if scan_record(data, 0, len(data), check_crc=True).status is not ScanStatus.RECORD:
+            return None
+        return data if RecordView(data, 0).physical_offset == physical_offset else None

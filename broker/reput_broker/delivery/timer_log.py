@@ -1,0 +1,385 @@
+"""The log of units that the timer wheel's slots are chains of: `timerlog/` (RocketMQ: TimerLog).
+
+The files have the names and sizes of mapped files and are set aside whole before their first unit, so that RocketMQ may
+map them on a disk that has become full; here they are written and read by position. One thread appends, cuts and
+deletes; units may be read, files made ahead of need and everything flushed in others.
+
+What a crash leaves: a killed process loses nothing that `append` returned for; a power cut may lose anything behind
+what `flush` returned. Whatever is lost can be made again from the queue of the timer's topic.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reput_broker.delivery.timer_checkpoint import FileDigests
+from reput_broker.delivery.timer_unit import (
+    BLANK_BYTES,
+    NO_POSITION,
+    UNIT_BYTES,
+    UNIT_DTYPE,
+    TimerUnit,
+    encode_blank_unit,
+    is_blank,
+    unpack_timer_unit,
+)
+from reput_broker.store.errors import FlushFailed, ForeignFile
+from reput_broker.store.file_io import (
+    create_file,
+    make_directories,
+    sync_data,
+    sync_directory,
+    write_all,
+    zero_range,
+)
+from reput_broker.store.file_names import file_name
+
+FILE_SIZE_MIN = UNIT_BYTES + BLANK_BYTES
+_NAME_DIGITS = 20
+_READ_UNITS = 16_384
+_BLOCK_BYTES = 64 * 1024
+
+Units = NDArray[np.void]
+"""A structured array of `UNIT_DTYPE`."""
+
+
+class _File(NamedTuple):
+    start: int
+    fd: int
+
+
+class TimerLog:
+    """Positions `[first, end)` of a stream of units; `flushed <= end`.
+
+    Args:
+        directory: where the files lie; made with the first.
+        file_size: bytes of one file (RocketMQ: mappedFileSizeTimerLog).
+    """
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        assert file_size >= FILE_SIZE_MIN
+        self.directory = directory
+        self.file_size = file_size
+        self.end = 0
+        """Where the next unit goes, unless it needs a new file."""
+        self.flushed = 0
+        self._files: tuple[_File, ...] = ()
+        self._prepared: _File | None = None
+        self._retired: list[int] = []
+        self._digests: dict[int, int] = {}
+        self._is_whole = True
+        self._making = threading.Lock()
+        self._list_lock = threading.Lock()
+        self._units_end = (file_size - BLANK_BYTES) // UNIT_BYTES * UNIT_BYTES
+
+    # -- opening -------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Open the files that are there; `end` is then the end of the last one's units, found by looking.
+
+        Changes nothing; `cut` removes what lies behind.
+
+        Raises:
+            ForeignFile: a file of another length or name.
+        """
+        starts = self._starts()
+        self._files = tuple(
+            _File(start, os.open(self._path(start), os.O_RDWR | os.O_CLOEXEC)) for start in starts
+        )
+        self.end = self.flushed = self._find_end()
+
+    def _starts(self) -> list[int]:
+        if not self.directory.is_dir():
+            return []
+        starts: list[int] = []
+        entries = sorted((entry.name, entry.stat().st_size) for entry in os.scandir(self.directory))
+        for name, size in entries:
+            path = self.directory / name
+            if len(name) != _NAME_DIGITS or not name.isdecimal() or int(name) % self.file_size:
+                raise ForeignFile(
+                    path, f"its name is no multiple of the timer log's file size ({self.file_size})"
+                )
+            if size == 0 and name == entries[-1][0]:
+                continue  # a process was killed while it made the file
+            if size != self.file_size:
+                raise ForeignFile(
+                    path,
+                    f"it has {size} bytes and the timer log's file size is {self.file_size}; "
+                    "set delay.timer_log_file_size to the size it was made with",
+                )
+            if starts and int(name) != starts[-1] + self.file_size:
+                self._is_whole = False
+            starts.append(int(name))
+        return starts
+
+    def _find_end(self) -> int:
+        """Find the first place in the last two files that holds no unit (RocketMQ: recoverAndRevise)."""
+        for file in self._files[-2:]:
+            position = 0
+            while position <= self._units_end - UNIT_BYTES:
+                data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, self._units_end - position), position)
+                units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], UNIT_DTYPE)
+                bad = np.flatnonzero(~_are_units(units))
+                if len(bad) or not len(units):
+                    position += UNIT_BYTES * int(bad[0]) if len(bad) else 0
+                    break
+                position += len(data)
+            rest = os.pread(file.fd, BLANK_BYTES, position)
+            if not is_blank(rest, 0):
+                return file.start + position
+        return self._files[-1].start + self.file_size if self._files else 0
+
+    def holds(self, position: int, digests: FileDigests) -> bool:
+        """Whether no file is missing, and they hold up to a position what these digests say. Blocks.
+
+        Older files may have been deleted since.
+        """
+        if self.end < position or not self._is_whole:
+            return False
+        found = {file.start: self._digest_of(file, position) for file in self._files}
+        return all(found.get(start) == digest for start, digest in digests if self.first <= start < position)
+
+    def _digest_of(self, file: _File, end: int) -> int:
+        stop, position, digest = min(self._units_end, end - file.start), 0, 0
+        while position < stop:
+            data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, stop - position), position)
+            digest = crc32(data, digest)
+            position += len(data)
+        return digest
+
+    @property
+    def digests(self) -> FileDigests:
+        """For each file the position of its first unit and a checksum of its units."""
+        return tuple(self._digests.items())
+
+    def cut(self, end: int) -> None:
+        """End the log at a position; what lies behind is gone for good. Blocks; from the newest file on.
+
+        Raises:
+            OSError, FlushFailed: it may be done again.
+        """
+        assert end <= self.end or not self._files
+        while self._files and self._files[-1].start > end:
+            self._remove(self._files[-1])
+            self._files = self._files[:-1]
+            sync_directory(self.directory)
+        if self._files:
+            file = self._files[-1]
+            if end < file.start + self.file_size:
+                zero_range(file.fd, end - file.start, self.file_size, self._path(file.start))
+        else:
+            end = 0
+        self._digests = {file.start: self._digest_of(file, end) for file in self._files}
+        self.end = end
+        self.flushed = min(self.flushed, end)
+
+    # -- appending -----------------------------------------------------------------------------------------
+
+    @property
+    def first(self) -> int:
+        """Where the first unit lies."""
+        return self._files[0].start if self._files else self.end
+
+    def needs_file(self) -> bool:
+        """Whether the next `append` needs a file that is not there yet: `make_file` first."""
+        return self._prepared is None and (not self._files or self._is_full())
+
+    def should_prepare_file(self) -> bool:
+        """Whether the file in use is half full and the next one not made."""
+        if self._prepared is not None or not self._files:
+            return False
+        return 2 * (self.end - self._files[-1].start) >= self.file_size
+
+    def make_file(self) -> None:
+        """Make the next file. Blocks; in whatever thread, one at a time.
+
+        Raises:
+            DiskFull, FlushFailed: there is no file.
+        """
+        with self._making:
+            if self._prepared is None:
+                start = self._files[-1].start + self.file_size if self._files else self.end
+                make_directories(self.directory)
+                path = self._path(start)
+                path.unlink(missing_ok=True)  # of length 0, as `load` has seen
+                self._prepared = _File(start, create_file(path, self.file_size))
+
+    def begin_append(self) -> int:
+        """Return the position of the next unit, in a file that is there; `room` says how many go in there."""
+        if not self._files or self._is_full():
+            self._roll()
+        return self.end
+
+    @property
+    def room(self) -> int:
+        """How many more units the file in use takes."""
+        return (self._units_end - (self.end - self._files[-1].start)) // UNIT_BYTES if self._files else 0
+
+    def append(self, units: bytes) -> None:
+        """Write units, at most `room` of them, behind each other. They survive the process; a power cut only after
+        `flush`.
+
+        Raises:
+            DiskFull: the file system did not really set the file aside; they may be written again.
+        """
+        file = self._files[-1]
+        write_all(file.fd, units, self.end - file.start, self._path(file.start))
+        self._digests[file.start] = crc32(units, self._digests[file.start])
+        self.end += len(units)
+
+    def _is_full(self) -> bool:
+        return self.end - self._files[-1].start + UNIT_BYTES > self._units_end
+
+    def _roll(self) -> None:
+        assert self._prepared is not None, "`needs_file` was asked"
+        if self._files:
+            file = self._files[-1]
+            inside = self.end - file.start
+            if inside < self.file_size:
+                write_all(file.fd, encode_blank_unit(self.file_size - inside), inside, self._path(file.start))
+        with self._list_lock:
+            self._files += (self._prepared,)
+        self.end = self._prepared.start
+        self._digests[self.end] = 0
+        self._prepared = None
+
+    def flush(self) -> int:
+        """Bring every unit written before the call to the disk; return where they end. Blocks.
+
+        Raises:
+            FlushFailed: the system could not; final, as for any file.
+        """
+        files, end, position = self._files, self.end, self.flushed
+        for file in files:
+            if file.start + self.file_size > position and file.start < end:
+                try:
+                    sync_data(file.fd)
+                except OSError as error:
+                    raise FlushFailed(self._path(file.start), error) from error
+        self.flushed = end
+        return end
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def chain(self, position: int, count: int) -> tuple[list[TimerUnit], int]:
+        """Follow a chain backwards over at most `count` units; return them, newest first, and where it goes on.
+
+        The chain ends (-1) at its first unit, and where it leads to what is no unit or not in the log any more. In
+        whatever thread.
+        """
+        units: list[TimerUnit] = []
+        block, block_start = b"", 0
+        while position != NO_POSITION and len(units) < count:
+            inside = position - block_start
+            if not 0 <= inside <= len(block) - UNIT_BYTES:
+                block, block_start = self._block_around(position)
+                inside = position - block_start
+            unit = unpack_timer_unit(block, inside) if inside >= 0 else None
+            if unit is None or unit.previous >= position:
+                return units, NO_POSITION
+            units.append(unit)
+            position = unit.previous
+        return units, position
+
+    def _block_around(self, position: int) -> tuple[bytes, int]:
+        """Read the bytes before and with a unit: the next one of the chain lies before it, often near."""
+        for file in reversed(self._files):
+            if file.start <= position:
+                end = position - file.start + UNIT_BYTES
+                start = max(0, end - _BLOCK_BYTES)
+                return os.pread(file.fd, end - start, start), file.start + start
+        return b"", position
+
+    def columns(self) -> Iterator[tuple[NDArray[np.int64], Units]]:
+        """Read all units in order, many at a time: their positions, and their fields. Blocks.
+
+        What is no unit although it should be one is left out.
+        """
+        for file in self._files:
+            stop = min(self._units_end, self.end - file.start)
+            position = 0
+            while position < stop:
+                data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, stop - position), position)
+                units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], UNIT_DTYPE)
+                if not len(units):
+                    break
+                found = np.flatnonzero(_are_units(units))
+                yield file.start + position + UNIT_BYTES * found.astype(np.int64), units[found]
+                position += UNIT_BYTES * len(units)
+
+    def last_unit(self) -> TimerUnit | None:
+        """Return the unit before `end`; None if there is none."""
+        for file in reversed(self._files):
+            inside = min(self._units_end, self.end - file.start)
+            if inside >= UNIT_BYTES:
+                return unpack_timer_unit(os.pread(file.fd, UNIT_BYTES, inside - UNIT_BYTES))
+        return None
+
+    # -- deleting ------------------------------------------------------------------------------------------
+
+    def drop_first_before(self, slot_ms: int) -> bool:
+        """Delete the first file if it is not the last and all of its slots lie before a time. Blocks.
+
+        Durable on return. In whatever thread, one at a time.
+
+        Raises:
+            OSError, FlushFailed: its name could not be removed, or the removal is not certain.
+        """
+        if len(self._files) < 2:
+            return False
+        file = self._files[0]
+        position = 0
+        while position < self._units_end:
+            data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, self._units_end - position), position)
+            units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], UNIT_DTYPE)
+            if not len(units):
+                break
+            valid = units[_are_units(units)]
+            if len(valid) and int(slots_of(valid).max()) >= slot_ms:
+                return False
+            position += UNIT_BYTES * len(units)
+        with self._list_lock:
+            self._files = self._files[1:]
+        self._digests.pop(file.start, None)
+        self._remove(file)
+        sync_directory(self.directory)
+        return True
+
+    def _remove(self, file: _File) -> None:
+        Path(self._path(file.start)).unlink(missing_ok=True)
+        # A reader in another thread may be at it; it is done long before the next file is removed.
+        retired, self._retired = self._retired, [file.fd]
+        for fd in retired:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close every file; one that was made and not needed is deleted. Flushes nothing."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            self._path(prepared.start).unlink(missing_ok=True)
+            os.close(prepared.fd)
+        for fd in (*self._retired, *(file.fd for file in self._files)):
+            os.close(fd)
+        self._files, self._retired = (), []
+
+    def _path(self, start: int) -> Path:
+        return self.directory / file_name(start)
+
+
+def _are_units(units: Units) -> NDArray[Any]:
+    magic: NDArray[Any] = units["magic"]
+    sound: NDArray[Any] = (units["size"] == UNIT_BYTES) & ((magic & ~0xF) == 0)
+    return sound
+
+
+def slots_of(units: Units) -> NDArray[np.int64]:
+    """Return the times of the units' slots."""
+    return units["write_time_ms"].astype(np.int64) + units["delay_ms"].astype(np.int64)

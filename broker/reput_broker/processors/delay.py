@@ -1,0 +1,182 @@
+"""Messages that wait for their time: which there are (700010), taking them back (700011), how far the levels are
+(45)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from reput_broker.delivery.cancelling import Cancelled, Cancelling, has_key
+from reput_broker.delivery.parked import Parked
+from reput_broker.delivery.waiting_messages import WaitingMessages, WalkCursor
+from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.request import Client, Handler, Refusal, Request, Response
+from reput_protocol.bodies_delay import CancelledMessage, CancelResult, DelayedMessage, DelayedMessageList
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_delay import CancelDelayedHeader, ListDelayedHeader
+from reput_protocol.errors import ErrorCode, HeaderFieldError, refusal_remark
+from reput_protocol.host import Host
+from reput_protocol.message_id import offset_message_id
+
+_LISTED_MAX = 1000
+_LOOKED_AT_MAX = 5000
+_AT_ONCE = 128
+
+
+class DelayProcessor:
+    """Answers about the schedule.
+
+    Args:
+        waiting: walks over what waits.
+        cancelling: cancels.
+        flush: says when that is on the disk.
+        host: the store's address, which ids of parked records name.
+        offsets_json: what `config/delayOffset.json` would hold now.
+    """
+
+    def __init__(
+        self,
+        waiting: WaitingMessages,
+        cancelling: Cancelling,
+        flush: FlushCommitLogService,
+        host: Host,
+        offsets_json: Callable[[], bytes],
+    ) -> None:
+        self._waiting = waiting
+        self._cancelling = cancelling
+        self._flush = flush
+        self._host = host
+        self._offsets_json = offsets_json
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.LIST_DELAYED_MESSAGES: self.list_delayed,
+            RequestCode.CANCEL_DELAYED_MESSAGE: self.cancel_delayed,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+        }
+
+    def delay_offsets(self, request: Request) -> Response:
+        """Answer how far each level has been delivered."""
+        request.client.note_role("admin")
+        return Response(0, body=self._offsets_json())
+
+    # Listing
+
+    def list_delayed(self, request: Request) -> None:
+        """Answer some of the messages that wait, the soonest first; requests behind this one do not wait."""
+        request.client.note_role("admin")
+        header = ListDelayedHeader.from_ext(request.ext)
+        try:
+            cursor = WalkCursor() if header.cursor is None else WalkCursor.parse(header.cursor)
+        except ValueError as error:
+            raise HeaderFieldError("cursor", str(error)) from error
+        request.client.spawn(_answering, request, lambda: self._list(header, cursor))
+
+    async def _list(self, header: ListDelayedHeader, cursor: WalkCursor) -> Response:
+        wanted = min(max(1, header.max_num), _LISTED_MAX)
+        messages: list[DelayedMessage] = []
+        looked_at = 0
+        await self._waiting.settle()
+        while len(messages) < wanted and looked_at < _LOOKED_AT_MAX:
+            count = min(_AT_ONCE, wanted - len(messages))
+            some = await self._waiting.next(cursor, count)
+            if some is None:
+                return Response(0, body=DelayedMessageList(messages).to_json())
+            looked_at += max(1, len(some))
+            messages += [self._described(one) for one in some if _is_wanted(one, header)]
+        return Response(0, body=DelayedMessageList(messages, str(cursor)).to_json())
+
+    def _described(self, parked: Parked) -> DelayedMessage:
+        record = parked.record
+        return DelayedMessage(
+            parked.topic,
+            parked.queue_id,
+            offset_message_id(self._host, record.physical_offset),
+            parked.due_ms,
+            record.store_timestamp_ms,
+            parked.level,
+            len(record.body_view),
+            parked.unique_key,
+            record.tag,
+            [*record.keys],
+        )
+
+    # Cancelling
+
+    def cancel_delayed(self, request: Request) -> None:
+        """Cancel and answer what that came to, once it is certain; requests behind this one do not wait."""
+        request.client.note_role("admin")
+        header = CancelDelayedHeader.from_ext(request.ext)
+        if not header.key:
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
+        request.client.spawn(_answering, request, lambda: self._cancel(request, header))
+
+    async def _cancel(self, request: Request, header: CancelDelayedHeader) -> Response | None:
+        results = await self._cancelling.cancel(header.topic, header.key)
+        if not results:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"no delayed message for topic {header.topic} has the key {header.key!r}; nothing was cancelled",
+            )
+        response = Response(0, body=CancelResult([self._told(result) for result in results]).to_json())
+        self._flush.answer_when_flushed(
+            max(result.end_offset for result in results), _PendingCancel(request, response)
+        )
+        return None
+
+    def _told(self, result: Cancelled) -> CancelledMessage:
+        parked = result.parked
+        message_id = offset_message_id(self._host, parked.physical_offset)
+        return CancelledMessage(message_id, result.outcome, parked.unique_key)
+
+
+@dataclass(slots=True)
+class _PendingCancel:
+    """A cancellation whose answer waits for the disk; see `PendingPut`. No put is counted for it."""
+
+    request: Request
+    response: Response
+    requests: int = 0
+    messages: int = 0
+
+    @property
+    def client(self) -> Client:
+        return self.request.client
+
+    @property
+    def received_at(self) -> float:
+        return self.request.received_at
+
+    def acknowledge(self) -> None:
+        self.client.answer(self.request, self.response)
+
+    def admit(self, reason: str) -> None:
+        error = ErrorCode.FLUSH_TIMEOUT
+        text = f"cancelled, but not known to be on disk: {reason}; ask again whether it was in time"
+        remark = refusal_remark(error, text)
+        self.client.answer(
+            self.request, Response(int(error.response_code), body=self.response.body, remark=remark)
+        )
+
+    def refuse(self, reason: str) -> None:
+        text = f"not known to be cancelled: {reason}; ask again once the broker takes messages"
+        self.client.answer(self.request, Refusal(ErrorCode.READ_ONLY, text).response())
+
+
+def _is_wanted(parked: Parked, header: ListDelayedHeader) -> bool:
+    if header.topic is not None and parked.topic != header.topic:
+        return False
+    return header.key is None or has_key(parked, header.key)
+
+
+async def _answering(request: Request, work: Callable[[], Awaitable[Response | None]]) -> None:
+    """Answer with what `work` comes to; None is answered elsewhere."""
+    try:
+        response = await work()
+    except Refusal as refusal:
+        response = refusal.response()
+    except Exception as error:
+        response = Refusal(ErrorCode.INTERNAL, f"it failed: {error}; ask again").response()
+    if response is not None:
+        request.reply(response)

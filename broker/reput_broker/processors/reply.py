@@ -1,0 +1,222 @@
+"""Replies to requests: 324 and 325 (RocketMQ: ReplyMessageProcessor).
+
+A reply is pushed to the client that its property REPLY_TO_CLIENT names, and whoever replies is answered when that has
+taken it. Whether or not it has, a copy is stored in the topic that the reply was sent to, unless the configuration says
+otherwise; that a copy cannot be stored is logged, and changes nothing for a reply that has arrived.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from reput_broker.counters import Counters
+from reput_broker.delivery.reply_push import ReplyPusher
+from reput_broker.processors.appender import Appender
+from reput_broker.processors.send_records import record_of
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_protocol import properties as names
+from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands import PushReplyHeader, SendMessageHeader, SendMessageResult
+from reput_protocol.errors import ErrorCode, ReputError
+from reput_protocol.host import Host
+from reput_protocol.message_id import offset_message_id
+from reput_protocol.properties import decode_properties, encode_properties, reserved_property
+from reput_protocol.record import Record, encode_record
+
+log = structlog.get_logger(__name__)
+
+_NO_MESSAGE = "0"
+"""The message id in the answer to a reply of which no copy is stored; Java's client wants one."""
+_RESULTS = {ErrorCode.REQUESTER_GONE: "no_requester"}
+
+
+class ReplyOptions(Protocol):
+    """What is up to the configuration."""
+
+    @property
+    def store(self) -> bool:
+        """Whether copies are kept (RocketMQ: storeReplyMessageEnable)."""
+
+
+class _Reply(NamedTuple):
+    header: SendMessageHeader
+    to_client: str
+    properties: dict[str, str]
+    body: bytes
+    record: Record
+
+
+class ReplyProcessor:
+    """Hands replies over."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        access: TopicAccess,
+        appender: Appender,
+        pusher: ReplyPusher,
+        options: ReplyOptions,
+        counters: Counters,
+        *,
+        default_ack: AckLevel,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._appender = appender
+        self._pusher = pusher
+        self._options = options
+        self._counters = counters
+        self._default_ack = default_ack
+        self._clock_ms = clock_ms
+        self._host: Host = store.options.host
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.SEND_REPLY_MESSAGE: self.send_reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.send_reply_v2,
+        }
+
+    def send_reply(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Hand a reply over (324)."""
+        return self._send(request, SendMessageHeader.from_ext(request.ext))
+
+    def send_reply_v2(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Hand a reply over (325)."""
+        return self._send(request, SendMessageHeader.from_ext_v2(request.ext))
+
+    def _send(
+        self, request: Request, header: SendMessageHeader
+    ) -> Response | Awaitable[Response | None] | None:
+        if self._access.writable(header.topic, max(0, header.queue_id)) is None:
+            return self._create_and_send(request, header)
+        self._begin(request, header)
+        return None
+
+    async def _create_and_send(self, request: Request, header: SendMessageHeader) -> Response | None:
+        await self._access.create_on_send(header.topic)
+        self._begin(request, header)
+        return None
+
+    def _begin(self, request: Request, header: SendMessageHeader) -> None:
+        """Check everything, then go on beside the connection's requests, which do not wait for the requester."""
+        config = self._access.writable(header.topic, max(0, header.queue_id))
+        assert config is not None, "looked up before"
+        reply = self._checked(request, header)
+        if header.queue_id < 0:
+            reply.record.queue_id = random.randrange(max(1, config.write_queue_nums))
+        request.body = memoryview(b"")  # the reply has it
+        request.client.spawn(self._hand_over, request, reply)
+
+    def _checked(self, request: Request, header: SendMessageHeader) -> _Reply:
+        limit = self._store.options.message_bytes_max
+        if len(request.body) > limit:
+            self._counters.rejected["too_large"] += 1
+            raise Refusal(
+                ErrorCode.TOO_LARGE,
+                f"a reply of {len(request.body)} bytes, but at most {limit} are taken (store.message_size_max); make "
+                "it smaller",
+            )
+        text = header.properties.encode()
+        reserved = reserved_property(text)
+        if reserved is not None or header.batch or header.sys_flag & MessageSysFlag.TRANSACTION_MASK:
+            self._counters.rejected["malformed"] += 1
+            what = "a batch" if header.batch else f"property {reserved!r}" if reserved else "a transaction"
+            raise Refusal(
+                ErrorCode.MALFORMED, f"a reply is one message and handed over at once; send it without {what}"
+            )
+        found = decode_properties(text)
+        to_client = found.get(names.REPLY_TO_CLIENT)
+        if to_client is None:
+            self._counters.rejected["malformed"] += 1
+            raise Refusal(
+                ErrorCode.MALFORMED,
+                f"reply message properties[{names.REPLY_TO_CLIENT}] is null; copy it from the request",
+                response_code=int(ResponseCode.SYSTEM_ERROR),
+            )
+        body = bytes(request.body)
+        born_host = Host.unpack(request.client.born_host)
+        record = record_of(header, body, encode_properties(found), header.flag, born_host)
+        return _Reply(header, to_client, found, body, record)
+
+    async def _hand_over(self, request: Request, reply: _Reply) -> None:
+        """Push a reply, store its copy, answer. Raises nothing."""
+        try:
+            response = await self._outcome(request, reply)
+        except Exception as error:
+            log.error(
+                "reply_failed",
+                peer=request.client.peer,
+                hint="a defect of the broker; please report it with this log entry",
+                exc_info=error,
+            )
+            response = Refusal(ErrorCode.INTERNAL, "the broker failed on this reply; see its log").response()
+        if response is not None:
+            request.reply(response)
+
+    async def _outcome(self, request: Request, reply: _Reply) -> Response | None:
+        """Return the answer; None if it comes when the copy is on the disk."""
+        refusal = await self._push(request, reply)
+        if self._options.store:
+            try:
+                result = self._store_copy(request, reply, refusal)
+                return result if result is None or isinstance(result, Response) else await result
+            except ReputError as error:
+                log.warning("reply_not_stored", topic=reply.header.topic, detail=str(error))
+        return self._answer(request, reply, refusal, None)
+
+    async def _push(self, request: Request, reply: _Reply) -> Refusal | None:
+        """Return why the requester does not have the reply, None if it has."""
+        now_ms = self._clock_ms()
+        properties = encode_properties({**reply.properties, names.PUSH_REPLY_TIME: str(now_ms)})
+        header = PushReplyHeader.of(
+            reply.header,
+            properties.decode(),
+            born_host=request.client.peer,
+            store_host=str(self._host),
+            store_timestamp_ms=now_ms,
+        )
+        try:
+            await self._pusher.push(reply.to_client, header, reply.body)
+        except Refusal as refusal:
+            self._counters.replies[_RESULTS.get(refusal.error, "not_taken")] += 1
+            return refusal
+        self._counters.replies["delivered"] += 1
+        return None
+
+    def _store_copy(
+        self, request: Request, reply: _Reply, refusal: Refusal | None
+    ) -> Response | Awaitable[Response | None] | None:
+        waits = refusal is None and reply.properties.get(names.WAIT) != "false"
+        ack = reply.header.ack or self._default_ack if waits else AckLevel.PAGE_CACHE
+        if ack is AckLevel.REPLICATED:
+            ack = self._default_ack  # the copy is no part of what is acknowledged
+        return self._appender.append(
+            request,
+            len(encode_record(reply.record)) + 20,
+            lambda: self._store.put_record(reply.record),
+            lambda result: self._answer(request, reply, refusal, result),
+            reply.header.topic,
+            ack,
+        )
+
+    def _answer(
+        self, request: Request, reply: _Reply, refusal: Refusal | None, stored: PutResult | None
+    ) -> Response:
+        if refusal is not None:
+            return refusal.response()
+        result = SendMessageResult(
+            _NO_MESSAGE if stored is None else offset_message_id(self._host, stored.physical_offset),
+            reply.record.queue_id,
+            0 if stored is None else stored.queue_offset,
+            transaction_id=reply.properties.get(names.UNIQ_KEY),
+        )
+        return Response(0, result.to_ext(request.header_type))

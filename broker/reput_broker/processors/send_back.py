@@ -1,0 +1,147 @@
+"""Messages that their consumers send back: 36 (RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable
+
+from reput_broker.delivery.parking import Parking
+from reput_broker.delivery.queue_reader import record_at
+from reput_broker.delivery.send_back import Returned, can_come_back, returned_message
+from reput_broker.delivery.sent_back import SEND_BACK_ID_MAX, SendBackKey, is_id
+from reput_broker.processors.appender import Appender
+from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.put_back_once import PutBackOnce
+from reput_broker.processors.put_once import Put
+from reput_broker.processors.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.retry_counts import RetryCounts
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_protocol.bodies_group import SubscriptionGroupConfig
+from reput_protocol.codes import AckLevel, Perm, RequestCode, ResponseCode
+from reput_protocol.commands_consume import SendBackHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import dlq_topic, retry_topic
+from reput_protocol.record import Record, encode_record
+
+
+class SendBackProcessor:
+    """Stores them for their next try, or as dead letters."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        access: TopicAccess,
+        groups: GroupAccess,
+        appender: Appender,
+        parking: Parking,
+        once: PutBackOnce,
+        counts: RetryCounts,
+        *,
+        ack: AckLevel,
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._groups = groups
+        self._appender = appender
+        self._parking = parking
+        self._once = once
+        self._counts = counts
+        self._ack = ack
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Store the message for a later try, or as a dead letter; its consumer is done with it then."""
+        header = SendBackHeader.from_ext(request.ext)
+        if not is_id(header.send_back_id or ""):
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"sendBackId {header.send_back_id!r} is none; use up to {SEND_BACK_ID_MAX} ASCII letters and digits",
+            )
+        request.client.note_role("consumer")
+        config = self._groups.find_or_create(header.group)
+        if config.retry_queue_nums <= 0:
+            return Response()
+        if self._access.known(retry_topic(header.group)) is None:
+            return self._with_retry_topic(request, header, config)
+        return self._send_back(request, header, config)
+
+    async def _with_retry_topic(
+        self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig
+    ) -> Response | None:
+        await self._access.create_internal(retry_topic(header.group), config.retry_queue_nums)
+        result = self._send_back(request, header, config)
+        return result if result is None or isinstance(result, Response) else await result
+
+    def _send_back(
+        self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig
+    ) -> Response | Awaitable[Response | None] | None:
+        topic = self._access.known(retry_topic(header.group))
+        if topic is not None and not topic.perm & Perm.WRITE:
+            raise Refusal(
+                ErrorCode.NO_PERMISSION, f"topic {topic.topic_name!r} is not writable; alter its permission"
+            )
+        record = record_at(self._store, header.offset)
+        if record is None or not can_come_back(record.topic):
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"no message that a consumer was given lies at log offset {header.offset}; it may have expired",
+                response_code=int(ResponseCode.SYSTEM_ERROR),
+            )
+        key = SendBackKey(header.group, header.offset, header.send_back_id or "")
+        returned = returned_message(
+            record,
+            header.group,
+            retry_queue_id=random.randrange(config.retry_queue_nums),
+            delay_level=header.delay_level,
+            max_reconsume_times=max_reconsume_times(
+                request, header.max_reconsume_times, config.retry_max_times
+            ),
+            send_back_id=key.text,
+            reason=header.reason,
+        )
+        look = bool(header.is_repeated)
+        if not returned.is_dead_letter:
+            parked = self._parking.park(returned.record, returned.properties)
+            assert parked is not None, "it has a delay level"
+            return self._store_it(request, key, returned, parked, look)
+        if self._access.known(dlq_topic(header.group)) is None:
+            return self._with_dead_letter_topic(request, key, returned, look)
+        return self._store_it(request, key, returned, returned.record, look)
+
+    async def _with_dead_letter_topic(
+        self, request: Request, key: SendBackKey, returned: Returned, look: bool
+    ) -> Response | None:
+        await self._access.create_internal(dlq_topic(key.group))
+        result = self._store_it(request, key, returned, returned.record, look)
+        return result if result is None or isinstance(result, Response) else await result
+
+    def _store_it(
+        self, request: Request, key: SendBackKey, returned: Returned, record: Record, look: bool
+    ) -> Response | Awaitable[Response | None] | None:
+        def put() -> PutResult:
+            result = self._store.put_record(record)
+            if result.status is PutStatus.PUT_OK:
+                self._count(key.group, returned)
+            return result
+
+        size = len(encode_record(record)) + 20
+
+        def append(put: Put) -> Response | Awaitable[Response | None] | None:
+            return self._appender.append(
+                request, size, put, lambda _: Response(), returned.record.topic, self._ack
+            )
+
+        return self._once.append(key, key.group, record, put, append, look=look)
+
+    def _count(self, group: str, returned: Returned) -> None:
+        if returned.is_dead_letter:
+            note_dead_letter(self._counts, self._access, group, returned.origin_topic, returned.record)
+        else:
+            self._counts.retries[group, counted_topic(self._access, returned.origin_topic)] += 1

@@ -1,0 +1,169 @@
+"""Messages that are not stored as they are sent: dead letters, half messages, messages for later.
+
+In this order, as in RocketMQ (SendMessageProcessor.sendMessage): a message that a consumer sends to its retry topic
+once too often goes to the dead letters; one with TRAN_MSG=true to the half queue; one with a delay to where it waits.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from reput_broker.delivery.delay_stats import UNKNOWN_TOPIC
+from reput_broker.delivery.half_messages import HALF_PROPERTIES_BYTES_MAX, half_record
+from reput_broker.delivery.parked import number_of
+from reput_broker.delivery.parking import Parking
+from reput_broker.delivery.queue_locks import QueueLocks
+from reput_broker.delivery.send_back import DeadLetterReason, dead_letter, origin_of, why_resent_dead
+from reput_broker.delivery.transactions import Transactions
+from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.send_records import Redirected
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Refusal, Request
+from reput_broker.retry_counts import RetryCounts
+from reput_protocol import properties as names
+from reput_protocol.commands import SendMessageHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import dlq_topic, group_of_retry_topic
+from reput_protocol.record import Record
+
+log = structlog.get_logger(__name__)
+
+_SAYS_MAX_RECONSUME_TIMES = 121
+"""The version of RocketMQ (V3_4_9) from which on a client's own limit counts."""
+
+
+class TransactionOptions(Protocol):
+    """What is up to the configuration."""
+
+    @property
+    def reject(self) -> bool:
+        """Whether half messages are refused (RocketMQ: rejectTransactionMessage)."""
+
+
+class DeadLetter(NamedTuple):
+    """A message that was sent to a retry topic is a dead letter: whose, why, and whether that topic exists."""
+
+    group: str
+    reason: DeadLetterReason
+    has_topic: bool
+
+
+class SendRedirects:
+    """Decides for each message that is sent alone."""
+
+    def __init__(
+        self,
+        parking: Parking,
+        groups: GroupAccess,
+        locks: QueueLocks,
+        topics: TopicAccess,
+        transactions: Transactions,
+        options: TransactionOptions,
+        counts: RetryCounts,
+    ) -> None:
+        self._parking = parking
+        self._groups = groups
+        self._locks = locks
+        self._topics = topics
+        self._transactions = transactions
+        self._options = options
+        self._counts = counts
+
+    def dead_letter_of(self, request: Request, header: SendMessageHeader) -> DeadLetter | None:
+        """Tell whether a message is sent to a retry topic and is a dead letter.
+
+        Raises:
+            Refusal: NO_GROUP.
+        """
+        group = group_of_retry_topic(header.topic)
+        if group is None or header.batch:
+            return None
+        config = self._groups.find_or_create(group)
+        limit = max_reconsume_times(request, header.max_reconsume_times, config.retry_max_times)
+        reason = why_resent_dead(
+            header.reconsume_times or 0, limit, consumes_in_order=self._locks.has_locks(group)
+        )
+        if reason is None:
+            return None
+        return DeadLetter(group, reason, self._topics.known(dlq_topic(group)) is not None)
+
+    def redirect(self, record: Record, properties: dict[str, str], dead: DeadLetter | None) -> Redirected:
+        """Return what is stored of a message; its properties are used up.
+
+        Raises:
+            Refusal: it may not be sent like that.
+        """
+        if dead is not None:
+            origin = origin_of(properties, record.topic)
+            record = dead_letter(record, dead.group, properties, dead.reason)
+            noted = partial(note_dead_letter, self._counts, self._topics, dead.group, origin, record)
+            return Redirected(record, record.topic, on_stored=noted)
+        if _is_half(record, properties):
+            return self._half(record, properties)
+        topic = record.topic
+        parked = self._parking.park(record, properties)
+        return Redirected(record, topic) if parked is None else Redirected(parked, topic, "delayed")
+
+    def _half(self, record: Record, properties: dict[str, str]) -> Redirected:
+        if self._options.reject:
+            raise Refusal(
+                ErrorCode.NO_PERMISSION,
+                "this broker takes no half messages (transactions.reject); send the message without a transaction",
+            )
+        topic = record.topic
+        # Its delay counts from the commit; one that cannot be is refused now.
+        self._parking.park(record, dict(properties))
+        record = half_record(record, properties)
+        if len(record.properties) > HALF_PROPERTIES_BYTES_MAX:
+            raise Refusal(
+                ErrorCode.TOO_LARGE,
+                f"with what a half message needs its properties take {len(record.properties)} bytes, but at most "
+                f"{HALF_PROPERTIES_BYTES_MAX} fit; shorten them",
+            )
+        # Whoever ends the transaction names the half record, so it must be readable when its place is told.
+        opened = partial(self._transactions.opened, topic)
+        return Redirected(record, record.topic, "transactional", must_wait=True, on_stored=opened)
+
+
+def counted_topic(topics: TopicAccess, topic: str) -> str:
+    """Return under which topic a message is counted that says to have been sent to `topic` at first.
+
+    Whoever sends to a retry topic may say anything.
+    """
+    return UNKNOWN_TOPIC if topics.known(topic) is None else topic
+
+
+def note_dead_letter(
+    counts: RetryCounts, topics: TopicAccess, group: str, topic: str, record: Record
+) -> None:
+    """Count a dead letter that has been stored, and log it; `topic` is the one that it says it was sent to at
+    first."""
+    topic = counted_topic(topics, topic)
+    counts.dead_letters[group, topic] += 1
+    log.warning(
+        "dead_letter",
+        group=group,
+        topic=topic,
+        message_id=record.unique_key,
+        attempts=record.reconsume_times,
+        hint=f"reput dlq peek {group}",
+    )
+
+
+def max_reconsume_times(request: Request, asked: int | None, of_group: int) -> int:
+    """Return how often a message may come back: as often as its consumer says, else as the group's settings say."""
+    is_heeded = request.is_native or request.header.version >= _SAYS_MAX_RECONSUME_TIMES
+    return asked if asked is not None and is_heeded else of_group
+
+
+def _is_half(record: Record, properties: dict[str, str]) -> bool:
+    """Whether a message begins a transaction.
+
+    One that was committed and comes back through an old client still has the property, beside a delay level.
+    """
+    if properties.get(names.TRAN_MSG, "").lower() != "true":
+        return False
+    return record.reconsume_times <= 0 or (number_of(properties.get(names.DELAY)) or 0) <= 0

@@ -1,0 +1,178 @@
+"""The end of transactions: 37 (RocketMQ: EndTransactionProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from reput_broker.delivery.half_messages import HalfMessage, committed_record, half_message_of
+from reput_broker.delivery.parking import Parking
+from reput_broker.delivery.queue_reader import record_at
+from reput_broker.delivery.transaction_check import CheckOptions
+from reput_broker.delivery.transactions import Standing, Transactions
+from reput_broker.processors.appender import Appender
+from reput_broker.processors.topic_access import TopicAccess, no_topic
+from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.retry_counts import RetryCounts
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
+from reput_protocol.commands_transaction import EndTransactionHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.group_terms import TransactionState
+from reput_protocol.record import encode_record
+
+_FAILED = int(ResponseCode.SYSTEM_ERROR)
+_TOO_LATE = int(ResponseCode.ILLEGAL_OPERATION)
+_RESULTS = {TransactionState.COMMIT: "commit", TransactionState.ROLLBACK: "rollback"}
+_STANDINGS = {TransactionState.COMMIT: Standing.COMMITTED, TransactionState.ROLLBACK: Standing.ROLLED_BACK}
+_ENDED = {
+    Standing.COMMITTED: "has been committed",
+    Standing.ROLLED_BACK: "has been rolled back",
+    Standing.DISCARDED: "was asked about too often, or is too old, and has been put aside",
+}
+
+
+class TransactionProcessor:
+    """Commits half messages and rolls them back."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        access: TopicAccess,
+        appender: Appender,
+        parking: Parking,
+        transactions: Transactions,
+        options: CheckOptions,
+        counts: RetryCounts,
+        *,
+        ack: AckLevel,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._appender = appender
+        self._parking = parking
+        self._transactions = transactions
+        self._options = options
+        self._counts = counts
+        self._ack = ack
+        self._clock_ms = clock_ms
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the processors by request code."""
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    def end(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        """Commit or roll back; nothing happens to a transaction that has ended so before.
+
+        RocketMQ gives a producer that does not know no answer; nor does this, but to its own client.
+        """
+        header = EndTransactionHeader.from_ext(request.ext)
+        request.client.note_role("producer")
+        state = header.commit_or_rollback
+        if state not in _RESULTS:
+            self._count_unknown(header)
+            if not request.is_native:
+                request.wants_no_answer()
+            return Response() if request.is_native else None
+        state = TransactionState(state)
+        half = self._half(header)
+        if header.from_transaction_check:
+            self._counts.checks[half.topic, _RESULTS[state]] += 1
+        copy = self._transactions.open_copy(half)
+        if copy is None:
+            outcome = self._transactions.outcome(half)
+            if outcome is _STANDINGS[state]:
+                return Response()
+            raise _ended(half, outcome)
+        if state is TransactionState.COMMIT:
+            return self._commit(request, half)
+        self._transactions.decided(half, copy, Standing.ROLLED_BACK)
+        self._counts.transactions[half.topic, "rollback"] += 1
+        return Response()
+
+    def _half(self, header: EndTransactionHeader) -> HalfMessage:
+        """Return the half message that a request names, if all that it says of it is right."""
+        record = record_at(self._store, header.commit_log_offset)
+        half = None if record is None else half_message_of(record)
+        if half is None:
+            raise Refusal(
+                ErrorCode.NOT_FOUND,
+                f"no half message lies at log offset {header.commit_log_offset}; it may have expired",
+                response_code=_FAILED,
+            )
+        if self._is_too_late(header, half):
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                "the half message's own time for an answer without being asked has passed; the broker will ask",
+                response_code=_TOO_LATE,
+            )
+        if half.producer_group != header.producer_group:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"the half message is of producer group {half.producer_group!r}, not {header.producer_group!r}",
+                response_code=_FAILED,
+            )
+        if half.queue_offset != header.tran_state_table_offset:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"the half message has offset {half.queue_offset} in the half queue, not "
+                f"{header.tran_state_table_offset}",
+                response_code=_FAILED,
+            )
+        return half
+
+    def _is_too_late(self, header: EndTransactionHeader, half: HalfMessage) -> bool:
+        """Whether only an answer to a question counts any more (RocketMQ: rejectCommitOrRollback)."""
+        immunity_ms = half.immunity_ms(int(self._options.timeout * 1000))
+        if header.from_transaction_check or immunity_ms is None:
+            return False
+        return self._clock_ms() - half.first_stored_ms > immunity_ms
+
+    def _commit(self, request: Request, half: HalfMessage) -> Response | Awaitable[Response | None] | None:
+        config = self._access.known(half.topic)
+        if config is None:
+            raise no_topic(half.topic)
+        record, properties = committed_record(half)
+        if record.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+            record.queue_id %= max(1, config.read_queue_nums)  # the topic has been altered
+        record = self._parking.park(record, properties) or record
+
+        def put() -> PutResult:
+            copy = self._transactions.open_copy(half)
+            if copy is None:  # while this waited for a new log file
+                raise _ended(half, self._transactions.outcome(half))
+            record.prepared_transaction_offset = copy.physical_offset
+            result = self._store.put_record(record)
+            if result.status is PutStatus.PUT_OK:
+                self._transactions.decided(half, copy, Standing.COMMITTED)
+                self._counts.transactions[half.topic, "commit"] += 1
+            return result
+
+        size = len(encode_record(record)) + 20
+        return self._appender.append(
+            request, size, put, lambda _: Response(), half.topic, self._ack, "transactional"
+        )
+
+    def _count_unknown(self, header: EndTransactionHeader) -> None:
+        if header.from_transaction_check:
+            record = record_at(self._store, header.commit_log_offset)
+            half = None if record is None else half_message_of(record)
+            if half is not None:
+                self._counts.checks[half.topic, "unknown"] += 1
+
+
+def _ended(half: HalfMessage, outcome: Standing) -> Refusal:
+    how = _ENDED.get(outcome)
+    if how is None:
+        return Refusal(
+            ErrorCode.NOT_FOUND,
+            f"the transaction of message {half.unique_key} has ended before; how is not known any more",
+            response_code=_FAILED,
+        )
+    return Refusal(
+        ErrorCode.TRANSACTION_ENDED,
+        f"the transaction of message {half.unique_key} {how}; what ends it first counts",
+        response_code=_FAILED,
+    )

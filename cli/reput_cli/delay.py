@@ -1,0 +1,99 @@
+"""`reput delay ...`: messages that wait for their time."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings, shared_options
+from reput_cli.output import Printer
+from reput_client.blocking import Admin
+from reput_protocol.bodies_delay import CancelOutcome, DelayedMessage
+from reput_protocol.errors import NotFound
+
+_COLUMNS = ("deliver_at", "due_in_s", "topic", "queue", "level", "message_id", "keys", "size_b")
+
+
+@click.group()
+def command() -> None:
+    """List and cancel messages that wait for their time."""
+
+
+@command.command(name="list")
+@click.option("-t", "--topic", help="Only messages for this topic.")
+@click.option("-k", "--key", help="Only messages with this key or message_id.")
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, 1_000_000),
+    default=100,
+    show_default=True,
+    help="At most so many.",
+)
+@shared_options
+def list_delayed(settings: Settings, topic: str | None, key: str | None, count: int) -> int:
+    """List the messages that wait, the soonest first."""
+    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+        messages = admin.list_delayed(topic=topic, key=key, max_messages=count)
+    _print(Printer(settings), messages)
+    return ExitCode.DONE
+
+
+@command.command()
+@click.option("-t", "--topic", required=True, help="Topic that the messages are for.")
+@click.option("-k", "--key", required=True, help="One of their keys, or a message_id.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be cancelled.")
+@shared_options
+def cancel(settings: Settings, topic: str, key: str, dry_run: bool) -> int:
+    """Cancel messages that wait; says of each whether that was in time, and exits with 1 if it was not for one."""
+    printer = Printer(settings)
+    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+        if dry_run:
+            _print(printer, admin.list_delayed(topic=topic, key=key))
+            return ExitCode.DONE
+        try:
+            results = admin.cancel_delayed(topic, key)
+        except NotFound as error:
+            raise CommandFailed(
+                f"no delayed message for {topic} has the key {key!r}",
+                reason=str(error),
+                remedy=f"reput delay list -t {topic}",
+                code=ExitCode.NOT_FOUND,
+            ) from error
+    printer.rows(
+        ("outcome", "message_id", "offset_message_id"),
+        [(result.outcome.value.lower(), result.unique_id, result.offset_message_id) for result in results],
+    )
+    late = sum(result.outcome is CancelOutcome.DELIVERED for result in results)
+    if late:
+        raise CommandFailed(
+            f"{late} of {len(results)} messages had been delivered already",
+            remedy=f"reput message find -t {topic} -k {key}",
+        )
+    return ExitCode.DONE
+
+
+def _print(printer: Printer, messages: list[DelayedMessage]) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    printer.rows(
+        _COLUMNS,
+        [
+            (
+                datetime.fromtimestamp(message.deliver_timestamp / 1000, UTC).isoformat(
+                    timespec="milliseconds"
+                ),
+                round((message.deliver_timestamp - now_ms) / 1000, 3),
+                message.topic,
+                message.queue_id,
+                message.delay_level or None,
+                message.unique_id or message.offset_message_id,
+                " ".join(message.keys),
+                message.size,
+            )
+            for message in messages
+        ],
+    )

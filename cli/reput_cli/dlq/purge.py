@@ -1,0 +1,54 @@
+"""`reput dlq purge`: delete all dead letters of a group."""
+
+from __future__ import annotations
+
+import click
+
+from reput_cli.dlq.letters import bounds_of
+from reput_cli.dlq.progress import replayed_until
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings, shared_options
+from reput_cli.output import Printer
+from reput_client.blocking import Admin, PullConsumer
+
+
+@click.command()
+@click.argument("group")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@shared_options
+def purge(settings: Settings, group: str, dry_run: bool) -> int:
+    """Delete all dead letters of GROUP; asks for the group's name unless --yes is given.
+
+    The log cannot lose single messages, so it is all of them, replayed or not: the topic %DLQ%GROUP goes, and comes
+    back with the group's next dead letter. How far replays have come goes with it. Nothing is deleted if more dead
+    letters have come since they were counted.
+    """
+    printer = Printer(settings)
+    with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
+        topic, start, end = bounds_of(admin, group)
+        left = end - max(start, min(end, _replayed(settings, topic)))
+        printer.note(f"topic {topic}: {end - start} dead letters, of which {left} have not been replayed")
+        if dry_run:
+            return ExitCode.DONE
+        if not settings.yes and click.prompt("type the group's name to delete them", err=True) != group:
+            raise CommandFailed(
+                f"the dead letters of {group} were not deleted", reason="the name was not typed"
+            )
+        _, _, end_now = bounds_of(admin, group)
+        if end_now > end:
+            raise CommandFailed(
+                f"the dead letters of {group} were not deleted",
+                reason=f"{end_now - end} more have come since they were counted",
+                remedy=f"reput dlq peek {group} -o {end}, then purge again",
+            )
+        admin.delete_topic(topic)
+    printer.note(f"topic {topic} deleted")
+    return ExitCode.DONE
+
+
+def _replayed(settings: Settings, topic: str) -> int:
+    with PullConsumer(
+        settings.server, group=replayed_until(None, None), timeout_s=settings.timeout_s
+    ) as consumer:
+        return consumer.committed(topic, 0) or 0

@@ -1,0 +1,229 @@
+"""`reput dlq replay`: send dead letters back to the topics that they came from.
+
+Each is sent as a new message (`Producer.forward`): the body as it is, tag, keys, flag and the application's properties,
+no attempt counted, and a unique id of its own. DLQ_ORIGIN_MESSAGE_ID names the message that it was, so that consumers
+can tell. Progress is committed under a group of the system after each batch, once it is on the broker's disk: what was
+sent in the batch that a killed command was at is sent again next time, nothing is left out.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from shlex import quote
+from types import FrameType
+
+import click
+
+from reput_cli.dlq.letters import (
+    DeadLetter,
+    bounds_of,
+    chosen_by,
+    filter_option,
+    read_letters,
+    without_origin,
+)
+from reput_cli.dlq.pace import Pace, RateType
+from reput_cli.dlq.progress import replayed_until
+from reput_cli.exit_codes import ExitCode
+from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings, shared_options
+from reput_cli.output import Printer
+from reput_cli.positions import Position, RangeType
+from reput_client.blocking import Admin, Producer, PullConsumer
+from reput_protocol import properties as names
+from reput_protocol.errors import TopicNotFound
+from reput_protocol.names import check_send_topic
+
+_BATCH = 32
+_BATCH_S = 0.25
+"""With a rate, a batch is what may be sent in so long: progress is committed several times a second."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay came to."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    """By topic."""
+    passed_over: int = 0
+    """Not chosen by the filter."""
+    without_origin: int = 0
+    """Does not say where it came from, and so was left."""
+    interrupted: bool = False
+
+
+@click.command()
+@click.argument("group")
+@click.option(
+    "--rate", type=RateType(), help="At most so many, as 100/s or 30/m.  [default: as fast as it goes]"
+)
+@filter_option
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option(
+    "-o", "--from", "span", type=RangeType(), metavar="START[:END]",
+    help="earliest, an offset, -N, @TIME or a range of these.  [default: where the same replay stopped]",
+)  # fmt: skip
+@click.option("--to", "target", help="Send them to this topic, not to the ones that they came from.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@shared_options
+def replay(
+    settings: Settings,
+    group: str,
+    rate: float | None,
+    expression: str | None,
+    count: int | None,
+    span: tuple[Position, Position | None] | None,
+    target: str | None,
+    dry_run: bool,
+) -> int:
+    """Send the dead letters of GROUP back to the topics that they came from, as new messages.
+
+    They stay where they are. How far a replay has come is kept for each filter and target: one that was interrupted
+    goes on when the same command is given again. Each copy has the property DLQ_ORIGIN_MESSAGE_ID.
+    """
+    if target is not None:
+        check_send_topic(target)
+    work = _Replay(settings, group, rate, expression, count, target, dry_run)
+    progress_group = replayed_until(expression, target)
+    with (
+        Admin(settings.server, timeout_s=settings.timeout_s) as admin,
+        PullConsumer(settings.server, group=progress_group, timeout_s=settings.timeout_s) as consumer,
+        Producer(settings.server, group="reput-cli", timeout_s=max(10.0, settings.timeout_s)) as producer,
+    ):
+        outcome = work.run(admin, consumer, producer, span)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return ExitCode.PARTIAL if outcome.without_origin else ExitCode.DONE
+
+
+class _Replay:
+    def __init__(
+        self,
+        settings: Settings,
+        group: str,
+        rate: float | None,
+        expression: str | None,
+        count: int | None,
+        target: str | None,
+        dry_run: bool,
+    ) -> None:
+        self._printer = Printer(settings)
+        self._group = group
+        self._pace = Pace(rate)
+        self._batch = _BATCH if rate is None else max(1, min(_BATCH, int(rate * _BATCH_S)))
+        self._expression = expression
+        self._chosen = chosen_by(expression)
+        self._left = count
+        self._target = target
+        self._dry_run = dry_run
+        self._existing: set[str] = set()
+        self.outcome = Outcome()
+
+    def run(
+        self,
+        admin: Admin,
+        consumer: PullConsumer,
+        producer: Producer,
+        span: tuple[Position, Position | None] | None,
+    ) -> Outcome:
+        """Replay and return what that came to."""
+        topic, low, end = bounds_of(admin, self._group)
+        if span is None:
+            start = max(low, min(end, consumer.committed(topic, 0) or 0))
+        else:
+            start = span[0].resolve(admin, topic, 0)
+            end = min(end, span[1].resolve(admin, topic, 0)) if span[1] is not None else end
+        if span is None and start > low:
+            self._printer.note(
+                f"{start - low} dead letters were replayed or passed over before; -o earliest begins anew"
+            )
+        done_until = committed = start
+        with _until_interrupted(self.outcome):
+            try:
+                for letter in read_letters(consumer, topic, start, end):
+                    if not self._replay(admin, producer, letter):
+                        break
+                    done_until = letter.message.queue_offset + 1
+                    if done_until - committed >= self._batch and not self._dry_run:
+                        consumer.commit(topic, 0, done_until)
+                        committed = done_until
+                    if self._left == 0 or self.outcome.interrupted:
+                        break
+            finally:
+                if done_until != committed and not self._dry_run:
+                    consumer.commit(topic, 0, done_until)
+        self._report(end - done_until)
+        return self.outcome
+
+    def _replay(self, admin: Admin, producer: Producer, letter: DeadLetter) -> bool:
+        """Send one, or leave it; False if there was an interruption before that."""
+        outcome = self.outcome
+        if not self._chosen(letter):
+            outcome.passed_over += 1
+            return True
+        topic = self._target or letter.origin_topic
+        if topic is None:
+            outcome.without_origin += 1
+            return True
+        self._check_exists(admin, topic)
+        if not self._dry_run:
+            self._pace.wait(lambda: outcome.interrupted)
+            if outcome.interrupted:
+                return False
+            key = letter.properties.get(names.SHARDING_KEY)
+            added = {names.DLQ_ORIGIN_MESSAGE_ID: letter.origin_message_id}
+            producer.forward(letter.message, topic, properties=added, key=key)
+        outcome.sent[topic] += 1
+        if self._left is not None:
+            self._left -= 1
+        return True
+
+    def _check_exists(self, admin: Admin, topic: str) -> None:
+        """A topic that is gone must not come back with whatever number of queues because of a dead letter."""
+        if topic in self._existing:
+            return
+        try:
+            admin.topic_config(topic)
+        except TopicNotFound as error:
+            raise CommandFailed(
+                f"topic {topic}, from which dead letters of {self._group} came, does not exist any more",
+                remedy=f"reput topic create {topic}, or --to ANOTHER_TOPIC",
+                code=ExitCode.NOT_FOUND,
+            ) from error
+        self._existing.add(topic)
+
+    def _report(self, left: int) -> None:
+        outcome, printer = self.outcome, self._printer
+        verb = "would be sent" if self._dry_run else "sent"
+        for topic, number in sorted(outcome.sent.items()):
+            printer.note(f"{number} dead letters of {self._group} {verb} to {topic}")
+        if not outcome.sent:
+            printer.note(f"no dead letter of {self._group} {verb}")
+        if outcome.passed_over:
+            printer.note(f"{outcome.passed_over} passed over by the filter")
+        if outcome.without_origin:
+            printer.note(
+                f"{outcome.without_origin} left: they do not say where they came from; try: "
+                f"reput dlq replay {self._group} --filter {quote(without_origin(self._expression))} --to TOPIC"
+            )
+        if left and (outcome.interrupted or self._left == 0):
+            printer.note(f"{left} not looked at yet: the same command goes on there")
+
+
+@contextmanager
+def _until_interrupted(outcome: Outcome) -> Iterator[None]:
+    """Note Ctrl-C instead of raising it: the message under way is sent, and progress committed."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        outcome.interrupted = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

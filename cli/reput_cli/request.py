@@ -1,0 +1,57 @@
+"""`reput request`: send one message and print what a consumer replies to it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from reput_cli.exit_codes import ExitCode
+from reput_cli.message_lines import json_line, plain
+from reput_cli.options import Settings, shared_options
+from reput_cli.output import printable
+from reput_cli.produce import parse_properties
+from reput_client.blocking import Message, Producer
+from reput_client.received import ReceivedMessage
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@click.option("-k", "--key", "keys", multiple=True, help="Key to find the message by; repeatable.")
+@click.option("-t", "--tag", help="Tag to filter by.")
+@click.option(
+    "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
+)
+@click.option("--queue", "queue_id", type=int, help="Queue to send to; any if not given.")
+@shared_options
+def command(
+    settings: Settings,
+    topic: str,
+    body: str | None,
+    keys: tuple[str, ...],
+    tag: str | None,
+    properties: tuple[str, ...],
+    queue_id: int | None,
+) -> int:
+    """Send a request to TOPIC and print the reply's body; -O json prints all of it.
+
+    Without BODY the request is all of standard input. Waits as long as --timeout says.
+    """
+    data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
+    message = Message(topic, data, tag, keys, parse_properties(properties))
+    with Producer(settings.server, group="reput-cli", timeout_s=settings.timeout_s) as producer:
+        _print(settings, producer.request(message, queue_id=queue_id))
+    return ExitCode.DONE
+
+
+def _print(settings: Settings, reply: ReceivedMessage) -> None:
+    if settings.output in ("json", "jsonl"):
+        print(json_line(reply))
+    elif settings.output == "plain":
+        print(plain(reply))
+    elif sys.stdout.isatty():
+        print(printable(reply.body))
+    else:
+        end = b"" if reply.body.endswith(b"\n") else b"\n"
+        sys.stdout.buffer.write(reply.body + end)

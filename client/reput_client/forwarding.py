@@ -1,0 +1,66 @@
+"""Passing a message on: which of its properties belong to the message, and which to the way that it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from reput_protocol import properties as names
+from reput_protocol.properties import RESERVED_NAMES, RESERVED_PREFIXES, check_property, encode_properties
+
+_OF_THE_WAY: Final = frozenset(
+    {
+        # its producer and the broker
+        names.UNIQ_KEY,
+        names.WAIT,
+        names.MSG_REGION,
+        names.TRACE_ON,
+        names.CLUSTER,
+        names.CRC32,
+        # its consumers
+        names.RETRY_TOPIC,
+        names.RETRY_REASON,
+        names.SEND_BACK_ID,
+        names.DLQ_REASON,
+        names.DLQ_ORIGIN_TOPIC,
+        names.DLQ_ORIGIN_MESSAGE_ID,
+        names.ORIGIN_MESSAGE_ID,
+        names.MAX_RECONSUME_TIMES,
+        names.RECONSUME_TIME,
+        names.CONSUME_START_TIME,
+        names.MIN_OFFSET,
+        names.MAX_OFFSET,
+        "1ST_POP_TIME",
+        # its transaction
+        names.PRODUCER_GROUP,
+        names.TRANSACTION_ID,
+        names.TRANSACTION_CHECK_TIMES,
+        names.TRANSACTION_PREPARED_QUEUE_OFFSET,
+        names.CHECK_IMMUNITY_TIME,
+    }
+)
+"""With the names that only brokers may write, what a copy does not have."""
+
+
+def forwarded_properties(
+    properties: Mapping[str, str], unique_id: str | None, added: Mapping[str, str]
+) -> bytes:
+    """Return the properties text of a copy.
+
+    Args:
+        properties: those of the message that was received.
+        unique_id: the copy's own, or None.
+        added: more, or others in their place.
+
+    Raises:
+        InvalidMessage: one that is added may not be set.
+    """
+    kept = {name: value for name, value in properties.items() if not _is_of_the_way(name)}
+    for name, value in added.items():
+        check_property(name, value)
+        kept[name] = value
+    return encode_properties({names.UNIQ_KEY: unique_id, **kept} if unique_id else kept)
+
+
+def _is_of_the_way(name: str) -> bool:
+    return name in _OF_THE_WAY or name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)

@@ -1,0 +1,121 @@
+"""Which queues of a topic are whose: the rules by which members share them out, each for itself. Pure.
+
+Every member knows the same queues and the same ids and applies the same rule, so that they agree without talking.
+The rules are RocketMQ's to the letter (RocketMQ: AllocateMessageQueueStrategy and the classes named below): its Java
+and Go clients may be members of the same group. Queues and ids come sorted, as `allocate` sorts them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, TypeAlias
+
+from reput_protocol.message import MessageQueue
+
+AllocationStrategy: TypeAlias = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
+"""Called with the own client id, all queues and all ids, both sorted; returns the own queues."""
+
+VIRTUAL_NODES: Final = 10
+
+
+def allocate(
+    strategy: AllocationStrategy, client_id: str, queues: Iterable[MessageQueue], members: Collection[str]
+) -> list[MessageQueue]:
+    """Return the queues that are `client_id`'s; none if it is not among the members."""
+    if client_id not in members:
+        return []
+    return strategy(client_id, sorted(queues), sorted(set(members)))
+
+
+def averagely(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+    """Each member a run of neighbouring queues, the first ones one more (RocketMQ: AllocateMessageQueueAveragely)."""
+    size, more = divmod(len(queues), len(members))
+    index = members.index(client_id)
+    start = index * size + min(index, more)
+    return list(queues[start : start + size + (index < more)])
+
+
+def circularly(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+    """Queues dealt out in turn (RocketMQ: AllocateMessageQueueAveragelyByCircle)."""
+    return list(queues[members.index(client_id) :: len(members)])
+
+
+def by_machine_room(rooms: Iterable[str]) -> AllocationStrategy:
+    """Only the queues of brokers in `rooms`, whose names read `room@broker`.
+
+    (RocketMQ: AllocateMessageQueueByMachineRoom.) All members share those; where they do not come out even, the first
+    members take one of the last queues each.
+    """
+    wanted = frozenset(rooms)
+
+    def strategy(
+        client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
+        near = [queue for queue in queues if _room(queue.broker_name) in wanted]
+        size, more = divmod(len(near), len(members))
+        index = members.index(client_id)
+        mine = near[index * size : (index + 1) * size]
+        if index < more:
+            mine.append(near[len(members) * size + index])
+        return mine
+
+    return strategy
+
+
+def _room(broker_name: str) -> str | None:
+    parts = broker_name.rstrip("@").split("@")  # Java's split drops empty parts at the end, and only there
+    return parts[0] if len(parts) == 2 else None
+
+
+def by_config(mine: Iterable[MessageQueue]) -> AllocationStrategy:
+    """The given queues, whoever else is a member (RocketMQ: AllocateMessageQueueByConfig).
+
+    Of several topics each gets its own.
+    """
+    fixed = list(mine)
+
+    def strategy(
+        client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
+        del client_id, members
+        here = set(queues)
+        return [queue for queue in fixed if queue in here]
+
+    return strategy
+
+
+def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> AllocationStrategy:
+    """Queues and members on one ring, so that a change of members moves few queues.
+
+    (RocketMQ: AllocateMessageQueueConsistentHash with its MD5 hash and `virtual_nodes` places for each member.)
+    """
+    if virtual_nodes < 1:
+        raise ValueError(f"virtual_nodes must be 1 or more, not {virtual_nodes}")
+
+    def strategy(
+        client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
+        owners: dict[int, str] = {}
+        for member in members:
+            for number in range(virtual_nodes):
+                owners[_md5_place(f"{member}-{number}")] = member
+        ring = sorted(owners)
+        return [queue for queue in queues if owners[_next_place(ring, _queue_place(queue))] == client_id]
+
+    return strategy
+
+
+def _queue_place(queue: MessageQueue) -> int:
+    topic, broker_name, queue_id = queue
+    return _md5_place(f"MessageQueue [topic={topic}, brokerName={broker_name}, queueId={queue_id}]")
+
+
+def _next_place(ring: Sequence[int], place: int) -> int:
+    index = bisect_left(ring, place)
+    return ring[index] if index < len(ring) else ring[0]
+
+
+def _md5_place(key: str) -> int:
+    return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:4], "big")

@@ -1,0 +1,167 @@
+"""Requests and their replies, as a producer sees them: 326 (RocketMQ: DefaultMQProducerImpl.request).
+
+A request is an ordinary message with a correlation id and the client id of whoever waits. A consumer handles it and
+replies; the broker hands the reply over on the connection that the heartbeats go by. A reply that nobody waits for any
+more is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+
+from reput_client.broker_requests import BrokerRequest
+from reput_client.core import Waiter
+from reput_client.errors import ClientClosed, ReplyTimeout, SendOutcomeUnknown
+from reput_client.presence import Presence
+from reput_client.puts import Putter, result_of
+from reput_client.received import ReceivedMessage
+from reput_client.session import Session, wall_clock_ms
+from reput_protocol import properties as names
+from reput_protocol.codes import AckLevel, RequestCode
+from reput_protocol.commands_reply import PushReplyHeader
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.host import ZERO_HOST, Host
+from reput_protocol.message import Message, MessageQueue
+from reput_protocol.properties import decode_properties, encode_properties
+from reput_protocol.record import Record, encode_record
+
+log = logging.getLogger("reput_client")
+
+
+class _Pending:
+    __slots__ = ("is_closed", "reply", "waiter")
+
+    def __init__(self) -> None:
+        self.waiter = Waiter()
+        self.reply: ReceivedMessage | None = None
+        self.is_closed = False
+
+
+class Requests:
+    """The requests of one producer that wait for their replies.
+
+    Attributes:
+        late_replies: how many replies came when nobody waited for them any more.
+    """
+
+    def __init__(self, session: Session, putter: Putter, presence: Presence) -> None:
+        self.late_replies = 0
+        self._session = session
+        self._putter = putter
+        self._presence = presence
+        self._pending: dict[str, _Pending] = {}
+        session.requests.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._take)
+
+    async def ask(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        unique_id: str | None,
+        ack: AckLevel,
+        timeout_s: float,
+        deadline: float,
+    ) -> ReceivedMessage:
+        """Send a request to a queue and return its reply; raises what `Producer.request` raises."""
+        session = self._session
+        if self._putter.deduplicate and message.unique_id is not None:
+            raise InvalidMessage(
+                "a request that is known already would be handled by nobody; send it without unique_id, or with a "
+                "producer without deduplicate"
+            )
+        # A broker that has the request must know whom a reply is for.
+        await self._presence.be_known_to(await session.broker_address(queue, deadline), deadline)
+        correlation_id = str(uuid.uuid4())
+        pending = self._pending[correlation_id] = _Pending()
+        try:
+            added = {
+                names.CORRELATION_ID: correlation_id,
+                names.REPLY_TO_CLIENT: self._presence.client_id,
+                names.TTL: str(int(timeout_s * 1000)),
+            }
+            is_stored = await self._send(queue, message, unique_id, ack, added, deadline)
+            await session.pump.wait(pending.waiter, deadline)
+        finally:
+            del self._pending[correlation_id]
+        if pending.reply is not None:
+            return pending.reply
+        if pending.is_closed:
+            raise ClientClosed
+        raise ReplyTimeout(message.topic, correlation_id, timeout_s, is_stored=is_stored)
+
+    async def _send(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        unique_id: str | None,
+        ack: AckLevel,
+        added: Mapping[str, str],
+        deadline: float,
+    ) -> bool:
+        """Send the request; return whether it is known to be stored. If not, a reply may come all the same.
+
+        It always travels alone: only then the broker adds the property CLUSTER, by which RocketMQ's clients find
+        where replies go.
+        """
+        template = self._putter.single(queue, message, unique_id, ack, added_properties=added)
+        try:
+            call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
+        except SendOutcomeUnknown as error:
+            log.info("request %s: %s", added[names.CORRELATION_ID], error)
+            return False
+        result_of(call)
+        return True
+
+    def _take(self, request: BrokerRequest) -> None:
+        """Take a reply. The broker is told that it has come, whoever waits for it (RocketMQ: receiveReplyMessage)."""
+        header = PushReplyHeader.from_ext(request.ext)
+        reply = _message_of(header, bytes(request.body))
+        request.answer()
+        correlation_id = reply.get_property(names.CORRELATION_ID)
+        pending = self._pending.get(correlation_id or "")
+        if pending is None or pending.reply is not None:
+            self.late_replies += 1
+            log.warning("a reply from %s has come too late, dropped: %s", header.born_host, correlation_id)
+            return
+        pending.reply = reply
+        self._session.pump.wake(pending.waiter)
+
+    def close(self) -> None:
+        """The client is being closed: whoever waits gets `ClientClosed`."""
+        for pending in self._pending.values():
+            pending.is_closed = True
+            self._session.pump.wake(pending.waiter)
+
+    def forget(self) -> None:
+        """In a forked child: the replies are the parent's."""
+        self._pending.clear()
+
+
+def _message_of(header: PushReplyHeader, body: bytes) -> ReceivedMessage:
+    """Return a reply as consumers see messages. Raises InvalidMessage if it cannot be one."""
+    properties = decode_properties((header.properties or "").encode())
+    properties[names.ARRIVE_TIME] = str(wall_clock_ms())
+    record = encode_record(
+        Record(
+            header.topic,
+            body,
+            queue_id=header.queue_id,
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_timestamp_ms=header.born_timestamp,
+            born_host=_host(header.born_host),
+            store_timestamp_ms=header.store_timestamp,
+            store_host=_host(header.store_host),
+            reconsume_times=header.reconsume_times or 0,
+            properties=encode_properties(properties),
+        )
+    )
+    return ReceivedMessage(header.topic, record, 0, len(record))
+
+
+def _host(text: str) -> Host:
+    try:
+        return Host.parse(text.lstrip("/"))  # as Java writes addresses
+    except ValueError:
+        return ZERO_HOST

@@ -1,0 +1,182 @@
+"""Giving a message back that could not be handled: the broker hands it out again later, to whichever member.
+
+The broker is asked with 36, once more where no answer comes. If it refuses, or cannot be asked, the message is sent to
+the group's retry topic like any other, as RocketMQ's clients do (DefaultMQPushConsumerImpl.sendMessageBack). If that
+fails too, the caller keeps the message and tries again. All these requests bear the same id, by which the broker knows
+that they are one: it takes the message back once, whichever answers get lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+from uuid import uuid4
+
+from reput_client.address import Address
+from reput_client.errors import ConnectionLost, RequestTimeout
+from reput_client.received import ReceivedMessage
+from reput_client.session import Session
+from reput_protocol import properties as names
+from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands_consume import SendBackHeader
+from reput_protocol.commands_send import SendMessageHeader
+from reput_protocol.errors import BrokerError, ReputError
+from reput_protocol.header import HeaderType
+from reput_protocol.message import MessageQueue
+from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, RESERVED_PREFIXES, encode_properties
+
+DEAD_LETTER: Final = -1
+"""The delay level that makes a message a dead letter at once."""
+_FIRST_LEVEL: Final = 3
+_ANY_QUEUE: Final = -1
+_REASON_CHARACTERS_MAX: Final = 500
+_DROPPED: Final = frozenset(
+    {
+        names.TRAN_MSG,
+        names.DELAY,
+        names.POP_CK,
+        names.CRC32,
+        names.MIN_OFFSET,
+        names.MAX_OFFSET,
+        names.RECONSUME_TIME,
+        names.MAX_RECONSUME_TIMES,
+    }
+)
+
+log = logging.getLogger("reput_client")
+
+
+async def send_back(
+    session: Session,
+    message: ReceivedMessage,
+    *,
+    group: str,
+    queue: MessageQueue,
+    delay_level: int = 0,
+    max_reconsume_times: int | None = None,
+    reason: str | None = None,
+) -> None:
+    """Return once the broker has the message for a later try, or as a dead letter; the caller is done with it then.
+
+    Args:
+        queue: where the message was pulled from, which for a message that comes back is a queue of the retry topic.
+        delay_level: 1 to 18 for RocketMQ's delays; 0 for a longer one each time: 10 s, 30 s, 1 min, ...; `DEAD_LETTER`
+            for no other try.
+        max_reconsume_times: how often it may come back before it is a dead letter; None leaves that to the group's
+            settings at the broker, 16 unless they were changed.
+        reason: why, for people who look at retries and dead letters.
+
+    Raises:
+        ReputError: neither way worked, or no answer came; the message is still the caller's, and asking again with it
+            is safe: the broker takes it once.
+        DamagedMessage: nobody can say which message it is.
+    """
+    if reason is not None:
+        reason = reason[:_REASON_CHARACTERS_MAX]
+    was_asked = message.send_back_id is not None
+    message.send_back_id = request_id = message.send_back_id or uuid4().hex
+    header = SendBackHeader(
+        message.physical_offset,
+        group,
+        delay_level,
+        origin_msg_id=message.message_id,
+        origin_topic=message.topic,
+        max_reconsume_times=max_reconsume_times,
+        reason=reason,
+        send_back_id=request_id,
+        is_repeated=was_asked or None,
+    )
+    address: Address | None = None
+    try:
+        address = await session.broker_address(queue, session.deadline(None))
+        await _ask(session, message, address, header)
+    except ReputError as error:
+        session.check_open()
+        if address is not None and isinstance(error, RequestTimeout | ConnectionLost):
+            raise  # the broker may have the message, and knows this request again
+        if is_unsupported(error):
+            raise  # it would not know what the retry topic is for either
+        log.warning("%r not sent back, it is sent to the retry topic instead: %s", message, error)
+        resend = resend_header(group, message, delay_level, max_reconsume_times, reason)
+        await session.ask_ok(
+            RequestCode.SEND_MESSAGE_V2,
+            resend.to_ext_v2(HeaderType.MSGPACK),
+            what=f"resending {message!r}",
+            address=address,
+            body=message.raw_body,
+        )
+
+
+async def _ask(session: Session, message: ReceivedMessage, address: Address, header: SendBackHeader) -> None:
+    """Ask with 36 until there is an answer, for as long as two requests take."""
+    repeated = replace(header, is_repeated=True).to_ext(HeaderType.MSGPACK)
+    ext = header.to_ext(HeaderType.MSGPACK)
+    for tries_left in (1, 0):
+        try:
+            await session.ask_ok(
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+                ext,
+                what=f"sending back {message!r}",
+                address=address,
+                ext_repeated=repeated,
+            )
+        except (RequestTimeout, ConnectionLost) as error:
+            session.check_open()
+            if not tries_left:
+                raise
+            log.warning("%r perhaps not sent back, the broker is asked again: %s", message, error)
+            ext = repeated
+        else:
+            return
+
+
+def resend_header(
+    group: str,
+    message: ReceivedMessage,
+    delay_level: int,
+    max_reconsume_times: int | None,
+    reason: str | None,
+) -> SendMessageHeader:
+    """Return the header of the send that takes the place of 36 (RocketMQ: sendMessageBackAsNormalMessage)."""
+    properties = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in _DROPPED and not name.startswith(RESERVED_PREFIXES)
+    }
+    properties.setdefault(names.RETRY_TOPIC, message.topic)
+    properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+    properties.pop(names.SEND_BACK_ID, None)
+    if message.send_back_id is not None:
+        properties[names.SEND_BACK_ID] = f"{message.physical_offset}-{message.send_back_id}"
+    if delay_level >= 0:
+        properties[names.DELAY] = str(delay_level or _FIRST_LEVEL + message.reconsume_times)
+    else:
+        max_reconsume_times = message.reconsume_times  # once too often, so that it is a dead letter
+    if reason:
+        properties[names.RETRY_REASON] = "".join(c if c.isprintable() else " " for c in reason)
+        if len(encode_properties(properties)) > PROPERTIES_BYTES_MAX:
+            del properties[names.RETRY_REASON]
+    return SendMessageHeader(
+        producer_group=CLIENT_INNER_PRODUCER_GROUP,
+        topic=retry_topic(group),
+        queue_id=_ANY_QUEUE,
+        sys_flag=message.sys_flag & MessageSysFlag.PUT_MASK,
+        born_timestamp=message.born_timestamp_ms,
+        flag=message.flag,
+        properties=encode_properties(properties).decode("utf-8", "replace"),
+        reconsume_times=message.reconsume_times + 1,
+        max_reconsume_times=max_reconsume_times,
+    )
+
+
+def is_unsupported(error: ReputError) -> bool:
+    """Whether the broker knows nothing of messages that are given back."""
+    return isinstance(error, BrokerError) and error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what a handler's exception says, in one line."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,145 @@
+"""Questions of the broker about transactions that nobody has ended: 39 (RocketMQ: checkTransactionState).
+
+They come on the connection that the heartbeats go by. The application's `check` answers them, so many at a time, each
+in a task of its own, or a thread in the blocking face. A question that is not answered, because `check` raised, or too
+many wait, comes again in the broker's next round, perhaps to another producer of the group.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from reput_client.broker_requests import BrokerRequest
+from reput_client.errors import ClientClosed
+from reput_client.received import ReceivedMessage
+from reput_client.record_positions import span_at
+from reput_client.runtime import Event
+from reput_client.session import Session
+from reput_client.transaction_ends import HalfPlace, TransactionEnds
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_transaction import CheckTransactionHeader
+from reput_protocol.errors import RecordMalformed, TransactionEnded
+from reput_protocol.group_terms import TransactionState
+from reput_protocol.properties import PRODUCER_GROUP
+
+Check: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
+"""Says how the local transaction of a message went; `message_id` is the transaction's id."""
+
+_WAITING_MAX: Final = 1000
+
+log = logging.getLogger("reput_client")
+
+
+class _Question(NamedTuple):
+    message: ReceivedMessage
+    half: HalfPlace
+
+
+class TransactionChecks:
+    """Takes the questions about one producer group and has them answered.
+
+    Args:
+        at_once: how many are answered at a time.
+    """
+
+    def __init__(
+        self, session: Session, group: str, check: Check, ends: TransactionEnds, at_once: int
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._check = check
+        self._ends = ends
+        self._at_once = at_once
+        self._waiting: deque[_Question] = deque()
+        self._known: set[str] = set()  # the transactions that wait or are under way
+        self._working = 0
+        self._stopping = False
+        self._idle: Event | None = None
+        session.requests.register(RequestCode.CHECK_TRANSACTION_STATE, self._take)
+
+    def _take(self, request: BrokerRequest) -> None:
+        header = CheckTransactionHeader.from_ext(request.ext)
+        message = _message_in(bytes(request.body), header.broker_name or "")
+        request.answer()
+        unique_id = message.message_id
+        if self._stopping or message.get_property(PRODUCER_GROUP) != self._group or unique_id in self._known:
+            return
+        if len(self._waiting) >= _WAITING_MAX:
+            log.warning("%d questions about transactions wait already; %s is left", _WAITING_MAX, unique_id)
+            return
+        half = HalfPlace(
+            request.connection.address,
+            header.tran_state_table_offset,
+            header.commit_log_offset,
+            message.topic,
+            unique_id,
+        )
+        self._known.add(unique_id)
+        self._waiting.append(_Question(message, half))
+        if self._working < self._at_once:
+            self._working += 1
+            self._session.runtime.spawn(self._work)
+
+    async def _work(self) -> None:
+        """Answer until nothing waits any more."""
+        try:
+            while self._waiting and not self._stopping:
+                question = self._waiting.popleft()
+                try:
+                    await self._answer(question)
+                finally:
+                    self._known.discard(question.half.unique_id)
+        except ClientClosed:
+            pass
+        finally:
+            self._working -= 1
+            if not self._working and self._idle is not None:
+                self._idle.set()
+
+    async def _answer(self, question: _Question) -> None:
+        half = question.half
+        state = await self._decide(question.message)
+        try:
+            await self._ends.end(half, state, from_check=True)
+        except TransactionEnded as error:
+            log.warning("transaction %s: check says %s, but %s", half.unique_id, state.name, error)
+
+    async def _decide(self, message: ReceivedMessage) -> TransactionState:
+        """Ask the application. What goes wrong there is logged, and says nothing about the transaction."""
+        try:
+            state = await self._check(message)
+        except Exception:
+            log.exception("check of transaction %s failed; the broker will ask again", message.message_id)
+            return TransactionState.UNKNOWN
+        if not isinstance(state, TransactionState):
+            log.error(
+                "check of transaction %s returned %r, not a TransactionState", message.message_id, state
+            )
+            return TransactionState.UNKNOWN
+        return state
+
+    async def finish(self, timeout_s: float) -> None:
+        """Take no question any more; return when those under way are answered, or after `timeout_s`."""
+        self._stopping = True
+        self._waiting.clear()
+        if self._working:
+            self._idle = self._session.runtime.event()
+            await self._idle.wait(timeout_s)
+
+    def forget(self) -> None:
+        """In a forked child: the parent answers what it was asked."""
+        self._waiting.clear()
+        self._known.clear()
+        self._working = 0
+        self._stopping = False
+
+
+def _message_in(record: bytes, broker_name: str) -> ReceivedMessage:
+    """Return the message of a body that is one record. Raises RecordMalformed if it is not."""
+    span = span_at(record, 0, len(record), 0)
+    if span.end != len(record):
+        raise RecordMalformed(0, span.end, f"{len(record) - span.end} bytes follow it")
+    return ReceivedMessage(span.topic.decode("utf-8", "replace"), record, 0, span.end, broker_name)

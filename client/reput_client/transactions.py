@@ -1,0 +1,253 @@
+"""Sending a message together with a local transaction: consumers get it if that commits, and never if it does not.
+
+    async with TransactionProducer(address, group="shop", check=was_paid) as producer:
+        receipt = await producer.send_in_transaction(Message("orders", body), pay)
+
+1. The message is stored as a half message, which nobody sees.
+2. `pay` runs, the local transaction, and says how it went.
+3. The broker is told to commit the message or to roll it back.
+
+If the third step does not reach the broker, or `pay` could not say, the broker asks later: any producer of the group
+answers with `check`, on whatever machine. So `check` must find out from what the local transaction has left behind,
+a row in a database for example, by the transaction's id: `unique_id` of the message that `pay` gets, `message_id` of
+the one that `check` gets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from copy import copy
+from typing import Final, NamedTuple, Self, TypeAlias
+
+from reput_client.backoff import Backoff
+from reput_client.errors import AckNotReached
+from reput_client.producer import SEND_TIMEOUT_S, Producer
+from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
+from reput_client.puts import check_ack, result_of, single_receipt
+from reput_client.receipts import SendReceipt
+from reput_client.runtime import Runtime
+from reput_client.session import CONNECT_TIMEOUT_S
+from reput_client.transaction_checks import Check, TransactionChecks
+from reput_client.transaction_ends import HalfPlace, TransactionEnds
+from reput_protocol import properties as names
+from reput_protocol.codes import AckLevel, MessageSysFlag
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.group_terms import TransactionState
+from reput_protocol.message import Message
+from reput_protocol.names import check_client_group
+
+LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
+"""Does what belongs to the message and says how it went. The message has its `unique_id`: the transaction's id."""
+
+_STOP_S: Final = 5.0
+
+
+class TransactionReceipt(NamedTuple):
+    """What became of a message that was sent in a transaction."""
+
+    topic: str
+    queue_id: int
+    """The queue that consumers get it from."""
+    transaction_id: str
+    """Also the message's id, as consumers see it."""
+    state: TransactionState
+    """What the local transaction said."""
+    confirmed: bool
+    """Whether the broker has taken that. If not, it will ask `check`."""
+    half: SendReceipt
+    """The half message's receipt: its offsets are those of the half message, not those that consumers see."""
+
+    @property
+    def message_id(self) -> str:
+        """The id under which consumers know the message."""
+        return self.transaction_id
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the message is consumers' to have, as far as this producer knows."""
+        return self.state is TransactionState.COMMIT and self.confirmed
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can be part of local transactions; it can send others as well.
+
+    An async context manager, under trio or asyncio. From entering to closing it has a task of its own, which sends
+    heartbeats so that the broker knows whom to ask, and one for each question while it is answered.
+
+    Args:
+        address: `host:port` of a broker, several with commas, or a list of them.
+        group: the producers' group: all that can answer for each other's transactions.
+        check: called with a message of the group whose transaction nobody has ended; says how it went. A message whose
+            local transaction never began is asked about, too: ROLLBACK is the answer to that. If it raises, the broker
+            asks again.
+        checks_at_once: how many questions are answered at a time.
+        heartbeat_interval_s: seconds between heartbeats; well below the broker's `groups.heartbeat_timeout`.
+        ack, timeout_s, connect_timeout_s, retries, linger_s, batch_bytes, max_in_flight: as of `Producer`, for messages
+            that are sent without a transaction. Half messages are always flushed, and never sent twice.
+
+    Raises:
+        ValueError: an argument is out of range.
+        InvalidName: the group's name breaks the rules.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        group: str,
+        check: Check,
+        checks_at_once: int = 1,
+        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
+        ack: str = AckLevel.FLUSHED,
+        timeout_s: float = SEND_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        retries: int = 0,
+        linger_s: float = 0.0,
+        batch_bytes: int = 1024 * 1024,
+        max_in_flight: int = 64,
+        new_backoff: Callable[[], Backoff] = Backoff,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if checks_at_once < 1:
+            raise ValueError("checks_at_once must be 1 or more")
+        super().__init__(
+            address,
+            group=check_client_group(group),
+            ack=ack,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            retries=retries,
+            linger_s=linger_s,
+            batch_bytes=batch_bytes,
+            max_in_flight=max_in_flight,
+            heartbeat_interval_s=heartbeat_interval_s,
+            new_backoff=new_backoff,
+            runtime=runtime,
+        )
+        self._ends = TransactionEnds(self._session, self.group)
+        self._checks = TransactionChecks(self._session, self.group, check, self._ends, checks_at_once)
+
+    async def __aenter__(self) -> Self:
+        """Connect and register with the broker.
+
+        Raises:
+            ConnectFailed: no broker answers at the given address.
+            BrokerError: the broker does not take us.
+        """
+        await super().__aenter__()
+        try:
+            await self._presence.begin()
+        except BaseException:
+            self._session.close()
+            raise
+        return self
+
+    async def aclose(self) -> None:
+        """Say goodbye and close the connections; questions that are being answered have a moment to end.
+
+        Local transactions that run meanwhile end as they will, and the broker asks another producer about them.
+        """
+        await super().aclose()
+
+    async def _leave(self) -> None:
+        await self._presence.leave()
+        await self._checks.finish(_STOP_S)
+        await self._presence.stop(_STOP_S)
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        local_transaction: LocalTransaction,
+        *,
+        check_after_s: float | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> TransactionReceipt:
+        """Store a message, run a local transaction, and commit the message or roll it back as that says.
+
+        A delay of the message counts from the commit.
+
+        Args:
+            local_transaction: called once, with the message, when the half message is stored. UNKNOWN leaves the
+                decision to `check`. So does an exception, which comes out here: whether it has committed before is
+                something that only its own records tell.
+            check_after_s: after how many seconds the broker may ask for the first time; not before its own
+                `transactions.timeout`. Once it may, the answer of this call comes too late, and only `check` counts.
+            queue_id, key, timeout_s: as for `send`; the time is for the half message.
+
+        Returns:
+            What came of it. That the broker could not be told is no error: it will ask.
+
+        Raises:
+            TransactionEnded: `check` has been asked meanwhile and has ended it the other way, or it was put aside.
+            SendOutcomeUnknown: nobody knows whether the half message is stored. The local transaction has not run; if
+                the broker has the message, it will ask.
+            AckNotReached: the half message is not known to be on disk. It is rolled back, nothing has run.
+            BrokerError, ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: as for `send`; nothing has run.
+        """
+        assert self._ids is not None, "it writes unique ids"
+        message = copy(message)
+        message.unique_id = message.unique_id or self._ids.next()
+        half, place = await self._send_half(
+            message, message.unique_id, check_after_s, queue_id, key, timeout_s
+        )
+        state = await local_transaction(message)
+        if not isinstance(state, TransactionState):
+            raise TypeError(
+                f"the local transaction returned {state!r}, not a TransactionState; the broker will ask check what "
+                "became of it"
+            )
+        confirmed = state is not TransactionState.UNKNOWN and await self._ends.end(place, state)
+        return TransactionReceipt(message.topic, half.queue_id, message.unique_id, state, confirmed, half)
+
+    async def _send_half(
+        self,
+        message: Message,
+        unique_id: str,
+        check_after_s: float | None,
+        queue_id: int | None,
+        key: str | None,
+        timeout_s: float | None,
+    ) -> tuple[SendReceipt, HalfPlace]:
+        session = self._session
+        session.check_open()
+        added = {names.TRAN_MSG: "true", names.PRODUCER_GROUP: self.group}
+        if check_after_s is not None:
+            if not 0 < check_after_s < math.inf:
+                raise InvalidMessage(f"check_after_s {check_after_s!r} must be more than 0 seconds")
+            added[names.CHECK_IMMUNITY_TIME] = str(math.ceil(check_after_s))
+        await self._presence.begin()
+        deadline = session.deadline(timeout_s)
+        route = await session.publish_route(message.topic, deadline)
+        queue = self._choose(route, queue_id, key)
+        template = self._putter.single(
+            queue,
+            message,
+            unique_id,
+            AckLevel.FLUSHED,
+            added_properties=added,
+            sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
+        )
+        try:
+            address = await session.broker_address(queue, deadline)
+            # A broker that has a half message must have somebody to ask.
+            await self._presence.be_known_to(address)
+            call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
+        finally:
+            if route.template:
+                session.routes.forget(message.topic)
+        half = single_receipt(message.topic, result_of(call), unique_id)
+        place = HalfPlace(address, half.queue_offset, half.physical_offset, message.topic, unique_id)
+        try:
+            check_ack(call, AckLevel.FLUSHED, [half])
+        except AckNotReached:
+            await self._ends.end(place, TransactionState.ROLLBACK)
+            raise
+        return half, place
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone; the next transaction registers anew."""
+        super().after_fork()
+        self._checks.forget()

@@ -1,0 +1,240 @@
+"""Delayed delivery over a real store, in the time of trio's fake clock; kills and power cuts included.
+
+Everything is put, flushed and dispatched at once; services run beside the test until its `async with` ends. Times are
+those of the injected clock: what is due at a millisecond is delivered in it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from faults.workload import abandon
+from reput_broker.compose_delay import DelayParts
+from reput_broker.config import BrokerConfig
+from reput_broker.delivery.cancelling import Cancelling
+from reput_broker.put_lock import PutLock
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.status import PutStatus
+from reput_broker.topics import TopicConfigManager
+from reput_protocol.bodies import TopicConfig
+from reput_protocol.properties import encode_properties
+from reput_protocol.record import Record
+from reput_protocol.record_view import record_views
+from stores import T0, dispatch_all, read_queue, small_options
+from tasks import running
+
+TOPIC = "orders"
+QUEUES = 4
+TIMER_LOG_BYTES = 52 * 80 + 16
+WHEEL_SLOTS = 24 * 3600
+"""A day; RocketMQ's wheel takes 37 MiB in every directory."""
+
+
+def bench_options(data_dir: Path, **changes: object) -> StoreOptions:
+    """Store options with files large enough for some hundred messages."""
+    return small_options(
+        data_dir,
+        **{
+            "commit_log_file_size": 64 * 1024,
+            "consume_queue_entries": 100,
+            "index_slots": 500,
+            "index_entries": 2000,
+        }
+        | changes,
+    )
+
+
+class DelayBench:
+    """One run of a broker's delayed delivery on a directory.
+
+    Args:
+        options: of the store.
+        offset_ms: how far the wall clock is ahead of trio's, from T0 on.
+        wheel_slots: seconds in one turn of the wheel.
+        file_reserved_time: how long files of the log are kept; messages further ahead than half of
+            that are parked anew.
+        delay: options of that section.
+    """
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        *,
+        offset_ms: int = 0,
+        wheel_slots: int = WHEEL_SLOTS,
+        file_reserved_time: str = "72h",
+        **delay: object,
+    ) -> None:
+        self.options = options
+        self.offset_ms = offset_ms
+        self.changes = {"wheel_slots": wheel_slots, "file_reserved_time": file_reserved_time, **delay}
+        self.config = BrokerConfig(
+            data_dir=options.data_dir,
+            port=0,
+            store={"file_reserved_time": file_reserved_time},
+            delay={"timer_log_file_size": f"{TIMER_LOG_BYTES}B", **delay},
+        )
+        self.parts = DelayParts(self.config, self.clock_ms, wheel_slots=wheel_slots)
+        self.store = MessageStore(options, clock_ms=self.clock_ms, dispatchers=[self.parts.arrivals])
+        self.store.open()
+        self.topics = TopicConfigManager(options.data_dir / "config" / "topics.json", clock_ms=self.clock_ms)
+        self.topics.load()
+        for topic in (TOPIC, "others"):
+            self.topics.put(
+                TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6)
+            )
+        self.lock = PutLock()
+        self.holds_writes = False
+        """What is put stays where it is, neither flushed nor dispatched."""
+        self.parts.open(self.store, self.topics.all())
+        flush = SimpleNamespace(answer_when_flushed=self._answer)
+        self.processor = self.parts.compose(
+            self.store,
+            self.lock,
+            self.topics,
+            flush,  # type: ignore[arg-type]
+            wrote=self.wrote,
+            warm_from=0,
+        )
+
+    def clock_ms(self) -> int:
+        """The wall clock."""
+        return T0 + self.offset_ms + round(trio.current_time() * 1000)
+
+    def wrote(self) -> None:
+        """Flush and dispatch, as the services would."""
+        if not self.holds_writes:
+            dispatch_all(self.store)
+
+    def _answer(self, end_offset: int, put: Any) -> None:
+        assert self.store.flushed_offset >= end_offset
+        put.acknowledge()
+
+    @property
+    def schedule(self) -> Any:
+        return self.parts._schedule
+
+    @property
+    def stats(self) -> Any:
+        return self.schedule.stats
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the services beside the body."""
+        async with running(*self.parts.services()):
+            yield
+
+    def park(self, body: bytes, queue_id: int = 0, topic: str = TOPIC, **properties: str) -> int:
+        """Send a message with these properties; return when it is due."""
+        found = {"UNIQ_KEY": f"ID-{body.decode()}", **properties}
+        record = Record(topic, body, queue_id=queue_id, properties=encode_properties(found))
+        parked = self.parts.parking.park(record, dict(found))
+        assert parked is not None, "it is for later"
+        result = self.store.put_record(parked)
+        assert result.status is PutStatus.PUT_OK
+        if self.store.should_prepare_next_file():
+            self.store.prepare_next_file()
+        self.wrote()
+        if "DELAY" in properties:
+            level = min(int(properties["DELAY"]), 18)
+            return result.store_timestamp_ms + self.options.delay_levels_ms[level - 1]
+        return int(parked.property_map()["TIMER_DELIVER_MS"])
+
+    def level(self, body: bytes, level: int, queue_id: int = 0, **properties: str) -> int:
+        """Send a message with a delay level."""
+        return self.park(body, queue_id, DELAY=str(level), **properties)
+
+    def timed(self, body: bytes, delay_ms: int, queue_id: int = 0, **properties: str) -> int:
+        """Send a message with a time of its own."""
+        return self.park(body, queue_id, TIMER_DELAY_MS=str(delay_ms), **properties)
+
+    def delivered(self, topic: str = TOPIC) -> dict[bytes, list[int]]:
+        """When each message was delivered, by its body; more than once if it was."""
+        found: dict[bytes, list[int]] = {}
+        for queue_id in range(QUEUES):
+            for record in read_queue(self.store, topic, queue_id):
+                found.setdefault(record.body, []).append(record.store_timestamp_ms)
+        return found
+
+    async def cancel(self, key: str, topic: str = TOPIC) -> list[str]:
+        """Cancel by key; what it came to."""
+        return [*(await self.cancelled(key, topic)).values()]
+
+    async def cancelled(self, key: str, topic: str = TOPIC) -> dict[bytes, str]:
+        """Cancel by key; what it came to for each message, by its body."""
+        cancelling: Cancelling = self.processor._cancelling
+        results = await cancelling.cancel(topic, key)
+        return {bytes(result.parked.record.body): str(result.outcome) for result in results}
+
+    async def listed(self, count: int = 7) -> list[bytes]:
+        """The bodies of all messages that wait, as pages of `count` give them."""
+        from reput_broker.delivery.waiting_messages import WalkCursor
+
+        bodies, cursor = [], WalkCursor()
+        await self.processor._waiting.settle()
+        while (some := await self.processor._waiting.next(cursor, count)) is not None:
+            for parked in some:
+                if not parked.rolled or parked.record.body not in bodies:  # it may be parked anew meanwhile
+                    bodies.append(parked.record.body)
+            cursor = WalkCursor.parse(str(cursor))
+        return bodies
+
+    def stop(self) -> None:
+        """Stop in order."""
+        self.parts.close()
+        assert self.store.close()
+
+    def kill(self) -> DelayBench:
+        """Go on in the directory as `kill -9` leaves it; this run is over."""
+        self.abandon()
+        return self.go_on()
+
+    def go_on(self) -> DelayBench:
+        """The next run on the directory, with the same clock."""
+        return DelayBench(self.options, offset_ms=self.offset_ms, **self.changes)
+
+    def abandon(self) -> None:
+        """Let go of the directory without a word, as a killed process does."""
+        log = self.schedule.timers.log
+        prepared = [log._prepared] if log._prepared is not None else []
+        for fd in (*log._retired, *(file.fd for file in (*log._files, *prepared))):
+            os.close(fd)
+        self.schedule.timers.wheel.close()
+        abandon(self.store)
+
+    def restart(self) -> DelayBench:
+        """Stop in order and go on."""
+        self.stop()
+        return self.go_on()
+
+
+def log_bodies(store: MessageStore, topic: str) -> list[bytes]:
+    """The bodies of every record of a topic in the log, in order."""
+    data = store.read_extents(((store.min_physical_offset, store.max_physical_offset),))  # type: ignore[arg-type]
+    return [view.body for view in record_views(data) if view.topic == topic]
+
+
+def some_times(rng: random.Random, count: int, most_ms: int) -> list[int]:
+    """Random delays, some of them next to whole seconds."""
+    return [
+        rng.choice(
+            (rng.randrange(1, most_ms), rng.randrange(1, most_ms // 1000) * 1000 + rng.choice((-1, 0, 1)))
+        )
+        for _ in range(count)
+    ]
+
+
+async def until(condition: Callable[[], bool], *, within_s: float = 60.0, step_s: float = 0.001) -> None:
+    """Wait in the fake clock's time."""
+    with trio.fail_after(within_s):
+        while not condition():
+            await trio.sleep(step_s)

@@ -1,0 +1,68 @@
+"""Bugs to plant in the schedule of delayed messages; see planted.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from reput_broker.delivery import parked, timer_feed
+from reput_broker.delivery.cancelling import Cancelling
+from reput_broker.delivery.parked import Parked
+from reput_broker.delivery.timer_checkpoint import TimerProgress
+from reput_broker.delivery.timer_log import TimerLog
+from reput_broker.delivery.timers import Timers
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
+from reput_protocol.record import Record
+
+
+def copies_name_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A delivered copy does not say which parked record it was made of."""
+    patch.setattr(parked, "origin_field", lambda _: 0)
+
+
+def progress_ahead(patch: pytest.MonkeyPatch) -> None:
+    """The saved progress says that a message has its unit which has none yet."""
+    real = Timers.progress
+
+    def ahead(timers: Timers, log_end: int) -> TimerProgress:
+        progress = real(timers, log_end)
+        return progress._replace(queue_offset=progress.queue_offset + 1)
+
+    patch.setattr(Timers, "progress", ahead)
+
+
+def slots_passed_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """A slot counts as done with while messages of it wait."""
+    real = Timers.progress
+
+    def ahead(timers: Timers, log_end: int) -> TimerProgress:
+        progress = real(timers, log_end)
+        return progress._replace(read_ms=progress.read_ms + 2000)
+
+    patch.setattr(Timers, "progress", ahead)
+
+
+def units_not_synced(patch: pytest.MonkeyPatch) -> None:
+    """Units count as being on the disk that are not, and nobody compares."""
+    patch.setattr(TimerLog, "flush", lambda log: log.end)
+    patch.setattr(TimerLog, "holds", lambda *_: True)
+    real = TimerLog.cut
+    patch.setattr(TimerLog, "cut", lambda log, end: real(log, min(end, log.end)))
+
+
+def cancelled_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """Cancelling is told and not written down."""
+    real = Cancelling._put
+
+    def put(cancelling: Cancelling, parked: Parked, record: Record) -> PutResult:
+        with pytest.MonkeyPatch.context() as inner:
+            done = PutResult(PutStatus.PUT_OK, 0, 0, cancelling._store.max_physical_offset)
+            inner.setattr(cancelling._store, "put_record", lambda _: done)
+            return real(cancelling, parked, record)
+
+    patch.setattr(Cancelling, "_put", put)
+
+
+def fired_with_the_slot(patch: pytest.MonkeyPatch) -> None:
+    """All messages of a second fire with it, whatever their own time is."""
+    patch.setattr(timer_feed, "_due_ms", lambda _, slot_ms: slot_ms)

@@ -1,0 +1,164 @@
+"""Parts of a group member without a broker, a socket or an event loop, under a clock that tests set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar, cast
+
+from reput_broker.config_groups import GroupsConfig
+from reput_broker.delivery.queue_locks import QueueLocks as BrokerLocks
+from reput_client.address import Address
+from reput_client.core import Call, Waiter
+from reput_client.group.member import GroupMember, MemberOptions
+from reput_client.group.subscriptions import parse_topics
+from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType
+from reput_client.routing import Route
+from reput_client.runtime import Runtime
+from reput_client.session import Session
+from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
+from reput_protocol.buffers import Buffer
+from reput_protocol.codes import RequestCode
+from reput_protocol.header import Value
+from reput_protocol.message import MessageQueue
+
+T = TypeVar("T")
+
+ADDRESS = Address("127.0.0.1", 1)
+Reply = Callable[[Mapping[str, Value], bytes], bytes]
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Runtime:
+    """Time alone: nothing waits."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def now(self) -> float:
+        return self._clock.now
+
+    def event(self) -> Any:
+        return _Event()
+
+    def interrupt(self) -> None:
+        pass
+
+
+class _Event:
+    def set(self) -> None:
+        pass
+
+
+class ScriptedSession(Session):
+    """A session whose requests are answered at once by functions, by code."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(str(ADDRESS), cast("Runtime", _Runtime(clock)))
+        self.replies: dict[int, Reply] = {}
+        self.asked: list[int] = []
+
+    async def ask_ok(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, Value],
+        *,
+        what: str,
+        address: Address | None = None,
+        deadline: float | None = None,
+        body: Buffer = b"",
+        ext_repeated: Mapping[str, Value] | None = None,
+    ) -> Call:
+        """See `Session`."""
+        del what, address, deadline, ext_repeated
+        self.asked.append(code)
+        call = Call(1, Waiter())
+        call.body = memoryview(self.replies[code](ext, bytes(body)))
+        return call
+
+    async def broker_address(self, queue: MessageQueue, deadline: float) -> Address:
+        """See `Session`."""
+        del queue, deadline
+        return ADDRESS
+
+
+class LockTable:
+    """The broker's own table of locks, asked through sessions."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.table = BrokerLocks(GroupsConfig(), clock)
+
+    def answer(self, session: ScriptedSession) -> None:
+        """Answer this session's requests about locks."""
+        session.replies[RequestCode.LOCK_BATCH_MQ] = self._lock
+        session.replies[RequestCode.UNLOCK_BATCH_MQ] = self._unlock
+
+    def owner(self, group: str, queue: MessageQueue) -> str | None:
+        """Return whose lock a queue is under."""
+        return self.table.owner(group, (queue.topic, queue.queue_id))
+
+    def _lock(self, ext: Mapping[str, Value], body: bytes) -> bytes:
+        del ext
+        wanted = LockBatchBody.from_json(body)
+        by_key = {(queue.topic, queue.queue_id): queue for queue in wanted.queues}
+        locked = self.table.lock(wanted.consumer_group, wanted.client_id, by_key)
+        return LockBatchResult([by_key[key] for key in locked]).to_json()
+
+    def _unlock(self, ext: Mapping[str, Value], body: bytes) -> bytes:
+        del ext
+        wanted = LockBatchBody.from_json(body)
+        keys = [(queue.topic, queue.queue_id) for queue in wanted.queues]
+        self.table.unlock(wanted.consumer_group, wanted.client_id, keys)
+        return b""
+
+
+class SharedOffsets:
+    """The offsets of a group, as all of its members see them; without a broker, `earliest` is 0."""
+
+    def __init__(self) -> None:
+        self.kept: dict[MessageQueue, int] = {}
+        self.failure = None
+
+    def update(self, queue: MessageQueue, offset: int, increase_only: bool = False) -> None:
+        """See `OffsetStore`."""
+        self.kept[queue] = max(offset, self.kept.get(queue, 0)) if increase_only else offset
+
+    async def read(self, queue: MessageQueue, kind: ReadOffsetType) -> int:
+        """See `OffsetStore`."""
+        del kind
+        return self.kept.get(queue, OFFSET_NOT_FOUND)
+
+    async def persist(self, queue: MessageQueue) -> None:
+        """See `OffsetStore`."""
+
+
+def member_of(
+    session: ScriptedSession, client_id: str, offsets: SharedOffsets, *, queues: int = 1, **options: Any
+) -> GroupMember:
+    """Return a member of group `g` that has joined, of topic `t` at broker `b`; nothing runs in its background."""
+    readable = tuple(MessageQueue("t", "b", number) for number in range(queues))
+    session.routes.put(Route("t", readable, readable, {"b": ADDRESS}), session.runtime.now())
+    subscriptions = parse_topics("g", "t", None, "*", None, retries=True, version=1)
+    store = cast("OffsetStore", offsets)
+    member = GroupMember(session, MemberOptions("g", subscriptions, start=0, offset_store=store, **options))
+    member._membership.client_id = client_id
+    member._membership.is_registered = lambda address: address == ADDRESS  # type: ignore[method-assign]
+    return member
+
+
+def done(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never really waits to its end."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    work.close()
+    raise AssertionError("it waits for something")

@@ -1,0 +1,119 @@
+"""What a member's client asks of the broker, written down: offsets read and committed, locks, messages given back.
+
+Wraps the client's own functions in this process. A commit that travels with a pull has no answer of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from histories.history import Recorder
+from histories.terms import LOCK_RENEWED_S, LOCK_TRUSTED_S, Body
+
+
+def shorten_lock_times() -> None:
+    """Renew and trust locks in times that fit how long the broker's locks last here."""
+    from reput_client.group import queue_locks
+
+    queue_locks.RENEW_INTERVAL_S = LOCK_RENEWED_S  # type: ignore[misc]
+    queue_locks.TRUSTED_S = LOCK_TRUSTED_S  # type: ignore[misc]
+
+
+def install(recorder: Recorder, group: str) -> None:
+    """Write down what every consumer of this process asks for."""
+    _offsets(recorder, group)
+    _pulls(recorder, group)
+    _locks(recorder, group)
+    _giving_back(recorder, group)
+
+
+def _offsets(recorder: Recorder, group: str) -> None:
+    from reput_client.group.kept_offsets import BrokerOffsets
+
+    read, write = BrokerOffsets.read, BrokerOffsets.write
+
+    async def noted_read(self: BrokerOffsets, queue: Any) -> int | None:
+        place = {"group": group, "topic": queue.topic, "queue": queue.queue_id}
+        asked = recorder.note("ask-offset", **place)
+        offset = await read(self, queue)
+        recorder.note("offset", asked=asked, offset=offset, **place)
+        return offset
+
+    async def noted_write(self: BrokerOffsets, queue: Any, offset: int, **options: Any) -> None:
+        place = {"group": group, "topic": queue.topic, "queue": queue.queue_id, "offset": offset}
+        recorder.note("commit", **place)
+        await write(self, queue, offset, **options)
+        recorder.note("committed", **place)
+
+    BrokerOffsets.read = noted_read  # type: ignore[method-assign]
+    BrokerOffsets.write = noted_write  # type: ignore[method-assign]
+
+
+def _pulls(recorder: Recorder, group: str) -> None:
+    from reput_client.group import fetching
+
+    pull_ext = fetching.pull_ext
+
+    def noted(pulled_by: str, topic: str, queue_id: int, *rest: Any, **options: Any) -> Any:
+        if options.get("commit_offset") is not None:
+            recorder.note("commit", group=group, topic=topic, queue=queue_id, offset=options["commit_offset"])
+        return pull_ext(pulled_by, topic, queue_id, *rest, **options)
+
+    fetching.pull_ext = noted
+
+
+def _locks(recorder: Recorder, group: str) -> None:
+    from reput_client.group.membership import Membership
+    from reput_client.group.queue_locks import QueueLocks
+
+    lock, unlock, leave = QueueLocks.lock, QueueLocks.unlock, Membership.leave
+
+    async def noted_lock(self: QueueLocks, queues: Any) -> Any:
+        queues = list(queues)
+        asked = recorder.note("lock", group=group, queues=_names(queues))
+        locked = await lock(self, queues)
+        recorder.note("locked", group=group, queues=_names(locked), asked=asked)
+        return locked
+
+    async def noted_unlock(self: QueueLocks, queues: Any, timeout_s: float | None = None) -> None:
+        queues = list(queues)
+        recorder.note("unlock", group=group, queues=_names(queues))
+        await unlock(self, queues, timeout_s)
+
+    async def noted_leave(self: Membership, timeout_s: float) -> None:
+        recorder.note("leave", group=group)
+        await leave(self, timeout_s)
+
+    QueueLocks.lock, QueueLocks.unlock = noted_lock, noted_unlock  # type: ignore[method-assign]
+    Membership.leave = noted_leave  # type: ignore[method-assign]
+
+
+def _names(queues: Any) -> list[list[Any]]:
+    return [[queue.topic, queue.queue_id] for queue in queues]
+
+
+def _giving_back(recorder: Recorder, group: str) -> None:
+    from reput_client.group import giving_back, overdue
+
+    send_back = giving_back.send_back
+
+    async def noted(session: Any, message: Any, **options: Any) -> None:
+        body = Body.of(message.body)
+        facts = {
+            "group": group,
+            "topic": options["queue"].topic,
+            "queue": message.queue_id,
+            "offset": message.queue_offset,
+            "uid": body.uid,
+            "attempt": message.reconsume_times,
+            "level": options.get("delay_level", 0),
+        }
+        asked = recorder.note("back", **facts)
+        try:
+            await send_back(session, message, **options)
+        except Exception as error:
+            recorder.note("back-failed", asked=asked, error=repr(error), **facts)
+            raise
+        recorder.note("backed", asked=asked, **facts)
+
+    giving_back.send_back = overdue.send_back = noted

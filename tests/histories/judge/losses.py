@@ -1,0 +1,42 @@
+"""Nothing that was acknowledged is lost: it is stored, and every group has handled it, or given it up as agreed.
+
+What is stored although its put was not answered counts too. A process that ends badly is a loss of its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from histories import terms
+from histories.judge.facts import Facts, expected_in
+from histories.judge.violation import Violation
+
+
+def judge(facts: Facts) -> Iterator[Violation]:
+    """Look for what is missing, and for what nobody sent."""
+    stored = {entry.uid for entry in facts.stored if entry.queue[0] in terms.TOPICS}
+    handled: dict[str, set[str]] = defaultdict(set)
+    for delivery in facts.deliveries:
+        if delivery.handled is not None:
+            handled[delivery.group].add(delivery.uid)
+    dead = {group: {entry.uid for entry in facts.dead_letters(group)} for group in terms.GROUPS}
+    for put in facts.puts.values():
+        if put.kind in terms.ROLLED_BACK:
+            continue
+        if put.acked_at is not None and put.uid not in stored:
+            yield Violation("acknowledged", f"{put.uid} of {put.topic} was acknowledged and is not there")
+        if put.acked_at is None and put.uid not in stored:
+            continue
+        for group in terms.GROUPS:
+            wanted = expected_in(put, group)
+            if wanted == "handled" and put.uid not in handled[group]:
+                yield Violation("lost", f"{put.uid} ({put.kind}, {put.topic}) was never handled in {group}")
+            elif wanted == "dead" and put.uid not in dead[group]:
+                yield Violation("lost", f"{put.uid} ({put.topic}) is not among the dead letters of {group}")
+    for entry in facts.stored:
+        if entry.uid not in facts.puts:
+            yield Violation("invented", f"{entry} was never put")
+    for event in facts.events:
+        if event.what == "failed":
+            yield Violation("process", f"{event['process']} has ended badly: {str(event.get('log'))[-600:]}")

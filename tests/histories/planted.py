@@ -1,0 +1,301 @@
+"""Bugs to plant in the broker or in the members' client, so that the judges can prove that they would notice them.
+
+Each function changes the running process before it begins. None of this is reachable from the product.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_chance = random.Random(7)
+_KINDS: Final = "ok=80,fails1=10,poison=10"
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One bug: where it is planted, by which rules it is to be caught, and what has to happen for that."""
+
+    plant: Callable[[], None]
+    rules: tuple[str, ...]
+    broker: bool = True
+    first: tuple[str, ...] = ()
+    weights: dict[str, int] = field(default_factory=lambda: {"join": 2, "leave": 1, "kill": 1})
+    kinds: str = _KINDS
+
+    @property
+    def story(self) -> str:
+        """What goes wrong."""
+        return str(self.plant.__doc__)
+
+    def in_broker(self) -> None:
+        """Plant it, if it is one of the broker's."""
+        if self.broker:
+            self.plant()
+
+    def in_member(self) -> None:
+        """Plant it, if it is one of the client's."""
+        if not self.broker:
+            self.plant()
+
+
+# -- the broker's ------------------------------------------------------------------------------------------------------
+
+
+def lost_wake_up() -> None:
+    """half of the pulls that wait are not told of a message that arrives"""
+    from reput_broker.long_polling import PullRequestHoldService
+
+    real = PullRequestHoldService.arriving
+
+    def deaf(self: PullRequestHoldService, *arguments: Any) -> None:
+        if _chance.random() < 0.5:
+            real(self, *arguments)
+
+    PullRequestHoldService.arriving = deaf  # type: ignore[method-assign]
+
+
+def dead_member_stays() -> None:
+    """a member whose connection ends stays in its group"""
+    from reput_broker.delivery.membership import Membership
+
+    Membership.gone = Membership.expire = lambda *_: None  # type: ignore[method-assign]
+
+
+def commit_goes_back() -> None:
+    """now and then a commit puts the group's offset back"""
+    from reput_broker.offsets import ConsumerOffsetManager
+
+    real = ConsumerOffsetManager.commit
+
+    def careless(
+        self: ConsumerOffsetManager,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        increase_only: bool = False,
+    ) -> None:
+        if _chance.random() < 0.3:
+            offset, increase_only = max(0, offset - 3), False
+        real(self, group, topic, queue_id, offset, increase_only=increase_only)
+
+    ConsumerOffsetManager.commit = careless  # type: ignore[method-assign]
+
+
+def lock_given_twice() -> None:
+    """whoever asks for the lock of a queue gets it"""
+    from reput_broker.delivery.queue_locks import QueueLocks
+
+    QueueLocks.lock = lambda *arguments: list(arguments[-1])  # type: ignore[method-assign]
+
+
+def lock_never_free() -> None:
+    """a lock stays with the member that had it first, for ever"""
+    from reput_broker.delivery.queue_locks import QueueLocks
+
+    real = QueueLocks.lock
+
+    def for_ever(self: QueueLocks, group: str, client_id: str, queues: Any) -> Any:
+        locked = real(self, group, client_id, queues)
+        for held in self._locks.get(group, {}).values():
+            held.expires_at = float("inf")
+        return locked
+
+    QueueLocks.lock = for_ever  # type: ignore[method-assign]
+    QueueLocks.unlock = lambda *_: None  # type: ignore[method-assign]
+
+
+def retry_dropped() -> None:
+    """half of the messages that are given back are taken and forgotten"""
+    from reput_broker.processors.send_back import SendBackProcessor
+    from reput_broker.request import Response
+
+    real = SendBackProcessor._store_it
+
+    def forgetful(self: SendBackProcessor, request: Any, key: Any, returned: Any, *rest: Any) -> Any:
+        if not returned.is_dead_letter and _chance.random() < 0.5:
+            return Response()
+        return real(self, request, key, returned, *rest)
+
+    SendBackProcessor._store_it = forgetful  # type: ignore[method-assign]
+
+
+def retry_early() -> None:
+    """whatever is given back comes again after a second"""
+    from reput_broker.processors import send_back
+
+    real = send_back.returned_message
+
+    def hasty(*arguments: Any, **options: Any) -> Any:
+        returned = real(*arguments, **options)
+        if not returned.is_dead_letter:
+            returned.properties["DELAY"] = "1"
+        return returned
+
+    send_back.returned_message = hasty  # type: ignore[attr-defined]
+
+
+def retry_to_another_group() -> None:
+    """half of the messages that are given back come to another group"""
+    from reput_broker.processors import send_back
+
+    real = send_back.returned_message
+
+    def astray(record: Any, group: str, **options: Any) -> Any:
+        # Its retry topic was made with its first heartbeat.
+        return real(record, "bystander" if _chance.random() < 0.5 else group, **options)
+
+    send_back.returned_message = astray  # type: ignore[attr-defined]
+
+
+def dead_letter_twice() -> None:
+    """a dead letter is stored twice"""
+    from reput_broker.processors.send_back import SendBackProcessor
+
+    real = SendBackProcessor._store_it
+
+    def twice(self: SendBackProcessor, request: Any, key: Any, returned: Any, record: Any, look: bool) -> Any:
+        if returned.is_dead_letter:
+            self._store.put_record(record)
+        return real(self, request, key, returned, record, look)
+
+    SendBackProcessor._store_it = twice  # type: ignore[method-assign]
+
+
+def delayed_early() -> None:
+    """delayed messages fire a third of a second before their time"""
+    from reput_broker.delivery.due_timers import DueTimers
+    from reput_broker.delivery.levels import Level
+
+    due_ms, take = Level.due_ms, DueTimers.take
+
+    Level.due_ms = lambda self, *arguments: due_ms(self, *arguments) - 300  # type: ignore[method-assign]
+    DueTimers.take = lambda self, now_ms, count: take(self, now_ms + 300, count)  # type: ignore[method-assign]
+
+
+def delayed_twice() -> None:
+    """after a kill the schedule does not look in the log for what it has delivered"""
+    from reput_broker.delivery.delivered import DeliveredRecords
+
+    DeliveredRecords._note = lambda *_: None  # type: ignore[method-assign]
+
+
+def half_message_delivered() -> None:
+    """every other rollback is carried out as a commit"""
+    from reput_broker.processors import transaction
+    from reput_protocol.commands_transaction import EndTransactionHeader
+    from reput_protocol.group_terms import TransactionState
+
+    class Careless(EndTransactionHeader):
+        @classmethod
+        def from_ext(cls, ext: Any) -> Any:
+            header = EndTransactionHeader.from_ext(ext)
+            if header.commit_or_rollback == TransactionState.ROLLBACK and _chance.random() < 0.5:
+                header.commit_or_rollback = TransactionState.COMMIT
+            return header
+
+    transaction.EndTransactionHeader = Careless  # type: ignore[attr-defined,misc]
+
+
+def deduplication_forgotten() -> None:
+    """a broker that was restarted knows no message that was put before"""
+    from reput_broker.delivery.deduplication import Deduplication
+
+    Deduplication.find_all = lambda *arguments: [None for _ in arguments[-1]]  # type: ignore[method-assign]
+    Deduplication.find_alone = lambda *_: None  # type: ignore[method-assign]
+
+
+# -- the client's ------------------------------------------------------------------------------------------------------
+
+
+def committed_too_soon() -> None:
+    """what is handed out is committed, handled or not"""
+    from reput_client.group.progress import QueueProgress
+
+    QueueProgress.position = QueueProgress.handed_to  # type: ignore[assignment,method-assign]
+
+
+def owned_twice() -> None:
+    """every member takes the first queue of each topic, whoever has it"""
+    from reput_client.group import rebalance
+
+    real = rebalance.allocate
+
+    def greedy(strategy: Any, me: str, queues: Any, members: Any) -> Any:
+        mine = real(strategy, me, queues, members)
+        return sorted({*mine, min(queues)}) if me in members else mine
+
+    rebalance.allocate = greedy  # type: ignore[attr-defined]
+
+
+def left_without_commit() -> None:
+    """a queue that is given up is not committed"""
+    from reput_client.group.handover import Handover
+
+    async def careless(self: Handover, queues: Any, timeout_s: float | None = None) -> None:
+        if self._locks is not None:
+            await self._locks.unlock([assigned.queue for assigned in queues], timeout_s)
+
+    Handover.let_go = careless  # type: ignore[method-assign]
+
+
+def begins_one_too_far() -> None:
+    """whoever takes a queue begins one message behind the group's offset"""
+    from reput_client.group.kept_offsets import BrokerOffsets
+
+    real = BrokerOffsets.read
+
+    async def further(self: BrokerOffsets, queue: Any) -> int | None:
+        offset = await real(self, queue)
+        return None if offset is None else offset + 1
+
+    BrokerOffsets.read = further  # type: ignore[method-assign]
+
+
+def passes_over_what_failed() -> None:
+    """in order, a message that could not be handled is passed over"""
+    from reput_client.group.orderly import OrderedServing
+
+    def over(self: OrderedServing, taken: Any, at: float) -> None:
+        assigned, message = taken
+        assigned.handled(message)
+
+    OrderedServing.again = over  # type: ignore[method-assign]
+
+
+_ORDERS_CHANGE_HANDS: Final = {"join": 3, "leave": 2}
+BUGS: Final[dict[str, Bug]] = {
+    bug.plant.__name__: bug
+    for bug in (
+        Bug(lost_wake_up, ("late",)),
+        Bug(dead_member_stays, ("lost",), first=("kill", "kill", "kill")),
+        Bug(commit_goes_back, ("offset went back",)),
+        Bug(lock_given_twice, ("lock given twice", "one at a time"), weights=_ORDERS_CHANGE_HANDS),
+        Bug(
+            lock_never_free, ("lost",), first=("leave", "kill", "leave", "join"), weights=_ORDERS_CHANGE_HANDS
+        ),
+        Bug(retry_dropped, ("retry dropped",)),
+        Bug(retry_early, ("retry early",), kinds="ok=80,hangs=20"),
+        Bug(retry_to_another_group, ("bystander",)),
+        Bug(dead_letter_twice, ("dead letter twice",)),
+        Bug(delayed_early, ("delayed early",)),
+        Bug(delayed_twice, ("delayed once",), weights={"kill-broker": 1}),
+        Bug(half_message_delivered, ("half message",)),
+        # Two kills, then quiet: what was put before is put once more now and then.
+        Bug(
+            deduplication_forgotten,
+            ("deduplicated",),
+            first=("kill-broker", "kill-broker"),
+            weights={"join": 1},
+        ),
+        Bug(committed_too_soon, ("commit",), broker=False),
+        Bug(owned_twice, ("owned twice", "duplicate"), broker=False),
+        Bug(left_without_commit, ("duplicate",), broker=False, weights=_ORDERS_CHANGE_HANDS),
+        Bug(begins_one_too_far, ("lost",), broker=False),
+        Bug(passes_over_what_failed, ("order",), broker=False),
+    )
+}

@@ -1,0 +1,520 @@
+"""Each judge, on histories written by hand: of every rule one that keeps it and one that breaks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from histories import terms
+from histories.history import Recorder, Tail, read
+from histories.story import Story
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_every_group_has_handled_is_well(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    story.put("a-s1", terms.STEPS)
+    story.handle("s1", "a-s1")
+    assert story.broken() == set()
+
+
+def test_a_message_that_one_group_has_not_handled_is_lost(story: Story) -> None:
+    story.put("a-o1")
+    story.begin("m1", "a-o1")
+    assert story.broken() == {"lost"}
+
+
+def test_a_put_that_was_acknowledged_must_be_there(story: Story) -> None:
+    story.put("a-o1", stored=False)
+    assert "acknowledged" in story.broken()
+
+
+def test_a_put_that_was_not_answered_may_be_there_or_not(story: Story) -> None:
+    story.note("p1", "put", uid="a-o1", topic=terms.ORDERS, kind=terms.OK, wall_ms=0)
+    story.note("p1", "unknown", uid="a-o1", error="")
+    assert story.broken() == set()
+    story.store(terms.ORDERS, "a-o1", terms.OK)
+    assert story.broken() == {"lost"}, "but what is there is to be handled"
+
+
+def test_what_was_refused_is_not_there(story: Story) -> None:
+    story.put("a-o1", deduplicated=True)
+    story.handle("m1", "a-o1")
+    story.note("p1", "put", uid="a-o1", topic=terms.ORDERS, kind=terms.OK, wall_ms=0, deduplicated=True)
+    story.note("p1", "refused", uid="a-o1", error="")
+    assert story.broken() == set(), "it was there before"
+    story.note("p1", "put", uid="a-o2", topic=terms.ORDERS, kind=terms.OK, wall_ms=0)
+    story.note("p1", "refused", uid="a-o2", error="")
+    assert story.broken() == set()
+    story.places["a-o2"] = (terms.ORDERS, 1, terms.OK)
+    story.store(terms.ORDERS, "a-o2", terms.OK)
+    for who in ("m0", "m1"):
+        story.handle(who, "a-o2")
+    assert story.broken() == {"refused"}
+
+
+def test_what_nobody_sent_is_invented(story: Story) -> None:
+    story.store(terms.ORDERS, "a-o1", terms.OK)
+    assert story.broken() == {"invented"}
+
+
+def test_a_process_that_ends_badly_is_named(story: Story) -> None:
+    story.note("runner", "failed", process="m1", code=1, log="")
+    assert story.broken() == {"process"}
+
+
+# -- what is stored ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "facts", "rule"),
+    [
+        (terms.ORDERS, {}, "stored once"),
+        (terms.ORDERS, {"deduplicated": True}, "deduplicated"),
+        (terms.LATER, {"delay_s": 1.0}, "delayed once"),
+    ],
+)
+def test_a_message_is_there_once(story: Story, topic: str, facts: dict[str, object], rule: str) -> None:
+    story.put("a-1", topic, **facts)  # type: ignore[arg-type]
+    story.handle("m1", "a-1")
+    assert story.broken() == set()
+    story.store(topic, "a-1", terms.OK)
+    assert story.broken() == {rule}
+
+
+def test_a_put_that_is_repeated_gets_its_first_receipt(story: Story) -> None:
+    story.put("a-o1", deduplicated=True)
+    story.handle("m1", "a-o1")
+    story.note("p1", "acked", uid="a-o1", queue=0, offset=0)
+    assert story.broken() == set()
+    story.note("p1", "acked", uid="a-o1", queue=2, offset=7)
+    assert story.broken() == {"deduplicated"}
+
+
+def test_a_half_message_comes_when_it_is_committed(story: Story) -> None:
+    story.note("p1", "put", uid="a-d1", topic=terms.DEALS, kind=terms.COMMITS, wall_ms=0)
+    story.places["a-d1"] = (terms.DEALS, 0, terms.COMMITS)
+    story.store(terms.DEALS, "a-d1", terms.COMMITS)
+    story.note("p1", "decided", uid="a-d1", commits=True)
+    story.handle("m0", "a-d1")
+    story.handle("m1", "a-d1")
+    assert story.broken() == set()
+    story.store(terms.DEALS, "a-d1", terms.COMMITS)
+    assert story.broken() == {"committed once"}
+
+
+def test_a_half_message_that_comes_before_it_is_committed(story: Story) -> None:
+    story.put("a-d1", terms.DEALS, terms.COMMITS)
+    story.handle("m1", "a-d1")
+    story.note("p1", "decided", uid="a-d1", commits=True)
+    assert story.broken() == {"half message"}
+
+
+def test_what_is_rolled_back_never_comes(story: Story) -> None:
+    story.note("p1", "put", uid="a-d1", topic=terms.DEALS, kind=terms.ROLLS_BACK, wall_ms=0)
+    story.note("p1", "decided", uid="a-d1", commits=False)
+    assert story.broken() == set()
+    story.store(terms.DEALS, "a-d1", terms.ROLLS_BACK)
+    assert story.broken() == {"half message"}
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_committed_was_handled(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    story.commit("m1", 1)
+    assert story.broken() == set()
+
+
+def test_a_commit_before_its_message_is_handled(story: Story) -> None:
+    story.put("a-o1")
+    story.begin("m1", "a-o1")
+    story.commit("m1", 1)
+    story.end("m1", "a-o1")
+    assert story.broken() == {"commit"}
+
+
+def test_what_is_given_back_may_be_committed_once_the_broker_has_it(story: Story) -> None:
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.fail("m1", "a-o1")
+    story.commit("m1", 1)
+    story.come_back("m1", "a-o1", 1)
+    assert story.broken() == set()
+
+
+def test_an_offset_that_goes_back(story: Story) -> None:
+    for number in range(2):
+        story.put(f"a-o{number}")
+        story.handle("m1", f"a-o{number}")
+    story.commit("m1", 1)
+    story.take("m2", 1)
+    story.commit("m1", 2)
+    assert story.broken() == set()
+    story.take("m2", 1)
+    assert story.broken() == {"offset went back"}
+
+
+def test_an_offset_that_is_read_while_another_is_committed_may_be_either(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    place = {"group": terms.SHARED, "topic": terms.ORDERS, "queue": 0}
+    story.note("m1", "commit", offset=1, **place)
+    asked = story.note("m2", "ask-offset", **place)
+    story.note("m1", "committed", offset=1, **place)
+    story.note("m2", "offset", offset=0, asked=asked, **place)
+    assert story.broken() == set()
+
+
+# -- duplicates --------------------------------------------------------------------------------------------------------
+
+
+def _twice(story: Story) -> None:
+    story.take("m2", 0)
+    story.handle("m2", "a-o1")
+
+
+def test_a_message_that_comes_twice_for_no_reason(story: Story) -> None:
+    story.put("a-o1")
+    story.assigned("m1", terms.ORDERS)
+    story.handle("m1", "a-o1")
+    _twice(story)
+    assert story.broken() == {"duplicate"}
+
+
+def test_a_message_whose_member_was_killed_before_it_had_committed(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    story.kill("m1")
+    _twice(story)
+    assert story.broken() == set()
+
+
+def test_a_message_whose_member_was_killed_after_it_had_committed(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    story.commit("m1", 1)
+    story.kill("m1")
+    _twice(story)
+    assert story.broken() == {"offset went back"}
+
+
+def test_a_message_that_was_in_flight_when_its_queue_changed_hands(story: Story) -> None:
+    story.put("a-o1")
+    story.assigned("m1", terms.ORDERS)
+    story.begin("m1", "a-o1")
+    story.assigned("m1")
+    story.wait(0.3)
+    _twice(story)
+    story.end("m1", "a-o1")
+    assert story.broken() == set()
+
+
+@pytest.mark.parametrize(("after_s", "broken"), [(0.1, set()), (1.0, {"duplicate"})])
+def test_a_message_that_a_member_had_in_hand_before_it_stood_still(
+    story: Story, after_s: float, broken: set[str]
+) -> None:
+    """It may begin with it when it is awake again; a moment later it must know that the queue is another's."""
+    story.put("a-o1")
+    story.take("m2", 0)
+    story.note("runner", "stop", process="m2")
+    story.wait(10.0)
+    story.take("m1", 0)
+    story.handle("m1", "a-o1")
+    story.note("runner", "go-on", process="m2")
+    story.wait(after_s)
+    story.handle("m2", "a-o1")
+    assert story.broken() == broken
+
+
+def test_a_message_behind_one_that_was_in_flight_when_its_queue_changed_hands(story: Story) -> None:
+    """Nothing behind a message that is not handled can be committed; who takes the queue gets all that again."""
+    for number in range(2):
+        story.put(f"a-o{number}")
+    story.assigned("m1", terms.ORDERS)
+    story.begin("m1", "a-o0")
+    story.handle("m1", "a-o1")
+    story.wait(0.5)
+    story.assigned("m1")
+    story.wait(0.3)
+    story.take("m2", 0)
+    for number in range(2):
+        story.handle("m2", f"a-o{number}")
+    assert story.broken() == set()
+
+
+def test_a_queue_that_is_given_up_without_a_commit(story: Story) -> None:
+    story.put("a-o1")
+    story.assigned("m1", terms.ORDERS)
+    story.handle("m1", "a-o1")
+    story.wait(0.5)
+    story.assigned("m1")
+    story.wait(0.3)
+    _twice(story)
+    assert story.broken() == {"duplicate"}
+
+
+def test_a_message_that_comes_twice_after_the_broker_was_down_or_its_member_stood_still(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    story.note("runner", "broker-down", how="SIGKILL")
+    story.wait(1.0)
+    story.note("runner", "broker-up")
+    _twice(story)
+    story.wait(60.0)
+    story.put("a-o2")
+    story.handle("m1", "a-o2")
+    story.note("runner", "stop", process="m1")
+    story.wait(10.0)
+    story.handle("m2", "a-o2")
+    story.note("runner", "go-on", process="m1")
+    assert story.broken() == set()
+
+
+def test_a_message_that_comes_again_where_it_could_not_be_given_back(story: Story) -> None:
+    story.put("a-s1", terms.STEPS, terms.FAILS_ONCE)
+    story.begin("s1", "a-s1")
+    story.end("s1", "a-s1", "raised")
+    story.handle("s1", "a-s1")
+    assert story.broken() == set()
+
+
+# -- owners, order, locks ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("after_s", "broken"), [(0.2, set()), (30.0, {"owned twice"})])
+def test_a_queue_that_two_members_have(story: Story, after_s: float, broken: set[str]) -> None:
+    story.assigned("m1", terms.ORDERS)
+    story.wait(20.0)
+    story.assigned("m2", terms.ORDERS)
+    story.wait(after_s)
+    story.assigned("m1")
+    assert story.broken() == broken
+
+
+def test_a_queue_of_a_member_that_stands_still_is_anothers(story: Story) -> None:
+    story.assigned("m1", terms.ORDERS)
+    story.wait(20.0)
+    story.note("runner", "stop", process="m1")
+    story.wait(10.0)
+    story.assigned("m2", terms.ORDERS)
+    story.wait(10.0)
+    story.note("runner", "go-on", process="m1")
+    story.assigned("m1")
+    assert story.broken() == set()
+
+
+def test_messages_that_are_handled_in_order(story: Story) -> None:
+    for number in range(3):
+        story.put(f"a-s{number}", terms.STEPS)
+    for number in range(3):
+        story.handle("s1" if number < 2 else "s2", f"a-s{number}")
+    assert story.broken() == set()
+
+
+def test_a_message_that_is_begun_before_the_one_before_it_is_handled(story: Story) -> None:
+    for number in range(2):
+        story.put(f"a-s{number}", terms.STEPS)
+    story.handle("s1", "a-s1")
+    story.handle("s1", "a-s0")
+    assert story.broken() == {"order"}
+
+
+def test_messages_that_do_not_lie_as_they_were_sent(story: Story) -> None:
+    for number in (1, 0):
+        story.put(f"a-s{number}", terms.STEPS)
+        story.handle("s1", f"a-s{number}")
+    assert story.broken() == {"order"}
+
+
+def test_two_living_members_with_a_message_of_one_queue(story: Story) -> None:
+    story.put("a-s0", terms.STEPS)
+    story.begin("s1", "a-s0")
+    story.take("s2", 0, terms.STEPS)
+    story.begin("s2", "a-s0")
+    story.end("s1", "a-s0")
+    story.end("s2", "a-s0")
+    assert story.broken() == {"one at a time", "duplicate"}
+
+
+def test_a_member_that_stood_still_until_its_lock_had_run_out(story: Story) -> None:
+    story.put("a-s0", terms.STEPS)
+    story.begin("s1", "a-s0")
+    story.note("runner", "stop", process="s1")
+    story.wait(10.0)
+    story.take("s2", 0, terms.STEPS)
+    story.begin("s2", "a-s0")
+    story.note("runner", "go-on", process="s1")
+    story.end("s1", "a-s0")
+    story.end("s2", "a-s0")
+    assert story.broken() == set()
+
+
+def _lock(story: Story, who: str) -> None:
+    asked = story.note(who, "lock", group=terms.ORDERLY, queues=[[terms.STEPS, 0]])
+    story.note(who, "locked", group=terms.ORDERLY, queues=[[terms.STEPS, 0]], asked=asked)
+
+
+@pytest.mark.parametrize("given_up", ["unlock", "leave", "expired", "broker-down", ""])
+def test_a_lock_that_another_member_gets(story: Story, given_up: str) -> None:
+    _lock(story, "s1")
+    story.wait(1.0)
+    _lock(story, "s1")
+    story.wait(terms.LOCK_TIMEOUT_S - 0.5)
+    match given_up:
+        case "unlock":
+            story.note("s1", "unlock", group=terms.ORDERLY, queues=[[terms.STEPS, 0]])
+        case "leave":
+            story.note("s1", "leave", group=terms.ORDERLY)
+        case "expired":
+            story.wait(1.0)
+        case "broker-down":
+            story.note("runner", "broker-down", how="SIGKILL")
+            story.note("runner", "broker-up")
+        case _:
+            pass
+    _lock(story, "s2")
+    assert story.broken() == (set() if given_up else {"lock given twice"})
+
+
+# -- retries and dead letters ------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_tried_so_often_and_then_a_dead_letter(story: Story) -> None:
+    story.put("a-o1", kind=terms.POISON)
+    story.fail("m1", "a-o1")
+    story.come_back("m2", "a-o1", 1, how="fail")
+    story.come_back("m1", "a-o1", 2, how="fail")
+    story.die("a-o1", terms.SHARED, 3)
+    assert story.broken() == set()
+    story.die("a-o1", terms.SHARED, 3)
+    assert story.broken() == {"dead letter twice"}
+
+
+def test_a_message_that_is_tried_too_seldom(story: Story) -> None:
+    story.put("a-o1", kind=terms.POISON)
+    story.fail("m1", "a-o1")
+    story.come_back("m2", "a-o1", 1, how="fail")
+    story.die("a-o1", terms.SHARED, 2)
+    assert story.broken() == {"attempts"}
+
+
+def test_a_dead_letter_that_should_be_none(story: Story) -> None:
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.fail("m1", "a-o1")
+    story.die("a-o1", terms.SHARED, 1)
+    assert {"dead letter", "lost"} <= story.broken()
+
+
+@pytest.mark.parametrize(("after_s", "broken"), [(1.1, set()), (0.5, {"retry early"})])
+def test_the_time_at_which_a_message_comes_again(story: Story, after_s: float, broken: set[str]) -> None:
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.fail("m1", "a-o1")
+    story.come_back("m2", "a-o1", 1, after_s=after_s)
+    assert story.broken() == broken
+
+
+def test_a_message_that_does_not_come_again(story: Story) -> None:
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.fail("m1", "a-o1")
+    assert story.broken() == {"retry dropped", "lost"}
+
+
+@pytest.mark.parametrize(("came", "broken"), [(False, set()), (True, {"retry dropped"})])
+def test_a_message_that_came_twice_and_is_given_back_twice(
+    story: Story, came: bool, broken: set[str]
+) -> None:
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.fail("m1", "a-o1")
+    story.kill("m1")
+    if came:
+        story.come_back("m2", "a-o1", 1)
+    story.fail("m2", "a-o1")
+    if not came:
+        story.come_back("m2", "a-o1", 1)
+    assert story.broken() == broken
+
+
+@pytest.mark.parametrize(("down", "broken"), [(True, set()), (False, {"retry twice"})])
+def test_a_message_that_comes_again_twice(story: Story, down: bool, broken: set[str]) -> None:
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.begin("m1", "a-o1")
+    story.end("m1", "a-o1", "raised")
+    story.end("m1", "a-o1", "back", level=1)
+    if down:  # the answer of the first request was lost
+        story.note("runner", "broker-down", how="SIGKILL")
+        story.note("runner", "broker-up")
+    story.end("m1", "a-o1", "backed", level=1)
+    story.come_back("m2", "a-o1", 1)
+    story.come_back("m1", "a-o1", 1)
+    assert story.broken() == broken
+
+
+# -- delays, bystanders ------------------------------------------------------------------------------------------------
+
+
+def test_a_delayed_message_in_time(story: Story) -> None:
+    story.put("a-l1", terms.LATER, delay_s=2.0)
+    story.handle("m1", "a-l1")
+    assert story.broken() == set()
+
+
+def test_a_delayed_message_that_is_early(story: Story) -> None:
+    story.note("p1", "put", uid="a-l1", topic=terms.LATER, kind=terms.OK, wall_ms=0, delay_s=2.0)
+    story.places["a-l1"] = (terms.LATER, 0, terms.OK)
+    story.store(terms.LATER, "a-l1", terms.OK)
+    story.wait(1.0)
+    story.handle("m0", "a-l1")
+    story.wait(2.0)
+    story.handle("m1", "a-l1")
+    assert story.broken() == {"delayed early"}
+
+
+def test_a_bystander_that_gets_a_message_late(story: Story) -> None:
+    story.put("a-o1", bystander=False)
+    story.handle("m1", "a-o1")
+    story.wait(15.0)
+    story.handle("m0", "a-o1")
+    assert story.broken() == {"late"}
+
+
+def test_a_bystander_may_wait_for_a_broker_that_is_down(story: Story) -> None:
+    story.put("a-o1", bystander=False)
+    story.handle("m1", "a-o1")
+    story.note("runner", "broker-down", how="SIGKILL")
+    story.wait(15.0)
+    story.note("runner", "broker-up")
+    story.handle("m0", "a-o1")
+    assert story.broken() == set()
+
+
+def test_a_bystander_that_gets_what_another_group_gave_back(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    story.come_back("m0", "a-o1", 1)
+    assert "bystander" in story.broken()
+
+
+# -- histories ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_was_being_written_when_its_process_was_killed(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "m1.jsonl", "m1")
+    tail = Tail(tmp_path)
+    recorder.note("begun", uid="a-o1")
+    assert [event["uid"] for event in tail.new()] == ["a-o1"]
+    with (tmp_path / "m1.jsonl").open("ab") as file:
+        file.write(b'{"at": 12.0, "who": "m1", "wh')
+    assert [event.what for event in read(tmp_path)] == ["begun"]
+    assert list(tail.new()) == []
+    recorder.close()

@@ -1,0 +1,27 @@
+"""Connecting where nobody listens."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from broker_process import free_port
+from reput_client.blocking import PullConsumer
+from reput_client.errors import ConnectFailed
+
+
+class OwnPort(socket.socket):
+    """A socket that the system gives the very port that it connects to, as happens now and then on one machine."""
+
+    def connect_ex(self, address: Any) -> int:
+        """Connect, to itself."""
+        self.bind(address)
+        return super().connect_ex(address)
+
+
+def test_a_socket_that_has_connected_to_itself_has_met_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", OwnPort)
+    with pytest.raises(ConnectFailed, match="refused"), PullConsumer(f"127.0.0.1:{free_port()}", group="g"):
+        pass

@@ -1,0 +1,80 @@
+"""How far a queue is handled."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reput_client.group.progress import QueueProgress
+
+
+@cache
+def message(offset: int) -> str:
+    """Return the one message of an offset: it is known by what it is, not by what it says."""
+    return f"m{offset}"
+
+
+def handed_out(*offsets: int, start: int = 0) -> QueueProgress[str]:
+    progress: QueueProgress[str] = QueueProgress(start)
+    for offset in offsets:
+        progress.hand_out(offset, message(offset))
+    return progress
+
+
+def test_the_position_waits_for_the_lowest_unhandled_message() -> None:
+    progress = handed_out(5, 6, 9, start=5)
+    progress.advance(12)
+    assert progress.handled(6, message(6))
+    assert progress.position == 5
+    assert progress.handled(5, message(5))
+    assert progress.position == 9, "6 to 8 were handled or not for us"
+    assert progress.handled(9, message(9))
+    assert progress.position == 12
+    assert progress.in_flight == 0
+
+
+def test_a_restart_may_go_back() -> None:
+    progress = handed_out(5, start=5)
+    progress.restart(2)
+    assert progress.position == 2
+
+
+def test_what_was_handed_out_before_a_restart_counts_no_more() -> None:
+    first, second = "first", "".join(("fir", "st"))
+    assert first is not second
+    progress: QueueProgress[str] = QueueProgress(5)
+    progress.hand_out(5, first)
+    progress.restart(5)
+    progress.hand_out(5, second)
+    assert not progress.handled(5, first), "a handler of the time before the restart"
+    assert progress.position == 5
+    assert progress.handled(5, second)
+
+
+def test_a_message_that_is_put_back_was_not_handed_out() -> None:
+    progress = handed_out(5, start=5)
+    progress.put_back(5)
+    assert (progress.position, progress.in_flight, progress.handed_to) == (5, 0, 5)
+
+
+def test_a_cut_keeps_what_lies_before_it() -> None:
+    progress = handed_out(5, 6, 7, start=5)
+    progress.cut(6)
+    assert (progress.position, progress.in_flight, progress.handed_to) == (5, 1, 6)
+    progress.handled(5, message(5))
+    assert progress.position == 6
+    progress = handed_out(5, 6, start=5)
+    progress.cut(3)
+    assert (progress.position, progress.in_flight) == (3, 0)
+
+
+@given(st.permutations(range(12)))
+def test_in_whatever_order_handlers_finish_nothing_unhandled_is_passed(order: list[int]) -> None:
+    progress = handed_out(*range(12))
+    unhandled = set(range(12))
+    for offset in order:
+        assert progress.handled(offset, message(offset))
+        unhandled.discard(offset)
+        assert progress.position == min(unhandled, default=12)

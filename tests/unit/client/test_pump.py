@@ -1,0 +1,153 @@
+"""The turns of callers and of the background, over a socket pair and with waits that tests can see."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from reput_client.aio import AnyioRuntime
+from reput_client.connection import Connection
+from reput_client.core import Waiter
+from reput_client.pump import Pump
+
+
+class OneSocket:
+    """Enough of a connection for a pump: what arrives finishes the call of whoever waits."""
+
+    has_unwritten = False
+
+    def __init__(self, pump: Pump) -> None:
+        self.sock, self.far_end = socket.socketpair()
+        self.sock.setblocking(False)
+        self.on_data: Callable[[bytes], None] = lambda _data: None
+        self.reads = 0
+        pump.add(cast("Connection", self))
+
+    def read_ready(self) -> None:
+        self.reads += 1
+        try:
+            data = self.sock.recv(100)
+        except BlockingIOError:
+            return
+        self.on_data(data)
+
+    def close(self) -> None:
+        self.sock.close()
+        self.far_end.close()
+
+
+@pytest.fixture
+def made() -> Iterator[list[OneSocket]]:
+    sockets: list[OneSocket] = []
+    yield sockets
+    for one in sockets:
+        one.close()
+
+
+def run(scenario: Callable[[], Any]) -> None:
+    async def main() -> None:
+        with anyio.fail_after(20):
+            await scenario()
+
+    anyio.run(main, backend="trio")
+
+
+async def attend_for_ever(pump: Pump, waiter: Waiter) -> None:
+    while True:
+        waiter.ready = False
+        await pump.attend(waiter, math.inf)
+
+
+def test_the_background_reads_where_no_caller_does(made: list[OneSocket]) -> None:
+    async def scenario() -> None:
+        pump = Pump(AnyioRuntime())
+        one = OneSocket(pump)
+        made.append(one)
+        waiter = Waiter()
+        one.on_data = lambda _data: waiter.notify()
+        one.far_end.send(b"notification")
+        await pump.attend(waiter, math.inf)
+        assert waiter.ready
+
+    run(scenario)
+
+
+def test_a_caller_takes_the_turn_from_the_background(made: list[OneSocket]) -> None:
+    async def scenario() -> None:
+        pump = Pump(AnyioRuntime())
+        one = OneSocket(pump)
+        made.append(one)
+        background, caller = Waiter(), Waiter()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attend_for_ever, pump, background)
+            while not pump._attending:
+                await anyio.sleep(0.005)
+            assert not pump.reading, "while only the background reads, a caller may look for itself"
+            for number in range(3):
+                caller.ready = False
+                reader: list[bool] = []
+
+                def answered(_data: bytes, reader: list[bool] = reader) -> None:
+                    reader.append(pump.reading)
+                    caller.notify()
+
+                one.on_data = answered
+
+                async def answer() -> None:
+                    while not pump.reading:
+                        await anyio.sleep(0.001)
+                    one.far_end.send(b"answer")
+
+                tasks.start_soon(answer)
+                assert await pump.wait(caller, math.inf), number
+                assert reader == [True], "the caller itself has read its answer"
+            while not pump._attending:
+                await anyio.sleep(0.005)
+            tasks.cancel_scope.cancel()
+
+    run(scenario)
+
+
+def test_a_wait_can_be_ended_from_outside(made: list[OneSocket]) -> None:
+    async def scenario() -> None:
+        pump = Pump(AnyioRuntime())
+        made.append(OneSocket(pump))
+        waiter = Waiter()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pump.wait, waiter, math.inf)
+            while not pump.reading:
+                await anyio.lowlevel.checkpoint()
+            pump.wake(waiter)
+        attended = Waiter()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pump.attend, attended, math.inf)
+            while not pump._attending:
+                await anyio.sleep(0.005)
+            pump.wake(attended)
+
+    run(scenario)
+
+
+def test_the_background_waits_for_connections_without_turning_round(made: list[OneSocket]) -> None:
+    async def scenario() -> None:
+        pump = Pump(AnyioRuntime())
+        background = Waiter()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attend_for_ever, pump, background)
+            await anyio.sleep(0.01)
+            assert pump._resting is not None
+            one = OneSocket(pump)
+            made.append(one)
+            heard = anyio.Event()
+            one.on_data = lambda _data: heard.set()
+            one.far_end.send(b"notification")
+            await heard.wait()
+            tasks.cancel_scope.cancel()
+
+    run(scenario)
