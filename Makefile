@@ -13,6 +13,7 @@ IMAGES ?=
 SEED ?=
 KIND ?=
 MINUTES ?=
+MESSAGES ?=
 INSTALL ?=
 
 VENV := .venv
@@ -24,8 +25,8 @@ LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-delay bench-groups bench-memory
-.PHONY: bench-store crash faults planted histories histories-planted pipeline-faults filters conformance image-check
-.PHONY: lock clean
+.PHONY: bench-store crash faults planted histories histories-planted pipeline-faults pipeline-roundtrip filters conformance
+.PHONY: image-check lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -100,6 +101,9 @@ planted: $(READY) ## plant bugs in the store one by one: does the checker of eac
 
 pipeline-faults: $(READY) ## kill Spark drivers and brokers under the pipeline and count rows; KIND
 	$(BIN)/python tests/pipeline_faults/run.py $(if $(KIND),--kind '$(KIND)') $(ARGS)
+
+pipeline-roundtrip: $(READY) ## archive, replay, archive again: MESSAGES (1000000) must be equal in all but offsets and store fields
+	$(BIN)/python tests/round_trip/run.py $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 histories: $(READY) ## churn groups and a broker for MINUTES (3), record everything, judge it; SEED repeats a churn
 	$(BIN)/python tests/histories/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -11,7 +11,6 @@ import pytest
 
 from pipeline_jobs import Run, runner
 from reput_broker.background import BackgroundBroker
-from reput_client.blocking import Admin
 from reput_pipeline.archives.read import read_archive
 from store_samples import MESSAGES, fill, hashes
 from stores import FakeClock, dispatch_all, opened, put, small_options
@@ -50,31 +49,6 @@ def test_the_latest_of_each_key_and_one_of_each_id(
     assert [json.loads(line)["body"] for line in found.lines] == ["body-0043"]
     assert run("compact", "--archive", archive, "--to", tmp_path / "k").result["argument"] == "--to"
     assert hashes(archive) == before
-
-
-def test_a_replay_is_published_once(
-    spark: Any, run: Run, archive: Path, tmp_path: Path, new_reput_broker: Callable[..., BackgroundBroker]
-) -> None:
-    broker = new_reput_broker(store={"flush": "sync"})
-    with Admin(broker.address) as admin:
-        admin.create_topic("T", queues=2)
-    assert (
-        run("replay", "--archive", archive, "--server", broker.address, "--dry-run").result["rows"]
-        == MESSAGES
-    )
-    for _ in range(2):  # as after a kill: all is sent again, and published once
-        ran = run("replay", "--archive", archive, "--server", broker.address)
-        assert (ran.code, ran.result["rows"], ran.result["batches"]) == (0, MESSAGES, 2), ran.result
-    assert run("archive", "--server", broker.address, "--topic", "T", "--to", tmp_path / "again").code == 0
-    columns = ("topic", "queueId", "queueOffset", "keys", "tags", "body", "flag", "bornTimestamp")
-    rows = [
-        sorted(
-            (*(row[name] for name in columns), sorted(row.properties.items()))
-            for row in read_archive(spark, path).collect()
-        )
-        for path in (archive, tmp_path / "again")
-    ]
-    assert rows[0] == rows[1]
 
 
 def dead_letters(root: Path) -> None:
