@@ -95,23 +95,3 @@ def test_dead_letters_are_grouped_and_chosen_ones_sent_back(
         ("dead-2", "k2", "t"),
     ]
     assert {name for row in rows for name in row["properties"]} == {"UNIQ_KEY", "KEYS", "TAGS", "colour"}
-
-
-WRONG = [
-    (["compact", "--archive", ".", "--to", "x"], 5, None),
-    (["compact", "--archive", "A", "--to", "x", "--by", "id", "--drop-empty"], 2, "--drop-empty"),
-    (["replay", "--archive", "A", "--topic", "nobody"], 2, "--topic"),
-    (["replay", "--archive", "A", "--server", "127.0.0.1:port"], 2, "--server"),
-    (["replay", "--archive", "A", "--server", "127.0.0.1:1"], 3, None),
-    (["dlq", "--archive", "A", "--server", "127.0.0.1:1"], 2, "--server"),
-    (["dlq", "--archive", "A", "--dry-run"], 2, "--dry-run"),
-    (["dlq", "--archive", "A", "--rate", "0"], 2, "--rate"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "argument"), WRONG)
-def test_wrong_arguments_are_named(
-    run: Run, archive: Path, arguments: list[str], code: int, argument: str | None
-) -> None:
-    ran = run(*(str(archive) if text == "A" else text for text in arguments))
-    assert (ran.code, ran.result.get("argument")) == (code, argument), ran.result
