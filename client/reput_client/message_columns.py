@@ -135,12 +135,14 @@ class MessageColumns:
     def values_of(self, name: str) -> list[str | None]:
         """Return one property of each message, None for one without."""
         data, bounds, units = self._properties()
-        values: list[str | None] = [None] * len(self)
         numbers = units.named(data, name.encode())
+        starts, ends = units.value_start[numbers], units.value_end[numbers]
+        if len(numbers) == len(self) and (text := _common(data, starts, ends)) is not None:
+            return [text] * len(self)
+        values: list[str | None] = [None] * len(self)
         raw = data.tobytes()
         known: dict[bytes, str] = {}
-        starts, ends = units.value_start[numbers].tolist(), units.value_end[numbers].tolist()
-        for row, start, end in zip(units.row[numbers].tolist(), starts, ends, strict=True):
+        for row, start, end in zip(units.row[numbers].tolist(), starts.tolist(), ends.tolist(), strict=True):
             part = raw[start:end]
             text = known.get(part)
             if text is None:
@@ -194,6 +196,18 @@ def _table(buffer: Any, position: IntArray, size: int) -> ByteArray:
     windows = np.ndarray((len(buffer) - size + 1,), f"V{size}", buffer, 0, (1,))
     table: ByteArray = windows[position].view(np.uint8).reshape(-1, size)
     return table
+
+
+def _common(data: ByteArray, starts: IntArray, ends: IntArray) -> str | None:
+    """Return the text that all slices have in common; None if they differ, or there is none."""
+    if not len(starts):
+        return None
+    size = int(ends[0] - starts[0])
+    if (ends - starts != size).any():
+        return None
+    rows = _table(data, starts, size)
+    first = rows[0].tobytes()
+    return first.decode(errors="replace") if (rows == rows[0]).all() else None
 
 
 def _joined(parts: list[Any]) -> tuple[ByteArray, IntArray]:
