@@ -8,6 +8,7 @@ from typing import assert_type
 
 from reput_client import (
     Admin,
+    ColumnsResult,
     Consumer,
     LocalFileOffsetStore,
     Message,
@@ -118,6 +119,7 @@ async def pull() -> None:
     async with PullConsumer(ADDRESS, group="g") as consumer:
         result = await consumer.pull("orders", queue_id=0, offset=0, max_messages=32, wait_s=15.0)
         assert_type(result, PullResult)
+        assert_type(await consumer.pull_columns("orders", queue_id=0, offset=0), ColumnsResult)
         assert_type(result.status, PullStatus)
         assert_type(result.messages[0], ReceivedMessage)
         assert_type(result.messages[:2], list[ReceivedMessage])
@@ -151,6 +153,7 @@ def block() -> None:
         consumer.run(print, concurrency=2)
     with blocking.PullConsumer(ADDRESS, group="g") as pull_consumer:
         assert_type(pull_consumer.pull("orders", queue_id=0, offset=0), PullResult)
+        assert_type(pull_consumer.pull_columns("orders", queue_id=0, offset=0), ColumnsResult)
         store = blocking.RemoteOffsetStore(pull_consumer)
         store.persist_all(pull_consumer.queues("orders"))
     with blocking.Admin(ADDRESS) as admin:

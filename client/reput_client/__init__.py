@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "ColumnsResult",
     "Consumer",
     "GiveBack",
     "LocalFileOffsetStore",
     "Message",
+    "MessageColumns",
     "MessageQueue",
     "OnFailure",
     "Producer",
@@ -49,10 +51,12 @@ __all__ = [
 
 _MODULES = {
     "Admin": "reput_client.admin",
+    "ColumnsResult": "reput_client.column_pulls",
     "Consumer": "reput_client.consumer",
     "GiveBack": "reput_client.group.giving_back",
     "LocalFileOffsetStore": "reput_client.offset_store",
     "Message": "reput_protocol.message",
+    "MessageColumns": "reput_client.message_columns",
     "MessageQueue": "reput_protocol.message",
     "OnFailure": "reput_client.group.failures",
     "Producer": "reput_client.producer",

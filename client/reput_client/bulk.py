@@ -11,10 +11,9 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from reput_client.backoff import Backoff
-from reput_client.connection import Connection
-from reput_client.core import Call, Waiter
 from reput_client.errors import BrokerNotFound
 from reput_client.offsets import OffsetRequests
+from reput_client.read_ahead import ReadAhead
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
 from reput_protocol.bodies_bounds import QueueBoundsRequest, QueueBoundsTable
@@ -78,7 +77,7 @@ class BulkReader:
             new_backoff=new_backoff,
         )
         self._offsets = OffsetRequests(self._session)
-        self._ahead: dict[tuple[str, int], tuple[Mapping[str, Value], Connection, Call]] = {}
+        self._ahead = self._new_ahead()
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -100,8 +99,11 @@ class BulkReader:
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone."""
-        self._ahead = {}
         self._session.after_fork()
+        self._ahead = self._new_ahead()
+
+    def _new_ahead(self) -> ReadAhead:
+        return ReadAhead(self._session.pump, RequestCode.FETCH_RECORDS)
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ class BulkReader:
         deadline = self._session.deadline(None)
         queue = (topic, queue_id)
         ext = _ext(topic, queue_id, start, end, max_bytes, tags)
-        call = await self._take_ahead(queue, ext, deadline)
+        call = await self._ahead.take(topic, queue_id, ext, deadline)
         if call is None:
             call = await self._session.ask(
                 RequestCode.FETCH_RECORDS, ext, what=f"fetch from {topic}/{queue_id}", deadline=deadline
@@ -211,32 +213,8 @@ class BulkReader:
         await self._ask_ahead((topic, queue_id), ext, self._session.deadline(None))
 
     async def _ask_ahead(self, queue: tuple[str, int], ext: Mapping[str, Value], deadline: float) -> None:
-        self._drop_ahead(queue)
-        connection = await self._session.open(None, deadline)
-        call = connection.start(RequestCode.FETCH_RECORDS, ext, Waiter())
-        connection.flush_now()
-        self._ahead[queue] = (ext, connection, call)
-
-    def _drop_ahead(self, queue: tuple[str, int]) -> None:
-        if queue in self._ahead:
-            _, connection, call = self._ahead.pop(queue)
-            if not call.done:
-                connection.abandon(call)
-
-    async def _take_ahead(
-        self, queue: tuple[str, int], ext: Mapping[str, Value], deadline: float
-    ) -> Call | None:
-        """Return the answered request for `ext` that was made ahead; None if there is none, or it failed."""
-        if queue not in self._ahead:
-            return None
-        asked, connection, call = self._ahead.pop(queue)
-        try:
-            if asked == ext:
-                await self._session.pump.wait(call.waiter, deadline)
-        finally:
-            if not call.done:
-                connection.abandon(call)
-        return call if call.done and call.error is None and asked == ext else None
+        self._ahead.drop(*queue)
+        self._ahead.start(*queue, ext, await self._session.open(None, deadline))
 
 
 def _ext(topic: str, queue_id: int, start: int, end: int, max_bytes: int, tags: str) -> dict[str, Value]:

@@ -99,6 +99,11 @@ class PulledMessages(Sequence[ReceivedMessage]):
         """The size of everything the pull brought."""
         return len(self._records)
 
+    @property
+    def record_data(self) -> bytes:
+        """Everything the pull brought: records back to back, as they came."""
+        return self._records
+
     def _at(self, index: int) -> ReceivedMessage:
         if self._surveyed is not None:
             return self._surveyed[index]

@@ -1,4 +1,4 @@
-"""Pulls asked for before they are wanted: a reader that goes on where it stopped finds the next answer on its way."""
+"""Messages asked for before they are wanted: whoever goes on where it stopped finds the next answer coming."""
 
 from __future__ import annotations
 
@@ -12,25 +12,30 @@ from reput_protocol.header import Value
 
 
 class ReadAhead:
-    """At most one such pull for each queue; its answer is kept until it is taken, replaced or dropped.
+    """At most one such request for each queue; its answer is kept until it is taken, replaced or dropped.
 
-    A pull is taken only by a reader that asks for exactly the same; any other ask drops it.
+    It is taken only by a reader that asks for exactly the same; any other ask drops it.
+
+    Args:
+        pump: waits for answers.
+        code: what is asked, PULL_MESSAGE or FETCH_RECORDS.
     """
 
-    def __init__(self, pump: Pump) -> None:
+    def __init__(self, pump: Pump, code: RequestCode = RequestCode.PULL_MESSAGE) -> None:
         self._pump = pump
+        self._code = code
         self._pulls: dict[tuple[str, int], tuple[Mapping[str, Value], Connection, Call]] = {}
 
     def start(self, topic: str, queue_id: int, ext: Mapping[str, Value], connection: Connection) -> None:
         """Ask for `ext` now, without waiting; on a connection that is not open, do nothing."""
         self.drop(topic, queue_id)
         if connection.usable():
-            call = connection.start(RequestCode.PULL_MESSAGE, ext, Waiter())
+            call = connection.start(self._code, ext, Waiter())
             connection.flush_now()
             self._pulls[topic, queue_id] = (ext, connection, call)
 
     async def take(self, topic: str, queue_id: int, ext: Mapping[str, Value], deadline: float) -> Call | None:
-        """Return the answered pull that asked for `ext`; None if there is none, it failed or `deadline` passed."""
+        """Return the answered request for `ext`; None if there is none, it failed or `deadline` passed."""
         if (topic, queue_id) not in self._pulls:
             return None
         asked, connection, call = self._pulls.pop((topic, queue_id))
@@ -43,7 +48,7 @@ class ReadAhead:
         return call if call.done and call.error is None and asked == ext else None
 
     def drop(self, topic: str, queue_id: int) -> None:
-        """Want the queue's pull no more."""
+        """Want what was asked for of the queue no more."""
         if (topic, queue_id) in self._pulls:
             _, connection, call = self._pulls.pop((topic, queue_id))
             if not call.done:

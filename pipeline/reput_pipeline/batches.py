@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from reput_client.arrow_properties import BatchProperties, rows_with_tag
+from reput_client.arrow_slices import gather_slices, numbers, with_replaced
 from reput_pipeline.bodies import compressed_rows, decompress
-from reput_pipeline.gathering import gather_slices, numbers, with_replaced
-from reput_pipeline.properties import BatchProperties, rows_with_tag
 from reput_protocol.filters import TagFilter
 from reput_protocol.record_columns import RecordColumns
 

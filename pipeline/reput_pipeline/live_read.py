@@ -13,12 +13,12 @@ from reput_pipeline.batches import LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.live_cluster import connect, repeated
 from reput_pipeline.live_plan import LivePartition
-from reput_pipeline.matching import has_topic
 from reput_pipeline.notes import note
 from reput_pipeline.options import SourceOptions
 from reput_pipeline.places import QueueKey
 from reput_pipeline.ranges import QueueRange
 from reput_protocol.columns import BoolArray, IntArray, RecordColumns, chain, gather
+from reput_protocol.topic_match import has_topic
 
 _BATCH_BYTES: Final = 4 << 20
 """Blocks are collected up to this size before they are decoded: larger batches cost less per message."""

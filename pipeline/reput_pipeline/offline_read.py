@@ -21,11 +21,10 @@ from reput_broker.store.directory_swap import standing_for
 from reput_broker.store_tools.layout import Stream, StreamFile, read_stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
+from reput_client.arrow_slices import BUFFER_BYTES_MAX, gather_slices
 from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
-from reput_pipeline.gathering import BUFFER_BYTES_MAX, gather_slices
 from reput_pipeline.log_order import Window, windows
-from reput_pipeline.matching import has_topic
 from reput_pipeline.narrowing import Narrowing
 from reput_pipeline.notes import note
 from reput_pipeline.offline_plan import (
@@ -45,6 +44,7 @@ from reput_protocol.filters import TagFilter
 from reput_protocol.hashing import tags_code
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record_layout import RECORD_BYTES_MIN
+from reput_protocol.topic_match import has_topic
 
 _CHUNK_BYTES: Final = 4 << 20
 _PLACE_BYTES: Final = 4096

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput_pipeline.gathering import gather_slices
+from reput_client.arrow_slices import gather_slices
 from reput_pipeline.offline_plan import WantedRange
 from reput_protocol.columns import IntArray, RecordColumns
 from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK

@@ -9,6 +9,7 @@ from reput_client import pull_consumer as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.column_pulls import COLUMN_BYTES, ColumnsResult
 from reput_client.pull_result import PullResult
 from reput_client.pulling import PULL_BYTES_MAX, PULL_MESSAGES_MAX
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
@@ -74,6 +75,30 @@ class PullConsumer(BlockingClient):
                 wait_s=wait_s,
                 tags=tags,
                 sql=sql,
+                max_bytes=max_bytes,
+                read_ahead=read_ahead,
+            )
+        )
+
+    def pull_columns(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        wait_s: float = 15.0,
+        tags: str = "*",
+        max_bytes: int = COLUMN_BYTES,
+        read_ahead: bool = True,
+    ) -> ColumnsResult:
+        """Return messages of one queue as columns; see `reput_client.PullConsumer.pull_columns`."""
+        return self._runtime.run(
+            self._consumer.pull_columns(
+                topic,
+                queue_id,
+                offset,
+                wait_s=wait_s,
+                tags=tags,
                 max_bytes=max_bytes,
                 read_ahead=read_ahead,
             )

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput_pipeline.gathering import IntArray, binary_parts, gather_slices, with_replaced
+from reput_client.arrow_slices import IntArray, binary_parts, gather_slices, with_replaced
 from reput_protocol.properties import decode_properties
 from reput_protocol.properties_units import PropertyUnits, units_of
 from reput_protocol.record_columns import RecordColumns
