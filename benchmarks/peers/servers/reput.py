@@ -26,18 +26,10 @@ def version() -> str:
 def start(directory: Path, durability: Durability) -> Iterator[Server]:
     """Run `reput serve`."""
     port, http_port = free_port(), free_port()
-    arguments = [
-        "serve",
-        "--data-dir",
-        directory / "data",
-        "--port",
-        str(port),
-        "--http-port",
-        str(http_port),
-    ]
+    ports = ["--port", str(port), "--http-port", str(http_port)]
+    program = [sys.executable, "-m", "reput_cli", "serve", "--data-dir", str(directory / "data"), *ports]
     environment = {"REPUT_STORE__FLUSH": _flush(durability), "PYTHONPATH": ":".join(sys.path)}
-    program: list[str | Path] = [sys.executable, "-m", "reput_cli"]
-    with running([*program, *arguments], directory, port, environment) as server:
+    with running(program, directory, port, environment) as server:
         yield server
 
 
