@@ -24,8 +24,8 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo example pipeline-demo bench bench-delay bench-groups bench-memory
-.PHONY: bench-store crash faults planted histories histories-planted pipeline-faults pipeline-roundtrip filters conformance
+.PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-delay bench-groups
+.PHONY: bench-memory bench-store crash faults planted histories histories-planted pipeline-faults pipeline-roundtrip filters conformance
 .PHONY: image-check lock clean
 
 help: ## list the targets
@@ -55,6 +55,7 @@ check: $(READY) ## style, types, import rules; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing_public_api.py tools/*.py examples/*.py benchmarks/*.py
+	$(BIN)/mypy benchmarks/peers/*.py benchmarks/peers/*/*.py
 	MYPYPATH=examples/order_service $(BIN)/mypy examples/order_service/*.py
 	$(BIN)/lint-imports
 
@@ -73,6 +74,9 @@ example: $(READY) ## a small shop: transactions, retries, dead letters, a remind
 
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-peers: $(READY) ## compare with Kafka, Redis, NATS and RabbitMQ, fetched into build/peers (apt-get, mvn, java, PyPI)
+	PYTHONPATH=benchmarks $(BIN)/python -m peers.run $(ARGS)
 
 bench-delay: $(READY) ## measure how late delayed messages are, with 100,000 of them waiting
 	$(BIN)/python benchmarks/delay.py $(ARGS)

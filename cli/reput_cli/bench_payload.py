@@ -25,10 +25,13 @@ class Payloads:
         self._fill_bytes = size - _HEAD.size
         self._pool = random.Random(seed).randbytes(_POOL_BYTES + self._fill_bytes)
 
-    def make(self, number: int) -> bytes:
-        """Return body `number`."""
+    def make(self, number: int, at_ns: int | None = None) -> bytes:
+        """Return body `number`, made now or, as it is to say, at `at_ns`."""
         start = number * 4099 % _POOL_BYTES
-        return _HEAD.pack(number, time.time_ns()) + self._pool[start : start + self._fill_bytes]
+        return (
+            _HEAD.pack(number, time.time_ns() if at_ns is None else at_ns)
+            + self._pool[start : start + self._fill_bytes]
+        )
 
     def check(self, body: bytes) -> bool:
         """Return whether a received body is one of ours, unchanged."""
@@ -36,6 +39,12 @@ class Payloads:
             return False
         start = _HEAD.unpack_from(body)[0] * 4099 % _POOL_BYTES
         return body[_HEAD.size :] == self._pool[start : start + self._fill_bytes]
+
+
+def number_of(body: bytes) -> int:
+    """Return which body it is."""
+    number: int = _HEAD.unpack_from(body)[0]
+    return number
 
 
 def made_at_ns(body: bytes) -> int:

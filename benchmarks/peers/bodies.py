@@ -1,0 +1,117 @@
+"""The messages of a measurement: made while they are sent, no two alike, and checked one by one when they are read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from reput_cli.bench_payload import Payloads, made_at_ns, number_of
+
+TAGS = tuple(f"t{number}" for number in range(16))
+_LOOK_AT_CLOCK = 64
+
+
+class Bodies:
+    """Makes messages until the time is over.
+
+    A message is a body and a tag, which the number decides. Counting what was given out is counting what was sent.
+    """
+
+    def __init__(self, size: int, first: int, seconds: float) -> None:
+        self._payloads = Payloads(size)
+        self._first = first
+        self._seconds = seconds
+        self._ends_at = 0.0
+        self.number = first
+
+    @property
+    def made(self) -> int:
+        """How many messages were given out."""
+        return self.number - self._first
+
+    def start(self) -> None:
+        """Start the time."""
+        self._ends_at = time.perf_counter() + self._seconds
+
+    def chunk(self, count: int) -> list[tuple[bytes, str]]:
+        """Return the next `count` messages, none when the time is over."""
+        if time.perf_counter() >= self._ends_at:
+            return []
+        start = self.number
+        self.number += count
+        make = self._payloads.make
+        return [(make(number), TAGS[number & 15]) for number in range(start, start + count)]
+
+    def one(self) -> tuple[bytes, str] | None:
+        """Return the next message, None when the time is over."""
+        if time.perf_counter() >= self._ends_at:
+            return None
+        number = self.number
+        self.number += 1
+        return self._payloads.make(number), TAGS[number & 15]
+
+    def each(self) -> Iterator[tuple[bytes, str]]:
+        """Yield messages one by one until the time is over, which is looked at now and then."""
+        make = self._payloads.make
+        while time.perf_counter() < self._ends_at:
+            for _ in range(_LOOK_AT_CLOCK):
+                number = self.number
+                self.number += 1
+                yield make(number), TAGS[number & 15]
+
+    def due(self, rate: int, started_ns: int) -> list[tuple[bytes, str]]:
+        """Return the messages that should have been sent by now at `rate` a second.
+
+        Each says when it was due, not when it was made: a sender that is late counts as late (no coordinated
+        omission).
+        """
+        wanted = min(int((time.time_ns() - started_ns) * rate / 1e9), int(self._seconds * rate))
+        start, self.number = self.number, max(self.number, self._first + wanted)
+        make = self._payloads.make
+        step_ns = 1e9 / rate
+        return [
+            (make(number, started_ns + int((number - self._first) * step_ns)), TAGS[number & 15])
+            for number in range(start, self.number)
+        ]
+
+    def all_due(self, rate: int) -> bool:
+        """Return whether a paced producer has made all its messages."""
+        return self.made >= int(self._seconds * rate)
+
+
+class Tally:
+    """Counts what a consumer read: every message once, unchanged, with its tag."""
+
+    def __init__(self, size: int, messages: int, *, timed: bool) -> None:
+        self._payloads = Payloads(size)
+        self._wanted = messages
+        self._timed = timed
+        self._seen: set[int] = set()
+        self._wrong = 0
+        self.count = 0
+        self.latencies_us: list[int] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether as many messages were read as there are."""
+        return self.count >= self._wanted
+
+    def add(self, body: bytes, tag: str) -> None:
+        """Take one message."""
+        self.count += 1
+        number = number_of(body)
+        self._seen.add(number)
+        if tag != TAGS[number & 15] or not self._payloads.check(body):
+            self._wrong += 1
+        if self._timed:
+            self.latencies_us.append((time.time_ns() - made_at_ns(body)) // 1000)
+
+    def fault(self) -> str:
+        """Return what is wrong with what was read; empty if nothing is."""
+        if self._wrong:
+            return f"{self._wrong} of {self.count} messages were changed"
+        if len(self._seen) != self.count:
+            return f"{self.count - len(self._seen)} of {self.count} messages were repeated"
+        if self.count != self._wanted:
+            return f"{self.count} messages were read, {self._wanted} were acknowledged"
+        return ""

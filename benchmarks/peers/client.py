@@ -1,0 +1,80 @@
+"""A client process, seen from the one that measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import asdict
+from types import TracebackType
+from typing import Self
+
+from peers import fetch
+from peers.job import Job, Result
+from peers.systems import System
+
+_ROOT = fetch.HERE.parents[1]
+_PATH = ("benchmarks", "protocol", "client", "broker", "cli")
+
+
+class Client:
+    """A process that drives one system; it lives for all jobs of that system."""
+
+    def __init__(self, system: System) -> None:
+        self._process = subprocess.Popen(
+            [fetch.clients() / "bin/python", "-m", "peers.worker", *system.driver],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(str(_ROOT / part) for part in _PATH)},
+        )
+        self._answered: Result | None = None
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def prepare(self, job: Job) -> None:
+        """Hand over a job; return when the process is ready for it, or has answered already."""
+        self._answered = None
+        self._write(json.dumps(asdict(job)))
+        line = self._read()
+        if line != "ready\n":
+            self._answered = Result.of_line(line) if line else Result(fault="its client process ended")
+
+    def go(self) -> None:
+        """Start the job; a job that tails the log has started when it was ready."""
+        if self._answered is None:
+            self._write("go")
+
+    def result(self) -> Result:
+        """Wait for the job's end."""
+        if self._answered is None:
+            line = self._read()
+            self._answered = Result.of_line(line) if line else Result(fault="its client process ended")
+        return self._answered
+
+    def do(self, job: Job) -> Result:
+        """Do a job that is not measured from the start on: `create`, `drop`, `consume`."""
+        self.prepare(job)
+        self.go()
+        return self.result()

@@ -1,0 +1,158 @@
+"""Where the other systems come from: Debian's packages, PyPI, Maven Central; all unpacked under build/peers.
+
+Nothing is installed on the machine and nothing needs root: Debian's packages are downloaded and unpacked, Python's go
+into an environment of their own, Java's jars into a directory. What was fetched once is there the next time.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from peers.servers.base import Missing
+
+HERE = Path(__file__).parent
+BUILD = HERE.parents[1] / "build" / "peers"
+_DEBIAN = ("redis-server", "rabbitmq-server")
+_ERLANG_ROOT = "ROOTDIR=/usr/lib/erlang"
+_DEADLINE_S = 900
+
+
+@functools.cache
+def clients() -> Path:
+    """Return the environment that holds the clients of all systems, made if need be.
+
+    Raises:
+        Missing: pip cannot get them.
+    """
+    environment = BUILD / "venv"
+    wanted = (HERE / "requirements.txt", HERE.parents[1] / "requirements-runtime.lock")
+    if not _is_fetched(environment, wanted):
+        shutil.rmtree(environment, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", environment])
+        pip: list[str | Path] = [
+            environment / "bin/python",
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--quiet",
+            "install",
+        ]
+        _run([*pip, "--require-hashes", "-r", wanted[1]])
+        _run([*pip, "-r", wanted[0]])
+        _note_fetched(environment, wanted)
+    return environment
+
+
+@functools.cache
+def debian() -> Path:
+    """Return the directory that Debian's packages are unpacked in, with what they need.
+
+    Raises:
+        Missing: this is no Debian, or it cannot download.
+    """
+    root = BUILD / "debian"
+    if _is_fetched(root, ()):
+        return root
+    for program in ("apt-get", "dpkg-deb"):
+        if shutil.which(program) is None:
+            raise Missing(f"{program} is not installed; Debian's packages are what is measured")
+    downloads = BUILD / "debian-packages"
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.rmtree(downloads, ignore_errors=True)
+    root.mkdir(parents=True)
+    downloads.mkdir()
+    listed = _run(["apt-get", "-y", "--no-install-recommends", "--print-uris", "install", *_DEBIAN])
+    names = [line.split()[1].split("_")[0] for line in listed.splitlines() if line.startswith("'")]
+    missing = [name for name in _DEBIAN if name not in names]
+    _run(["apt-get", "download", *names, *missing], directory=downloads)
+    for package in sorted(downloads.glob("*.deb")):
+        _run(["dpkg-deb", "-x", package, root])
+    for script in ("bin/erl", "bin/start", *_erts(root)):
+        path = root / "usr/lib/erlang" / script
+        path.write_text(path.read_text().replace(_ERLANG_ROOT, f"ROOTDIR={root}/usr/lib/erlang"))
+    _note_fetched(root, ())
+    return root
+
+
+def _erts(root: Path) -> list[str]:
+    erlang = root / "usr/lib/erlang"
+    return [str(path.relative_to(erlang)) for path in erlang.glob("erts-*/bin/erl")]
+
+
+def debian_environment() -> dict[str, str]:
+    """Return the environment that programs of `debian` need."""
+    libraries = debian() / "usr/lib" / f"{os.uname().machine}-linux-gnu"
+    return {"LD_LIBRARY_PATH": str(libraries)}
+
+
+@functools.cache
+def jars(name: str) -> Path:
+    """Return the directory with the jars of `NAME.pom.xml`.
+
+    Raises:
+        Missing: java or mvn is not installed, or Maven cannot get them.
+    """
+    java()
+    if shutil.which("mvn") is None:
+        raise Missing("mvn is not installed")
+    pom = HERE / f"{name}.pom.xml"
+    target = BUILD / name
+    if not _is_fetched(target, (pom,)):
+        shutil.rmtree(target, ignore_errors=True)
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={target}"]
+        _run(["mvn", "--batch-mode", "--quiet", "-f", pom, *goal])
+        _note_fetched(target, (pom,))
+    return target
+
+
+def java() -> str:
+    """Return the program `java`.
+
+    Raises:
+        Missing: it is not installed.
+    """
+    program = shutil.which("java")
+    if program is None:
+        raise Missing("java is not installed")
+    return program
+
+
+def _note_fetched(target: Path, sources: tuple[Path, ...]) -> None:
+    (target / ".fetched").write_text(_digest(sources))
+
+
+def _is_fetched(target: Path, sources: tuple[Path, ...]) -> bool:
+    note = target / ".fetched"
+    return note.exists() and note.read_text() == _digest(sources)
+
+
+def _digest(sources: tuple[Path, ...]) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+
+
+def _run(arguments: list[str | Path], directory: Path | None = None) -> str:
+    try:
+        done = subprocess.run(
+            arguments, cwd=directory, capture_output=True, text=True, check=False, timeout=_DEADLINE_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Missing(f"{arguments[0]}: {error}") from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise Missing(f"{Path(arguments[0]).name} ended with {done.returncode}: {' '.join(said)[:300]}")
+    return done.stdout
+
+
+def client_version(package: str) -> str:
+    """Return the version of a client's package in `clients`."""
+    program = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+    try:
+        return _run([clients() / "bin/python", "-c", program, package]).strip()
+    except Missing:
+        return ""  # our own client is not a package of that environment

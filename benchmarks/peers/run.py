@@ -1,0 +1,105 @@
+"""Compare Reput with other brokers on this machine: `make bench-peers`.
+
+Each system is driven through the client that Python programs use, on the same machine in the same run, in turn, round
+after round; the table has medians. All servers run throughout and idle while another is measured. A run that loses,
+repeats or changes a message gives no figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from peers import fetch, plots
+from peers.measure import Measured, measure
+from peers.servers.base import Missing
+from peers.systems import SYSTEMS, System
+from peers.table import table
+from peers.workloads import WORKLOADS, Durability, chosen
+
+
+def main() -> int:
+    """Measure, print the table, and draw it if asked to."""
+    arguments = _arguments()
+    workloads = chosen(arguments.workloads)
+    systems = _systems(arguments.systems)
+    try:
+        fetch.clients()
+    except Missing as error:
+        print(f"error: the clients cannot be installed: {error}", file=sys.stderr)
+        return 1
+    measured = measure(workloads, systems, rounds=arguments.rounds, seconds=arguments.seconds)
+    head = _head(measured, systems, arguments)
+    text = f"{head}\n\n{table(measured, workloads, systems)}\n"
+    print(text)
+    if arguments.write is not None:
+        arguments.write.mkdir(parents=True, exist_ok=True)
+        (arguments.write / "peers.md").write_text(f"# Reput and other brokers\n\n{text}")
+        plots.draw(measured, workloads, systems, arguments.write)
+    return 1 if any(sample.fault for samples in measured.samples.values() for sample in samples) else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count (5); one before warms up")
+    parser.add_argument("--seconds", type=float, default=1.5, help="how long a producer sends (1.5)")
+    parser.add_argument(
+        "--workloads", default="", help=f"only these: {','.join(workload.name for workload in WORKLOADS)}"
+    )
+    parser.add_argument("--systems", default="", help="only those whose label has one of these words in it")
+    parser.add_argument("--write", type=Path, help="a directory for peers.md and the plots")
+    return parser.parse_args()
+
+
+def _systems(words: str) -> Sequence[System]:
+    wanted = [word.strip().lower() for word in words.split(",") if word.strip()]
+    systems = [
+        system for system in SYSTEMS if not wanted or any(word in system.label.lower() for word in wanted)
+    ]
+    if not systems:
+        raise SystemExit(f"error: no system has {words!r} in {', '.join(system.label for system in SYSTEMS)}")
+    return systems
+
+
+def _head(measured: Measured, systems: Sequence[System], arguments: argparse.Namespace) -> str:
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    lines = [
+        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores, "
+        f"{pages * page / (1 << 30):.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}; "
+        f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s.",
+        f"Command: `make bench-peers ARGS={shlex.quote(shlex.join(sys.argv[1:]))}`",
+        "CPU is processor seconds for a million messages. Latencies are those of each message acknowledged, end to end "
+        "from when it was due to when its consumer held it.",
+        "",
+    ]
+    for system in systems:
+        version = measured.versions.get(system.server.name)
+        if version is None:
+            continue
+        lines.append(
+            f"- {system.label} {fetch.client_version(system.package)}, server {version}: {_settings(system)}"
+        )
+    return "\n".join(lines)
+
+
+def _settings(system: System) -> str:
+    durabilities: tuple[Durability, ...] = ("page_cache", "flushed")
+    told = []
+    for durability in durabilities:
+        try:
+            told.append(f"{durability}: {system.server.settings(durability)}")
+        except Missing as error:
+            told.append(f"{durability}: missing: {error}")
+    return "; ".join(told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Figures of one run, and of several runs together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+NOISY_SPREAD = 0.2
+"""A spread of rates, as a share of their median, from which on the machine was too noisy."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """One run of one workload on one system."""
+
+    rate: float = 0.0
+    """Messages a second."""
+    latencies_us: list[int] = field(default_factory=list)
+    server_cpu: float = 0.0
+    """Processor seconds for a million messages."""
+    client_cpu: float = 0.0
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The medians of several runs; latencies in microseconds, 0 where none were taken."""
+
+    rate: float
+    p50: float
+    p99: float
+    p999: float
+    server_cpu: float
+    client_cpu: float
+    spread: float
+    runs: int
+    fault: str
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the rates differ too much to be compared closely."""
+        return self.spread > NOISY_SPREAD
+
+
+def percentile(sorted_values: Sequence[int], share: float) -> float:
+    """Return the value that `share` of the sorted values do not exceed; 0 without values."""
+    if not sorted_values:
+        return 0.0
+    return float(sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))])
+
+
+def figures_of(samples: Sequence[Sample]) -> Figures:
+    """Return the medians of the runs that count; if one does not, there are none, only the reason."""
+    fault = next((sample.fault for sample in samples if sample.fault), "")
+    if fault or not samples:
+        return Figures(0, 0, 0, 0, 0, 0, 0, 0, fault or "not run")
+    rates = [sample.rate for sample in samples]
+    sorted_latencies = [sorted(sample.latencies_us) for sample in samples]
+
+    def median_of(share: float) -> float:
+        return statistics.median(percentile(values, share) for values in sorted_latencies)
+
+    middle = statistics.median(rates)
+    return Figures(
+        middle,
+        median_of(0.5),
+        median_of(0.99),
+        median_of(0.999),
+        statistics.median(sample.server_cpu for sample in samples),
+        statistics.median(sample.client_cpu for sample in samples),
+        (max(rates) - min(rates)) / middle if middle else 0.0,
+        len(samples),
+        "",
+    )

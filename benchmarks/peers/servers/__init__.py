@@ -1,0 +1,1 @@
+"""The servers that are measured, one file each: started on loopback with a directory of their own."""

@@ -1,0 +1,105 @@
+"""A server that runs, and how to start one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+READY_DEADLINE_S = 60.0
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Missing(Exception):
+    """A system cannot be had here; the text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers."""
+
+    address: str
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Return the processor seconds used so far, those of its children as well."""
+        ticks = 0
+        for pid in (self.pid, *_children(self.pid)):
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / _CLOCK_TICKS
+
+    def memory_mib(self, field: str) -> float:
+        """Return a line of `/proc/PID/status`, such as VmRSS or RssAnon, in MiB, with the children's."""
+        total = 0.0
+        for pid in (self.pid, *_children(self.pid)):
+            with suppress(OSError):
+                for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                    if line.startswith(f"{field}:"):
+                        total += int(line.split()[1]) / 1024
+        return total
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (task / "children").read_text().split())
+    return children + [grandchild for child in children for grandchild in _children(child)]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(
+    arguments: Sequence[str | Path],
+    directory: Path,
+    port: int,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """Run a program until the block ends; it answers when its port does. Its output goes to `server.log`.
+
+    Raises:
+        Missing: it ended at once or does not answer; the text has the last lines of its output.
+    """
+    log_path = directory / "server.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            arguments,
+            cwd=directory,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.environ["PATH"], "HOME": str(directory), **(environment or {})},
+        )
+    try:
+        _wait_for_port(port, process, log_path)
+        yield Server(f"127.0.0.1:{port}", process.pid)
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for_port(port: int, process: subprocess.Popen[bytes], log_path: Path) -> None:
+    deadline = time.perf_counter() + READY_DEADLINE_S
+    while time.perf_counter() < deadline and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+            return
+        time.sleep(0.1)
+    tail = log_path.read_text(errors="replace")[-400:].strip()
+    raise Missing(f"it did not answer on port {port}: {tail}")
