@@ -91,7 +91,7 @@ class ManySend(FrameWindow):
 
     def _checked(self, group: list[Buffer]) -> list[Buffer]:
         """Return the bodies as bytes that can be sent; the first that cannot is the message that fails."""
-        if all(type(body) is bytes for body in group):
+        if set(map(type, group)) <= {bytes}:
             return group
         for number, body in enumerate(group):
             try:
