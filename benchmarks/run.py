@@ -83,18 +83,35 @@ def pipelined_singles(rounds: int, scale: float) -> Row:
 
 
 def blocks(rounds: int, scale: float) -> Row:
-    """Blocks of 64 messages, several on the way."""
+    """Blocks of 64 messages, several on the way; each message an object."""
+    return _blocks("blocks of 64", rounds, scale, many=False)
+
+
+def many(rounds: int, scale: float) -> Row:
+    """The same blocks made of bodies by `send_many`."""
+    return _blocks("blocks of 64 by send_many", rounds, scale, many=True)
+
+
+def _blocks(name: str, rounds: int, scale: float, *, many: bool) -> Row:
     count = int(400_000 * scale) // BATCH * BATCH
 
     def measure(address: str, echo: EchoClient, _: RunningBroker) -> tuple[float, float]:
         plan = BenchPlan(
-            address, TOPIC, count, SIZE, ack="page_cache", in_flight=8, batch=BATCH, warmup=6_400
+            address,
+            TOPIC,
+            count,
+            SIZE,
+            ack="page_cache",
+            in_flight=8,
+            batch=BATCH,
+            many=many,
+            warmup=6_400,
         )
         return run_producer(plan, 0).rate, echo.pipelined(Payloads(SIZE), count, 16, BATCH)
 
     ours, theirs, ratio = _against_echo(rounds, measure)
     return {
-        "measure": "blocks of 64, page_cache, async flush, msg/s",
+        "measure": f"{name}, page_cache, async flush, msg/s",
         "reput": ours,
         "echo": theirs,
         "ratio": ratio,
@@ -227,6 +244,7 @@ MEASURES: dict[str, Callable[[int, float], Row]] = {
     "latency": latency,
     "singles": pipelined_singles,
     "blocks": blocks,
+    "many": many,
     "pull": pull,
     "flushed": flushed_share,
     "file-waits": file_waits,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_type
@@ -50,6 +51,9 @@ async def produce() -> None:
         assert_type(receipts, list[SendReceipt])
         messages = (Message("orders", b"x") for _ in range(3))
         assert_type(await producer.send_pipelined(messages, in_flight=64, key="k"), list[SendReceipt])
+        many = await producer.send_many("orders", [b"1", bytearray(b"2")], tag="paid", keys=[["o-1"], []])
+        assert_type(many, Sequence[SendReceipt])
+        assert_type(many[0], SendReceipt)
         reply = await producer.request(Message("work", b"x"), timeout_s=3.0)
         assert_type(reply, ReceivedMessage)
         assert_type(reply.wants_reply, bool)
@@ -147,6 +151,7 @@ def block() -> None:
         assert_type(producer, blocking.Producer)
         assert_type(producer.send(blocking.Message("orders", b"x")), SendReceipt)
         assert_type(producer.send_batch([Message("orders", b"x")]), list[SendReceipt])
+        assert_type(producer.send_many("orders", (b"x" for _ in range(3)), tag="t"), Sequence[SendReceipt])
     with blocking.Consumer(ADDRESS, group="billing", topic="orders") as consumer:
         for message in consumer:
             assert_type(message, ReceivedMessage)

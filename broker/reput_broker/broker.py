@@ -323,7 +323,9 @@ class Broker:
         config, counters, store = self.config, self.counters, self._store
         sync = config.store.flush == "sync"
         self._allocate = AllocateService(store)
-        self._reput = ReputMessageService(store, self._after_dispatch)
+        self._reput = ReputMessageService(
+            store, self._after_dispatch, is_awaited=lambda: self._hold.count > 0
+        )
         pooled = config.store.transient_store_pool
         self._flush = FlushCommitLogService(
             store,

@@ -63,6 +63,7 @@ def _produce_options(function: _Command) -> _Command:
         click.option(
             "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages a send."
         ),
+        click.option("--many", is_flag=True, help="Send bodies with send_many, in blocks of --batch."),
         click.option(
             "--rate",
             type=click.FloatRange(min=0, min_open=True),
@@ -86,7 +87,7 @@ def _produce_options(function: _Command) -> _Command:
 @_produce_options
 @_bench_options
 def produce(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any) -> int:
-    """Send messages: one by one, pipelined (--inflight), or in blocks (--batch)."""
+    """Send messages: one by one, pipelined (--inflight), in blocks (--batch), or as bodies (--many)."""
     plan = _plan(settings, clients, **knobs)
     _report(settings, csv_path, "produce", _run(run_producer, plan, clients), plan, clients)
     return ExitCode.DONE
@@ -182,7 +183,7 @@ def _report(
 ) -> None:
     facts: dict[str, Any] = {"size_b": plan.size, "clients": clients}
     if "consume" not in name:
-        facts |= {"ack": plan.ack, "in_flight": plan.in_flight, "batch": plan.batch}
+        facts |= {"ack": plan.ack, "in_flight": plan.in_flight, "batch": plan.batch, "many": plan.many}
     row = summarize(name, results, facts)
     Printer(settings).fields(row)
     if csv_path is not None:

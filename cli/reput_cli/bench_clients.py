@@ -30,6 +30,8 @@ class BenchPlan:
     ack: str = "flushed"
     in_flight: int = 1
     batch: int = 1
+    many: bool = False
+    """Send bodies with `send_many` instead of messages."""
     rate: float | None = None
     duration_s: float | None = None
     warmup: int = 0
@@ -57,7 +59,7 @@ def _send(
     producer: Producer, plan: BenchPlan, payloads: Payloads, numbers: range, result: ClientResult
 ) -> None:
     make, topic = payloads.make, plan.topic
-    pipelined = plan.in_flight > 1
+    pipelined = plan.in_flight > 1 or plan.many
     step = (
         max(_CHUNK_MESSAGES, plan.in_flight * plan.batch * 4)
         if pipelined and plan.rate is None
@@ -73,7 +75,12 @@ def _send(
             time.sleep(max(0.0, due_at - time.perf_counter()))
         part = range(start, min(start + step, numbers.stop))
         try:
-            if pipelined and plan.rate is None:
+            if plan.many:
+                bodies = map(make, part)
+                producer.send_many(
+                    topic, bodies, tag=_TAG, batch=plan.batch, in_flight=plan.in_flight, ack=plan.ack
+                )
+            elif pipelined and plan.rate is None:
                 messages = (Message(topic, make(number), tag=_TAG) for number in part)
                 producer.send_pipelined(messages, in_flight=plan.in_flight, batch=plan.batch, ack=plan.ack)
             elif plan.batch == 1:

@@ -1,11 +1,15 @@
-"""What a producer gets back for a stored message."""
+"""What a producer gets back for a stored message, and for many."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import accumulate, chain
+from typing import NamedTuple, overload
 
 from reput_protocol.codes import AckLevel
+from reput_protocol.commands_send import PutMessageResult
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of
 
@@ -35,6 +39,89 @@ class SendReceipt(NamedTuple):
     def message_id(self) -> str:
         """The producer's unique id (`UNIQ_KEY`), or the offset id where the producer wrote none."""
         return self.unique_id or self.offset_message_id
+
+
+class BlockReceipts(Sequence[SendReceipt]):
+    """The receipts of a block that is stored; each is made when it is looked at.
+
+    Args:
+        result: where the block lies.
+        positions: where each record begins in the block.
+        unique_ids: the id of each.
+    """
+
+    __slots__ = ("_positions", "_result", "_topic", "_unique_ids")
+
+    def __init__(
+        self,
+        topic: str,
+        result: PutMessageResult,
+        positions: Sequence[int],
+        unique_ids: Sequence[str | None],
+    ) -> None:
+        self._topic = topic
+        self._result = result
+        self._positions = positions
+        self._unique_ids = unique_ids
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> SendReceipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[SendReceipt]: ...
+
+    def __getitem__(self, index: int | slice) -> SendReceipt | list[SendReceipt]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        result = self._result
+        return SendReceipt(
+            self._topic,
+            result.queue_id,
+            result.queue_offset + range(len(self))[index],
+            result.physical_offset + self._positions[index],
+            result.store_timestamp,
+            result.store_host,
+            result.ack,
+            self._unique_ids[index],
+        )
+
+
+class ChainedReceipts(Sequence[SendReceipt]):
+    """The receipts of several frames, one after the other."""
+
+    __slots__ = ("_ends", "_parts")
+
+    def __init__(self, parts: Sequence[Sequence[SendReceipt]]) -> None:
+        self._parts = parts
+        self._ends = list(accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> SendReceipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[SendReceipt]: ...
+
+    def __getitem__(self, index: int | slice) -> SendReceipt | list[SendReceipt]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        part = bisect_right(self._ends, number)
+        return self._parts[part][number - (self._ends[part - 1] if part else 0)]
+
+    def __iter__(self) -> Iterator[SendReceipt]:
+        return chain.from_iterable(self._parts)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether `other` is a sequence of the same receipts, a list for instance."""
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @lru_cache(maxsize=64)

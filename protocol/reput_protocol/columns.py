@@ -41,6 +41,7 @@ __all__ = [
     "gather",
     "patch_columns",
     "patch_positions",
+    "patch_rows",
 ]
 
 COLUMNS_THRESHOLD: Final = 48
@@ -248,6 +249,26 @@ def patch_positions(
     )[:, 0]
     constant = np.frombuffer(hosts_and_time, _HOSTS_VOID)
     np.ndarray((total - 23,), _HOSTS_VOID, buffer, 0, (1,))[position + BORN_HOST_AT] = constant
+
+
+def patch_rows(
+    buffer: bytearray | memoryview,
+    start: int,
+    size: int,
+    count: int,
+    first_queue_offset: int,
+    first_physical_offset: int,
+    hosts_and_time: bytes,
+) -> None:
+    """Do what `patch_positions` does for `count` records of `size` bytes each, back to back from `start` on.
+
+    The first of them lies in the log at `first_physical_offset`.
+    """
+    offsets = np.ndarray((count, 2), ">i8", buffer, start + QUEUE_OFFSET_AT, (size, 8))
+    offsets[:, 0] = np.arange(first_queue_offset, first_queue_offset + count)
+    offsets[:, 1] = np.arange(first_physical_offset, first_physical_offset + count * size, size)
+    constant = np.frombuffer(hosts_and_time, _HOSTS_VOID)
+    np.ndarray((count,), _HOSTS_VOID, buffer, start + BORN_HOST_AT, (size,))[:] = constant
 
 
 _REPEATS_TO_GUESS: Final = 4

@@ -27,7 +27,7 @@ from reput_protocol.columns import (
 )
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.names import SCHEDULE_TOPIC
-from reput_protocol.properties_table import PropertiesTables, tables_of
+from reput_protocol.properties_table import PropertiesTables, table_of, tables_of
 from reput_protocol.record_layout import (
     HEAD_BYTES,
     HOST_BITS,
@@ -38,6 +38,7 @@ from reput_protocol.record_layout import (
     TRANSACTION_COMMIT,
 )
 from reput_protocol.record_scan import Extent, RecordScan, ScanStatus, locate
+from reput_protocol.record_table import RecordTable, read_table
 from reput_protocol.tag_codes import parked_tags_code, tags_code_in, tags_codes_in
 
 
@@ -296,6 +297,9 @@ def _parts(data: bytes, position: int, size: int, extent: Extent) -> tuple[int, 
 
 
 def _scan_columns(data: bytes, base_physical_offset: int | None, levels_ms: Sequence[int]) -> DispatchRows:
+    table = read_table(data, base_physical_offset, COLUMNS_THRESHOLD)
+    if table is not None and table.topic != _PARKED:
+        return _rows_of_table(data, table)
     end = len(data)
     positions, consumed = chain(data, 0, end)
     found, sound = gather(data, positions)
@@ -315,6 +319,35 @@ def _scan_columns(data: bytes, base_physical_offset: int | None, levels_ms: Sequ
             stopped_by = _elsewhere(stopped_by.size, claimed, base_physical_offset + consumed)
 
     return _rows_of(data, found, count, levels_ms, consumed, stopped_by)
+
+
+def _rows_of_table(data: bytes, table: RecordTable) -> DispatchRows:
+    head, count, size = table.head, table.rows, table.size
+    position = table.position
+    properties = position + table.properties
+    properties_size = np.full(count, table.properties_size, np.int64)
+    tables = table_of(table.texts(data)) or tables_of(data, properties, properties_size)
+    columns = (
+        position,
+        table.physical_offset,
+        np.full(count, size, np.int64),
+        head["queue_offset"].astype(np.int64),
+        _codes_of(data, properties, properties_size, tables),
+        head["store_timestamp_ms"].astype(np.int64),
+        np.full(count, head["sys_flag"][0], np.int64),
+        properties,
+        properties_size,
+    )
+    runs = _runs_of(_text(table.topic), head["queue_id"].astype(np.int64))
+    return DispatchRows(columns, None, runs, count * size, table.stopped_by, tables)
+
+
+def _runs_of(topic: str, queue_id: IntArray) -> list[DispatchRun]:
+    starts = [0, *((queue_id[1:] != queue_id[:-1]).nonzero()[0] + 1).tolist()]
+    ends = [*starts[1:], len(queue_id)]
+    return [
+        DispatchRun(topic, int(queue_id[start]), start, end) for start, end in zip(starts, ends, strict=True)
+    ]
 
 
 def rows_of_columns(

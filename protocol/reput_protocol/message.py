@@ -74,7 +74,7 @@ class Message:
         """
         check_send_topic(topic)
         if type(body) is not bytes:
-            body = _checked_body(body)
+            body = checked_body(body)
         # `isprintable` is a quick way to rule out the separators: they, with all control characters, are not.
         if tag is not None and (type(tag) is not str or not tag or not tag.isprintable()):
             check_text("tag", tag)
@@ -126,21 +126,51 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
         text += "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()])
     if message.delay is not None:
         text += f"{message.delay.name}\x01{message.delay.value}\x02"
+    encoded = _encoded(text)
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        check_properties_size(len(encoded))
+    return encoded
+
+
+def check_properties_size(size: int) -> None:
+    """Check the bytes of a properties text.
+
+    Raises:
+        InvalidMessage: more than a record can hold.
+    """
+    if size > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(
+            f"tag, keys and properties take {size} bytes, but at most {PROPERTIES_BYTES_MAX} fit; "
+            "move the rest into the body"
+        )
+
+
+def encode_keys_text(keys: Sequence[str]) -> bytes:
+    """Return the part of the properties text that holds `keys`; empty if there are none.
+
+    Raises:
+        InvalidMessage: they cannot be keys.
+    """
+    return _encoded(f"KEYS\x01{' '.join(_checked_keys(keys))}\x02") if keys else b""
+
+
+def _encoded(text: str) -> bytes:
     try:
-        encoded = text.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         raise InvalidMessage(
             f"tag, keys or properties hold {text[error.start]!r}, half of a character, which UTF-8 cannot encode"
         ) from None
-    if len(encoded) > PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(
-            f"tag, keys and properties take {len(encoded)} bytes, but at most {PROPERTIES_BYTES_MAX} fit; "
-            "move the rest into the body"
-        )
-    return encoded
 
 
-def _checked_body(body: object) -> Buffer:
+def checked_body(body: object) -> Buffer:
+    """Return a body as something whose length is its bytes.
+
+    Raises:
+        InvalidMessage: it is nothing that can be sent.
+    """
+    if type(body) is bytes:
+        return body
     if isinstance(body, str):
         raise InvalidMessage("body is a str; pass bytes, for instance body.encode()")
     if isinstance(body, memoryview):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -50,6 +51,26 @@ _IDS_A_LOOK = 1024
 """So many ids are made without another look at the clock; far fewer than a millisecond has."""
 
 
+@dataclass(frozen=True, slots=True)
+class IdRun:
+    """Unique ids that follow each other: `prefix`, then `count` numbers from `first` on in four upper-case hex digits.
+
+    After 65535 comes 0.
+    """
+
+    prefix: str
+    first: int
+    count: int
+
+    def id(self, index: int) -> str:
+        """Return the id at `index`, 0 to `count - 1`."""
+        return self.prefix + "%04X" % (self.first + index & 0xFFFF)
+
+    def ids(self) -> list[str]:
+        """Return all of them."""
+        return [self.id(index) for index in range(self.count)]
+
+
 class UniqueIdGenerator:
     """Makes the ids that producers write into `UNIQ_KEY` (RocketMQ: MessageClientIDSetter).
 
@@ -59,7 +80,15 @@ class UniqueIdGenerator:
     must make its own, with its own process id.
     """
 
-    __slots__ = ("_clock_ms", "_count", "_identity", "_month_end_ms", "_month_start_ms", "_prefix")
+    __slots__ = (
+        "_clock_ms",
+        "_count",
+        "_identity",
+        "_month_end_ms",
+        "_month_start_ms",
+        "_numbers",
+        "_prefix",
+    )
 
     def __init__(self, ip: bytes, pid: int, class_hash: int, clock_ms: Callable[[], int]) -> None:
         """Take the 4 or 16 bytes of `ip`, the low bits of `pid` and `class_hash`; read time from `clock_ms`."""
@@ -67,10 +96,16 @@ class UniqueIdGenerator:
         signed = class_hash - 0x1_0000_0000 if class_hash & 0x8000_0000 else class_hash
         self._identity = (ip + _IDENTITY.pack(pid & 0xFFFF, signed)).hex().upper()
         self._clock_ms = clock_ms
-        self._count = itertools.count().__next__
+        self._numbers = itertools.count()
+        self._count = self._numbers.__next__
         self._month_start_ms = self._month_end_ms = 0
         # The millisecond and its prefix change together, as one tuple, so that no other thread sees half of it.
         self._prefix: tuple[int, str] = (-1, "")
+
+    @property
+    def id_size(self) -> int:
+        """Characters of an id."""
+        return len(self._identity) + 12
 
     def next(self) -> str:
         """Return the next id: 32 digits, or 56 with an IPv6 address."""
@@ -86,6 +121,18 @@ class UniqueIdGenerator:
             ids += [prefix + "%04X" % (number() & 0xFFFF) for _ in range(part)]
             count -= part
         return ids
+
+    def next_runs(self, count: int) -> list[IdRun]:
+        """Return the next `count` ids in runs, which cost less still."""
+        runs: list[IdRun] = []
+        while count > 0:
+            prefix = self._current_prefix()
+            part = min(count, _IDS_A_LOOK)
+            # Drawn in one step of C, which no other thread can come between: they follow each other.
+            numbers = list(itertools.islice(self._numbers, part))
+            runs.append(IdRun(prefix, numbers[0] & 0xFFFF, part))
+            count -= part
+        return runs
 
     def _current_prefix(self) -> str:
         now_ms = self._clock_ms()

@@ -92,6 +92,16 @@ def tables_of(data: bytes, starts: IntArray, sizes: IntArray) -> PropertiesTable
     return PropertiesTables(tables, np.sort(np.concatenate(alone)))
 
 
+def table_of(texts: ByteTable) -> PropertiesTables | None:
+    """Return texts that lie beneath each other as one table; None if they are not all of one shape."""
+    if not texts.shape[1]:
+        return PropertiesTables([], _NONE)
+    shape = _shape_of(texts[0].tobytes())
+    if shape is None or shape.rows_of(texts) is not None:
+        return None
+    return PropertiesTables([PropertiesTable(slice(0, len(texts)), texts, shape.spans, shape.keys)], _NONE)
+
+
 def _divide(
     source: ByteTable,
     starts: IntArray,

@@ -8,7 +8,7 @@ nothing behind this door looks at these bytes again before they are stored.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -55,10 +55,14 @@ class BlockLimits(NamedTuple):
 
 @dataclass(slots=True)
 class BlockCheck:
-    """A block that passed: where its records begin, and which of them end with a checksum of the whole record."""
+    """A block that passed: where its records begin, and which of them end with a checksum of the whole record.
+
+    `row_bytes` is the size of every record where all are known to have one, otherwise 0.
+    """
 
     positions: list[int]
     sealed: list[int]
+    row_bytes: int = field(default=0, compare=False)
 
     @property
     def count(self) -> int:

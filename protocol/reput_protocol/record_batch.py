@@ -14,7 +14,7 @@ import numpy as np
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.checksum import crc32
-from reput_protocol.columns import COLUMNS_THRESHOLD, patch_positions
+from reput_protocol.columns import COLUMNS_THRESHOLD, patch_positions, patch_rows
 from reput_protocol.dispatch_rows import DispatchGroup, DispatchRows, DispatchRun, scan_dispatch
 from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.put_block import (
@@ -87,13 +87,7 @@ def patch_block(
     """
     assert len(born_host) == len(store_host) == 8, "records of a block hold IPv4 hosts"
     hosts_and_time = born_host + store_timestamp_ms.to_bytes(8, "big") + store_host
-    if len(check.positions) < PATCH_COLUMNS_THRESHOLD:
-        patch_records(block, check, first_queue_offset, first_physical_offset, hosts_and_time)
-    else:
-        positions = np.array(check.positions, dtype=np.int64)
-        patch_positions(block, positions, first_queue_offset, first_physical_offset, hosts_and_time)
-    if check.sealed:
-        seal_records(block, check)
+    _patch(block, 0, len(block), check, first_queue_offset, first_physical_offset, hosts_and_time)
 
 
 def patch_run(
@@ -113,16 +107,31 @@ def patch_run(
     hosts_and_time = born_host + store_timestamp_ms.to_bytes(8, "big") + store_host
     start = 0
     for size, queue_offset, check in blocks:
-        physical_offset = first_physical_offset + start
-        if len(check.positions) < PATCH_COLUMNS_THRESHOLD:
-            patch_records(run, check, queue_offset, physical_offset, hosts_and_time, start)
-        else:
-            positions = np.array(check.positions, dtype=np.int64)
-            block = memoryview(run)[start : start + size]
-            patch_positions(block, positions, queue_offset, physical_offset, hosts_and_time)
-        if check.sealed:
-            seal_records(run, check, start)
+        _patch(run, start, size, check, queue_offset, first_physical_offset + start, hosts_and_time)
         start += size
+
+
+def _patch(
+    buffer: bytearray | memoryview,
+    start: int,
+    size: int,
+    check: BlockCheck,
+    queue_offset: int,
+    physical_offset: int,
+    hosts_and_time: bytes,
+) -> None:
+    """Patch the block of `size` bytes at `start`, which lies in the log at `physical_offset`."""
+    count = len(check.positions)
+    if count < PATCH_COLUMNS_THRESHOLD:
+        patch_records(buffer, check, queue_offset, physical_offset, hosts_and_time, start)
+    elif check.row_bytes:
+        patch_rows(buffer, start, check.row_bytes, count, queue_offset, physical_offset, hosts_and_time)
+    else:
+        positions = np.array(check.positions, dtype=np.int64)
+        block = memoryview(buffer)[start : start + size]
+        patch_positions(block, positions, queue_offset, physical_offset, hosts_and_time)
+    if check.sealed:
+        seal_records(buffer, check, start)
 
 
 def encode_put_block(

@@ -113,6 +113,10 @@ async def _run(client: Consumer) -> object:
     return handled
 
 
+async def _send_many(client: Producer) -> object:
+    return await client.send_many("t", [b"x"] * 20, batch=2, in_flight=4)
+
+
 CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {
     "send": (lambda address, runtime: Producer(address, runtime=runtime), _send),
     "send_lingering": (
@@ -125,6 +129,7 @@ CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {
         _send_batch,
     ),
     "send_pipelined": (lambda address, runtime: Producer(address, runtime=runtime), _send_pipelined),
+    "send_many": (lambda address, runtime: Producer(address, runtime=runtime), _send_many),
     "pull": (lambda address, runtime: PullConsumer(address, runtime=runtime, group="g"), _pull),
     "commit": (lambda address, runtime: PullConsumer(address, runtime=runtime, group="g"), _commit),
     "receive": (lambda address, runtime: Consumer(address, runtime=runtime, group="g", topic="t"), _receive),

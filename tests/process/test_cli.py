@@ -440,4 +440,9 @@ def test_bench_measures_and_verifies(broker: BrokerProcess, tmp_path: Path) -> N
     read = json.loads(reput("bench", "consume", *common, "--verify", server=broker.address).stdout)
     assert (read["messages"], read["errors"]) == (2000, 0)
     assert len(csv.read_text().splitlines()) == 2
+    bulk = ("--many", "--batch", "64", "--inflight", "4", "--warmup", "0")
+    made = reput("bench", "produce", *common, *bulk, "--topic", "bench-many", server=broker.address)
+    assert json.loads(made.stdout)["messages"] == 2000
+    many = [*common, "--topic", "bench-many", "--verify"]
+    assert json.loads(reput("bench", "consume", *many, server=broker.address).stdout)["messages"] == 2000
     assert reput("bench", "produce", *common, "--size", "4", server=broker.address).returncode == 2

@@ -9,11 +9,12 @@ import numpy as np
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from reput_protocol.columns import decode_columns
+from reput_protocol.columns import COLUMNS_THRESHOLD, decode_columns
 from reput_protocol.dispatch_rows import COLUMNS, DispatchRows, scan_dispatch
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.hashing import tags_code
 from reput_protocol.host import Host
+from reput_protocol.index_keys import hash_keys
 from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.properties import (
     decode_properties,
@@ -225,6 +226,42 @@ def test_both_ways_of_following_the_log_agree(items: list[Record], rest: bytes, 
     assert sorted(row for *_, row in grouped) == list(range(len(items)))
     for topic, queue_id, row in grouped:
         assert (topic, queue_id) == (items[row].topic, items[row].queue_id)
+
+
+@given(
+    records,
+    st.integers(0, 20),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
+    st.lists(st.integers(0, 3), min_size=1, max_size=5),
+    st.sampled_from([b"", encode_blank(77), b"\0\0\1\0\xda\xa3\x20\xa7", None]),
+    st.booleans(),
+)
+def test_both_ways_of_following_a_log_of_records_of_one_size_agree(
+    item: Record,
+    more: int,
+    damage: list[tuple[int, int]],
+    queues: list[int],
+    rest: bytes | None,
+    in_place: bool,
+) -> None:
+    """Records of one size are read as a table, unless one of them is not like the first."""
+    log = b""
+    for number in range(COLUMNS_THRESHOLD + more):
+        place = len(log) if in_place else number
+        queue_id = queues[number * len(queues) // 100]
+        log += encode_record(replace(item, physical_offset=place, queue_offset=number, queue_id=queue_id))
+    log += encode_record(replace(item, body=item.body + b"!")) if rest is None else rest
+    data = bytearray(log)
+    for position, value in damage:
+        data[position % len(data)] = value
+    base = 0 if in_place else None
+    rows = scan_dispatch(data, base_physical_offset=base, columns=True)
+    twin = scan_dispatch(data, base_physical_offset=base, columns=False)
+    assert_same(twin, rows)
+    if not len(rows):
+        return
+    keys, of_twin = hash_keys(bytes(data), rows), hash_keys(bytes(data), twin)
+    assert [np.asarray(column).tolist() for column in keys] == [list(column) for column in of_twin]
 
 
 def assert_same(one: DispatchRows, other: DispatchRows) -> None:

@@ -201,7 +201,8 @@ class ConsumeQueue:
             return
         starts = np.asarray(physical_offsets, np.int64)
         ends = starts + np.asarray(sizes, np.int64)
-        skip = int(np.searchsorted(ends, self.max_physical_offset, side="right"))
+        known_to = self.max_physical_offset
+        skip = 0 if starts[0] >= known_to else int(np.searchsorted(ends, known_to, side="right"))
         queue_offset = first_queue_offset + skip
         end = self._files.end
         ascending = bool((ends[1:] > ends[:-1]).all())

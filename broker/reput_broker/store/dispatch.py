@@ -129,6 +129,11 @@ def _add_parts(
     sizes = rows.size[group]
     tags_codes = rows.tags_code[group]
     timestamps = rows.store_timestamp_ms[group]
+    first, last = int(queue_offsets[0]), int(queue_offsets[-1])
+    if last - first == len(queue_offsets) - 1 and (queue_offsets[1:] > queue_offsets[:-1]).all():
+        # They ascend, and by no more than one each: the usual case.
+        found.append(QueueRows(topic, queue_id, first, physical_offsets, sizes, tags_codes, timestamps))
+        return
     breaks = (np.flatnonzero(queue_offsets[1:] - queue_offsets[:-1] != 1) + 1).tolist()
     for start, stop in pairwise([0, *breaks, len(queue_offsets)]):
         found.append(

@@ -8,7 +8,7 @@ from reput_client import producer as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.producer import SEND_TIMEOUT_S
+from reput_client.producer import MANY_BATCH, MANY_IN_FLIGHT, SEND_TIMEOUT_S
 from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
@@ -200,6 +200,45 @@ class Producer(BlockingClient):
                 messages,
                 in_flight=in_flight,
                 batch=batch,
+                ack=ack,
+                queue_id=queue_id,
+                key=key,
+                timeout_s=timeout_s,
+            )
+        )
+
+    def send_many(
+        self,
+        topic: str,
+        bodies: Iterable[Buffer],
+        *,
+        tag: str | None = None,
+        tags: Sequence[str | None] | None = None,
+        keys: Sequence[Sequence[str]] | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        batch: int = MANY_BATCH,
+        in_flight: int = MANY_IN_FLIGHT,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Sequence[SendReceipt]:
+        """Send a message for each body, in blocks; see `reput_client.Producer.send_many`.
+
+        `bodies` is read while the client's lock is held: an iterator that waits holds up other threads.
+        """
+        return self._runtime.run(
+            self._producer.send_many(
+                topic,
+                bodies,
+                tag=tag,
+                tags=tags,
+                keys=keys,
+                properties=properties,
+                flag=flag,
+                batch=batch,
+                in_flight=in_flight,
                 ack=ack,
                 queue_id=queue_id,
                 key=key,

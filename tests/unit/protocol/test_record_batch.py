@@ -11,11 +11,13 @@ from reput_protocol.record import decode_record, encode_put_record, encode_recor
 from reput_protocol.record_batch import (
     CHECK_COLUMNS_THRESHOLD,
     PATCH_COLUMNS_THRESHOLD,
+    BlockCheck,
     BlockLimits,
     RecordTooLarge,
     check_put_block,
     encode_put_block,
     patch_block,
+    patch_run,
 )
 
 BORN_AT = 1_700_000_000_000
@@ -59,6 +61,24 @@ def test_a_producers_block_passes_and_is_patched_in_place(count: int) -> None:
         assert (record.born_host, record.store_host) == (BORN_HOST, STORE_HOST)
         assert (record.unique_key, record.tag, record.keys) == (str(number), message.tag, message.keys)
         assert (record.reconsume_times, record.prepared_transaction_offset, record.sys_flag) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 5000])
+@pytest.mark.parametrize("start", [0, 7])
+def test_records_of_one_size_are_patched_alike(size: int, start: int) -> None:
+    one = encode_put_record(b"t", 0, b"b" * size, b"a\x01b\x02", 0, 0, BORN_AT)
+    check = check_put_block(one * 50, topic="t", queue_id=0, count=50)
+    assert check.row_bytes == len(one)
+    runs = []
+    for known in (check, BlockCheck(check.positions, []), BlockCheck(check.positions[:3], [])):
+        run = bytearray(bytes(start) + one * 50)
+        hosts = {"born_host": BORN_HOST.packed(), "store_host": STORE_HOST.packed()}
+        blocks = [(start, 5, BlockCheck([], [])), (50 * len(one), 70, known)]
+        patch_run(run, blocks, first_physical_offset=4096, store_timestamp_ms=BORN_AT + 5, **hosts)
+        runs.append(run)
+    assert runs[0] == runs[1]
+    assert runs[0][: start + 3 * len(one)] == runs[2][: start + 3 * len(one)]
+    assert decode_record(runs[0], start + 49 * len(one)).queue_offset == 119
 
 
 def test_without_unique_ids_none_are_written() -> None:
@@ -129,6 +149,40 @@ def test_reserved_properties(check: Any, name: str, fault: str | None) -> None:
         with pytest.raises(RecordMalformed, match=fault) as refused:
             check(block, "t", 0, 2, DEFAULT_LIMITS)
         assert refused.value.index == 1
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (b"name\x01value\x02more\x01text\x02", None),
+        (b"name\x01other\x02more\x01TEXT\x02", None),  # other values
+        (b"game\x01value\x02more\x01text\x02", None),  # another name of the same length
+        (b"nam\x01values\x02more\x01text\x02", None),  # separators in other places
+        (b"name\x01value that is x\x02", None),
+        (b"name\x01val\xc3\xbc\x02more\x01text\x02", None),  # not ASCII
+        (b"DELAY\x01alue\x02more\x01text\x02", "'DELAY' is reserved"),
+        (b"REAL_\x01alue\x02more\x01text\x02", "'REAL_' is reserved"),
+        (b"name\x01va\x01ue\x02more\x01text\x02", "the value of property 'name' holds 0x01"),
+        (b"name\x01value\x02more\x01texts", "do not end with 0x02"),
+        (b"name\x01val\xffe\x02more\x01text\x02", "not UTF-8"),
+        (b"name\x01value\x02\x01oretext\x02\x02"[:21], "has an empty name"),
+    ],
+)
+@pytest.mark.parametrize("index", [0, 29])
+def test_properties_of_one_size(check: Any, text: bytes, fault: str | None, index: int) -> None:
+    """Records of one size are judged together, and each still by its own text."""
+    texts = [b"name\x01value\x02more\x01text\x02"] * 30
+    assert len(text) == len(texts[0])
+    texts[index] = text
+    size = len(encode_put_record(b"t", 0, b"body", text, 0, 0, 0))
+    block = b"".join(encode_put_record(b"t", 0, b"body", each, 0, 0, 0) for each in texts)
+    if fault is None:
+        assert check(block, "t", 0, 30, DEFAULT_LIMITS).positions == list(range(0, 30 * size, size))
+    else:
+        with pytest.raises(RecordMalformed, match=fault) as refused:
+            check(block, "t", 0, 30, DEFAULT_LIMITS)
+        assert refused.value.index == index
 
 
 @WAYS
