@@ -232,6 +232,13 @@ def owned_twice() -> None:
     rebalance.allocate = greedy  # type: ignore[attr-defined]
 
 
+def takes_at_once() -> None:
+    """whoever is to have a queue that another member has takes it at once"""
+    from reput_client.group import handover
+
+    handover.TAKE_AFTER_S = 0.0  # type: ignore[misc]
+
+
 def left_without_commit() -> None:
     """a queue that is given up is not committed"""
     from reput_client.group.handover import Handover
@@ -294,6 +301,7 @@ BUGS: Final[dict[str, Bug]] = {
         ),
         Bug(committed_too_soon, ("commit",), broker=False),
         Bug(owned_twice, ("owned twice", "duplicate"), broker=False),
+        Bug(takes_at_once, ("taken too soon",), broker=False, weights=_ORDERS_CHANGE_HANDS),
         Bug(left_without_commit, ("duplicate",), broker=False, weights=_ORDERS_CHANGE_HANDS),
         Bug(begins_one_too_far, ("lost",), broker=False),
         Bug(passes_over_what_failed, ("order",), broker=False),

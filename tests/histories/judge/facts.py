@@ -271,6 +271,9 @@ class _Reader:
 
     # Processes
 
+    def _starting(self, event: Event) -> None:
+        self._began.setdefault(event["process"], event.at)
+
     def _start(self, event: Event) -> None:
         self._began.setdefault(event.who, event.at)
         self._facts.groups[event.who] = event.get("group", "")
