@@ -540,17 +540,84 @@ def test_a_message_that_does_not_come_again(story: Story) -> None:
     assert story.broken() == {"retry dropped", "lost"}
 
 
-@pytest.mark.parametrize(("came", "broken"), [(False, set()), (True, {"retry dropped"})])
-def test_a_message_that_came_twice_and_is_given_back_twice(
-    story: Story, came: bool, broken: set[str]
+@pytest.mark.parametrize(
+    ("after_s", "copies", "broken"),
+    [
+        (0.5, 1, set()),
+        (0.5, 2, {"retry twice"}),
+        (1.5, 2, set()),
+        (1.5, 1, {"retry dropped"}),
+        (1.5, 3, {"retry twice"}),
+    ],
+)
+def test_a_message_that_is_given_back_again(
+    story: Story, after_s: float, copies: int, broken: set[str]
 ) -> None:
+    """Its copy waits for a second; a new one is stored after that, whether or not anybody has got the first yet."""
     story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.begin("m2", "a-o1")
     story.fail("m1", "a-o1")
     story.kill("m1")
-    if came:
+    story.wait(after_s)
+    story.end("m2", "a-o1", "raised")
+    story.end("m2", "a-o1", "back", level=1)
+    story.end("m2", "a-o1", "backed", level=1)
+    for _ in range(copies):
         story.come_back("m2", "a-o1", 1)
+    assert story.broken() - {"duplicate"} == broken
+
+
+def test_a_message_whose_copy_waits_when_the_broker_is_killed(story: Story) -> None:
+    """It does not remember then that it has the message."""
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.fail("m1", "a-o1")
+    story.note("runner", "broker-down", how="SIGKILL")
+    story.note("runner", "broker-up")
     story.fail("m2", "a-o1")
-    if not came:
+    story.come_back("m2", "a-o1", 1)
+    assert story.broken() == set()
+    story.come_back("m2", "a-o1", 1, after_s=0.0)
+    assert story.broken() == set()
+
+
+@pytest.mark.parametrize(("copies", "broken"), [(2, set()), (1, {"retry dropped"})])
+def test_a_message_that_is_given_back_again_on_its_way_to_the_dead_letters(
+    story: Story, copies: int, broken: set[str]
+) -> None:
+    story.put("a-o1", kind=terms.POISON)
+    story.fail("m1", "a-o1")
+    story.kill("m1")
+    story.wait(1.5)
+    story.fail("m2", "a-o1")
+    for _ in range(copies):
+        story.come_back("m2", "a-o1", 1, how="fail")
+    for _ in range(copies):
+        story.come_back("m2", "a-o1", 2, how="fail")
+    for _ in range(copies):
+        story.die("a-o1", terms.SHARED, 3)
+    assert story.broken() == broken
+
+
+def test_a_dead_letter_that_is_given_back_again(story: Story) -> None:
+    story.put("a-s1", terms.STEPS, terms.POISON)
+    for who in ("s1", "s2"):
+        story.fail(who, "a-s1", level=-1)
+        story.kill(who)
+        story.wait(60.0)
+    story.die("a-s1", terms.ORDERLY, 1)
+    assert story.broken() == set()
+    story.die("a-s1", terms.ORDERLY, 1)
+    assert story.broken() == {"dead letter twice"}
+
+
+@pytest.mark.parametrize(("copies", "broken"), [(2, set()), (1, {"retry dropped"})])
+def test_a_message_that_lies_in_two_places_and_is_given_back_from_both(
+    story: Story, copies: int, broken: set[str]
+) -> None:
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    for offset in (0, 1):
+        story.fail("m1", "a-o1", offset=offset)
+    for _ in range(copies):
         story.come_back("m2", "a-o1", 1)
     assert story.broken() == broken
 
