@@ -74,7 +74,7 @@ def _locks(recorder: Recorder, group: str) -> None:
         queues = list(queues)
         asked = recorder.note("lock", group=group, queues=_names(queues))
         locked = await lock(self, queues)
-        recorder.note("locked", group=group, queues=_names(locked), asked=asked)
+        recorder.note("locked", group=group, queues=_names(locked.until), asked=asked)
         return locked
 
     async def noted_unlock(self: QueueLocks, queues: Any, timeout_s: float | None = None) -> None:
@@ -117,11 +117,11 @@ def _queues(recorder: Recorder, group: str) -> None:
         recorder.note("given-up", **place(assigned))
         begin_leaving(self, assigned)
 
-    async def noted_let_go(self: Handover, queues: Any, timeout_s: float | None = None) -> None:
+    async def noted_let_go(self: Handover, queues: Any, *rest: Any, **options: Any) -> None:
         queues = list(queues)
         for assigned in queues:
             recorder.note("let-go", position=assigned.progress.position, **place(assigned))
-        await let_go(self, queues, timeout_s)
+        await let_go(self, queues, *rest, **options)
 
     Fetcher.add, Handover.follow = noted_add, noted_follow  # type: ignore[method-assign]
     Handover._begin_leaving, Handover.let_go = noted_begin_leaving, noted_let_go  # type: ignore[method-assign]

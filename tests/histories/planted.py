@@ -243,7 +243,7 @@ def left_without_commit() -> None:
     """a queue that is given up is not committed"""
     from reput_client.group.handover import Handover
 
-    async def careless(self: Handover, queues: Any, timeout_s: float | None = None) -> None:
+    async def careless(self: Handover, queues: Any, timeout_s: float | None = None, **_: Any) -> None:
         if self._locks is not None:
             await self._locks.unlock([assigned.queue for assigned in queues], timeout_s)
 
