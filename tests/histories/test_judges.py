@@ -331,6 +331,28 @@ def test_a_queue_that_is_let_go_before_what_is_in_flight_had_its_time(story: Sto
     assert story.broken() == {"duplicate"}
 
 
+def test_a_queue_that_is_let_go_at_once_since_its_message_is_to_come_again(story: Story) -> None:
+    story.put("a-s1", terms.STEPS, terms.FAILS_ONCE)
+    story.assigned("s1", terms.STEPS)
+    story.begin("s1", "a-s1")
+    story.end("s1", "a-s1", "raised")
+    story.assigned("s1", grace_s=0.0)
+    story.take("s2", 0, terms.STEPS)
+    story.handle("s2", "a-s1")
+    assert story.broken() == set()
+
+
+def test_a_queue_of_a_group_in_order_that_is_let_go_while_its_message_is_in_hand(story: Story) -> None:
+    story.put("a-s1", terms.STEPS)
+    story.assigned("s1", terms.STEPS)
+    story.begin("s1", "a-s1")
+    story.assigned("s1", grace_s=1.0)
+    story.end("s1", "a-s1")
+    story.take("s2", 0, terms.STEPS)
+    story.handle("s2", "a-s1")
+    assert story.broken() == {"duplicate"}
+
+
 def test_a_queue_that_is_let_go_where_it_was_not_any_more(story: Story) -> None:
     """The member has forgotten that it handled the first message, and commits nothing behind it."""
     for number in range(2):

@@ -125,10 +125,7 @@ class Reasons:
         )
 
     def _in_flight(self, held: Holding, deliveries: list[Delivery]) -> bool:
-        """Whether the message that a queue was let go at was in flight, and had had its time."""
-        leaves = self._leaving.get(held.who, math.inf) <= held.let_go
-        if not leaves and held.let_go < held.given_up + GRACE_S:
-            return False
+        """Whether the message that a queue was let go at was not settled, and had had its time if it was in hand."""
         found = [
             delivery
             for delivery in deliveries
@@ -136,7 +133,14 @@ class Reasons:
             and delivery.offset == held.position
             and held.taken <= delivery.begun <= held.let_go + _NOTED_S
         ]
-        return bool(found) and all(delivery.settled > held.let_go - _NOTED_S for delivery in found)
+        if not found or any(delivery.settled <= held.let_go - _NOTED_S for delivery in found):
+            return False
+        if all(delivery.finished <= held.let_go for delivery in found):
+            return True  # it was to come again
+        if held.group == terms.ORDERLY:
+            return False  # what is in hand is waited for
+        leaves = self._leaving.get(held.who, math.inf) <= held.let_go
+        return leaves or held.let_go >= held.given_up + GRACE_S
 
 
 def judge(facts: Facts) -> Iterator[Violation]:
