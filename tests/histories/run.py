@@ -63,15 +63,19 @@ def _run(seed: int, seconds: float, keep: Path | None) -> int:
     while seconds > 0:
         plan = Plan(min(PART_S, seconds))
         where = keep or Path(tempfile.mkdtemp(prefix="reput-histories-"))
-        outcome = record(plan, seed + number, settle_s=SETTLE_S, keep=where)
+        is_wanted = keep is not None
+        try:
+            outcome = record(plan, seed + number, settle_s=SETTLE_S, keep=where)
+            is_wanted |= bool(outcome.violations)
+        finally:
+            if not is_wanted:
+                shutil.rmtree(where, ignore_errors=True)
         total.add(outcome)
         print(f"  history {number + 1}, {plan.duration_s:.0f} s: {outcome.line()}", flush=True)
         for violation in outcome.violations[:_SHOWN]:
             print(f"    {violation}")
         if outcome.violations:
             print(f"    its files are in {where}", flush=True)
-        elif keep is None:
-            shutil.rmtree(where, ignore_errors=True)
         seconds -= plan.duration_s
         number += 1
     print(total.line())
