@@ -185,8 +185,13 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._taking.current_is_handled()
+        self._taking.stop()
+        message = self._turn.message
+        if message is not None and not self._member.hands.in_turn:  # else a handler of `run` still has it
+            if kind is None:
+                self._taking.current_is_handled()
+            else:
+                self.again(message, 0.0)
         await self.aclose()
 
     def stop(self) -> None:
@@ -200,7 +205,9 @@ class Consumer:
     async def aclose(self) -> None:
         """Commit what is handled, leave the group and close the connections; an iteration in progress ends.
 
-        The message that the application holds at this moment does not count as handled. May be called twice.
+        The message that the application holds at this moment does not count as handled. In order, nobody gets it, or
+        what follows it in its queue, before the queue's lock has expired, as when the program is killed; to `stop` and
+        wait for the end of `run` spares others that. May be called twice.
         """
         session = self._session
         if session.closed:

@@ -225,3 +225,65 @@ def test_without_a_confirmed_lock_nothing_is_handed_out(
             assert await consumer.receive(5.0) is not None
 
     face.run(scenario)
+
+
+def test_a_queue_stays_locked_when_its_consumer_is_closed_while_a_message_is_in_hand(
+    face: Face, broker: FakeBroker
+) -> None:
+    """Saying that it leaves would free all locks of the member at the broker, so it does not."""
+
+    async def scenario() -> None:
+        await fill(face, broker, 1)
+        consumer = face.Consumer(broker.address, group="g", topic="t", orderly=True)
+        await consumer.__aenter__()
+        messages = [await consumer.take(5.0) for _ in range(4)]
+        for message in messages[1:]:
+            consumer.done(message)
+        await consumer.aclose()
+        locked = [queue.queue_id for _, queue in broker.groups.locks if queue.topic == "t"]
+        assert locked == [messages[0].queue_id]
+        assert RequestCode.UNREGISTER_CLIENT not in [header.code for header in broker.requests]
+        assert [broker.committed.get(("g", "t", m.queue_id)) for m in messages] == [0, 1, 1, 1]
+
+    face.run(scenario)
+
+
+def test_a_loop_that_raises_frees_the_lock_of_its_message(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        await fill(face, broker, 1)
+        consumer = face.Consumer(broker.address, group="g", topic="t", orderly=True)
+        await consumer.__aenter__()
+        message = await consumer.receive(5.0)
+        error = KeyError(message.queue_id)
+        await consumer.__aexit__(KeyError, error, None)
+        assert not broker.groups.locks
+        assert broker.committed["g", "t", message.queue_id] == 0
+        assert RequestCode.UNREGISTER_CLIENT in [header.code for header in broker.requests]
+
+    face.run(scenario)
+
+
+def test_what_a_handler_has_in_hand_is_not_handled_because_another_task_leaves_the_block(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        await fill(face, broker, 1)
+        consumer = face.Consumer(broker.address, group="g", topic="t", orderly=True)
+        in_hand: list[int] = []
+        left: list[bool] = []
+
+        async def handle(message: Any) -> None:
+            in_hand.append(message.queue_id)
+            await face.until(lambda: bool(left))
+
+        async def leave() -> None:
+            await face.until(lambda: bool(in_hand))
+            await consumer.__aexit__(None, None, None)
+            left.append(True)
+
+        await consumer.__aenter__()
+        await face.together(lambda: consumer.run(handle), leave)
+        assert broker.committed["g", "t", in_hand[0]] == 0
+        assert [queue.queue_id for _, queue in broker.groups.locks if queue.topic == "t"] == in_hand
+
+    face.run(scenario)

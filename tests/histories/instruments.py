@@ -1,4 +1,5 @@
-"""What a member's client asks of the broker, written down: offsets read and committed, locks, messages given back.
+"""What a member's client asks of the broker, written down: offsets read and committed, locks, messages given back; and
+what becomes of its queues: which it is to have, takes, gives up and lets go.
 
 Wraps the client's own functions in this process. A commit that travels with a pull has no answer of its own.
 """
@@ -24,6 +25,7 @@ def install(recorder: Recorder, group: str) -> None:
     _offsets(recorder, group)
     _pulls(recorder, group)
     _locks(recorder, group)
+    _queues(recorder, group)
     _giving_back(recorder, group)
 
 
@@ -72,7 +74,7 @@ def _locks(recorder: Recorder, group: str) -> None:
         queues = list(queues)
         asked = recorder.note("lock", group=group, queues=_names(queues))
         locked = await lock(self, queues)
-        recorder.note("locked", group=group, queues=_names(locked), asked=asked)
+        recorder.note("locked", group=group, queues=_names(locked.until), asked=asked)
         return locked
 
     async def noted_unlock(self: QueueLocks, queues: Any, timeout_s: float | None = None) -> None:
@@ -86,6 +88,43 @@ def _locks(recorder: Recorder, group: str) -> None:
 
     QueueLocks.lock, QueueLocks.unlock = noted_lock, noted_unlock  # type: ignore[method-assign]
     Membership.leave = noted_leave  # type: ignore[method-assign]
+
+
+def _queues(recorder: Recorder, group: str) -> None:
+    from reput_client.group.fetching import Fetcher
+    from reput_client.group.handover import Handover
+
+    add, follow = Fetcher.add, Handover.follow
+    begin_leaving, let_go = Handover._begin_leaving, Handover.let_go
+    wanted: set[Any] = set()
+
+    def place(assigned: Any) -> dict[str, Any]:
+        return {"group": group, "topic": assigned.queue.topic, "queue": assigned.queue.queue_id}
+
+    def noted_follow(self: Handover, assignment: Any) -> None:
+        nonlocal wanted
+        queues = assignment.queues | {queue for queue in wanted if queue.topic in assignment.unknown}
+        if queues != wanted:
+            wanted = queues
+            recorder.note("wanted", group=group, queues=_names(sorted(queues)))
+        follow(self, assignment)
+
+    def noted_add(self: Fetcher, assigned: Any) -> None:
+        recorder.note("taken", **place(assigned))
+        add(self, assigned)
+
+    def noted_begin_leaving(self: Handover, assigned: Any) -> None:
+        recorder.note("given-up", **place(assigned))
+        begin_leaving(self, assigned)
+
+    async def noted_let_go(self: Handover, queues: Any, *rest: Any, **options: Any) -> None:
+        queues = list(queues)
+        for assigned in queues:
+            recorder.note("let-go", position=assigned.progress.position, **place(assigned))
+        await let_go(self, queues, *rest, **options)
+
+    Fetcher.add, Handover.follow = noted_add, noted_follow  # type: ignore[method-assign]
+    Handover._begin_leaving, Handover.let_go = noted_begin_leaving, noted_let_go  # type: ignore[method-assign]
 
 
 def _names(queues: Any) -> list[list[Any]]:

@@ -45,13 +45,13 @@ class Bug:
 
 
 def lost_wake_up() -> None:
-    """half of the pulls that wait are not told of a message that arrives"""
+    """nine in ten pulls that wait are not told of a message that arrives"""
     from reput_broker.long_polling import PullRequestHoldService
 
     real = PullRequestHoldService.arriving
 
     def deaf(self: PullRequestHoldService, *arguments: Any) -> None:
-        if _chance.random() < 0.5:
+        if _chance.random() < 0.1:
             real(self, *arguments)
 
     PullRequestHoldService.arriving = deaf  # type: ignore[method-assign]
@@ -232,11 +232,18 @@ def owned_twice() -> None:
     rebalance.allocate = greedy  # type: ignore[attr-defined]
 
 
+def takes_at_once() -> None:
+    """whoever is to have a queue that another member has takes it at once"""
+    from reput_client.group import handover
+
+    handover.TAKE_AFTER_S = 0.0  # type: ignore[misc]
+
+
 def left_without_commit() -> None:
     """a queue that is given up is not committed"""
     from reput_client.group.handover import Handover
 
-    async def careless(self: Handover, queues: Any, timeout_s: float | None = None) -> None:
+    async def careless(self: Handover, queues: Any, timeout_s: float | None = None, **_: Any) -> None:
         if self._locks is not None:
             await self._locks.unlock([assigned.queue for assigned in queues], timeout_s)
 
@@ -294,6 +301,7 @@ BUGS: Final[dict[str, Bug]] = {
         ),
         Bug(committed_too_soon, ("commit",), broker=False),
         Bug(owned_twice, ("owned twice", "duplicate"), broker=False),
+        Bug(takes_at_once, ("taken too soon",), broker=False, weights=_ORDERS_CHANGE_HANDS),
         Bug(left_without_commit, ("duplicate",), broker=False, weights=_ORDERS_CHANGE_HANDS),
         Bug(begins_one_too_far, ("lost",), broker=False),
         Bug(passes_over_what_failed, ("order",), broker=False),

@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import logging
 import secrets
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -39,7 +41,7 @@ def main() -> int:
         default="none",
         help="planted bugs to try the judges with: none, only those, or one of them",
     )
-    parser.add_argument("--keep", type=Path, help="a directory to leave the histories in")
+    parser.add_argument("--keep", type=Path, help="a directory to leave all histories in")
     arguments = parser.parse_args()
     logging.getLogger("reput_client").setLevel(
         logging.CRITICAL
@@ -60,11 +62,20 @@ def _run(seed: int, seconds: float, keep: Path | None) -> int:
     number = 0
     while seconds > 0:
         plan = Plan(min(PART_S, seconds))
-        outcome = record(plan, seed + number, settle_s=SETTLE_S, keep=keep)
+        where = keep or Path(tempfile.mkdtemp(prefix="reput-histories-"))
+        is_wanted = keep is not None
+        try:
+            outcome = record(plan, seed + number, settle_s=SETTLE_S, keep=where)
+            is_wanted |= bool(outcome.violations)
+        finally:
+            if not is_wanted:
+                shutil.rmtree(where, ignore_errors=True)
         total.add(outcome)
         print(f"  history {number + 1}, {plan.duration_s:.0f} s: {outcome.line()}", flush=True)
         for violation in outcome.violations[:_SHOWN]:
             print(f"    {violation}")
+        if outcome.violations:
+            print(f"    its files are in {where}", flush=True)
         seconds -= plan.duration_s
         number += 1
     print(total.line())

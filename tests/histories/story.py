@@ -6,7 +6,7 @@ the bystander gets it, unless it is said otherwise.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any, Final
 
 from histories import terms
@@ -33,6 +33,9 @@ class Story:
         self.places: dict[str, tuple[str, int, str]] = {}
         self._ends: Counter[str] = Counter()
         self._stored: list[Event] = []
+        self._has: defaultdict[str, set[str]] = defaultdict(set)
+        self._wants: defaultdict[str, set[str]] = defaultdict(set)
+        self._positions: defaultdict[tuple[str, str], dict[int, bool]] = defaultdict(dict)
         for who, group in MEMBERS.items():
             self.note(who, "start", group=group)
 
@@ -90,7 +93,9 @@ class Story:
         self, who: str, uid: str, *, topic: str | None = None, offset: int | None = None, attempt: int = 0
     ) -> None:
         """A member gets a message."""
-        self.note(who, "begun", **self._facts(who, uid, topic, offset, attempt))
+        facts = self._facts(who, uid, topic, offset, attempt)
+        self._positions[who, facts["topic"]][facts["offset"]] = False
+        self.note(who, "begun", **facts)
 
     def end(
         self,
@@ -104,7 +109,10 @@ class Story:
         **more: Any,
     ) -> float:
         """What came of it: handled, raised, back, backed or back-failed."""
-        return self.note(who, how, **self._facts(who, uid, topic, offset, attempt), **more)
+        facts = self._facts(who, uid, topic, offset, attempt)
+        if how in ("handled", "backed"):
+            self._positions[who, facts["topic"]][facts["offset"]] = True
+        return self.note(who, how, **facts, **more)
 
     def handle(self, who: str, uid: str, **where: Any) -> None:
         """A member gets a message and handles it."""
@@ -137,16 +145,48 @@ class Story:
         self.note(who, "commit", **place)
         self.note(who, "committed", **place)
 
-    def take(self, who: str, offset: int | None, topic: str = terms.ORDERS) -> None:
-        """A member asks where to go on, is told, and has the queue."""
+    def take(self, who: str, offset: int | None, topic: str = terms.ORDERS, *, after_s: float = 0.3) -> None:
+        """A member is to have a queue, asks after a while where to go on, is told, and has the queue."""
         place = {"group": MEMBERS[who], "topic": topic, "queue": 0}
+        self._wanted(who, topic)
+        self.wait(after_s)
         asked = self.note(who, "ask-offset", **place)
         self.note(who, "offset", offset=offset, asked=asked, **place)
         self.assigned(who, topic)
 
-    def assigned(self, who: str, *topics: str) -> None:
-        """From now on it has these queues."""
+    def assigned(self, who: str, *topics: str, grace_s: float = 0.1, forgets: bool = False) -> None:
+        """From now on it has these queues; what it does not have any more it gives up, and lets go after a moment.
+
+        One that forgets what it has handled lets go at 0.
+        """
+        had, has = self._has[who], set(topics)
+        self._wanted(who, *topics)
+        for topic in sorted(has - had):
+            self._positions[who, topic] = {}
+            self.note(who, "taken", group=MEMBERS[who], topic=topic, queue=0)
+        for topic in sorted(had - has):
+            self.note(who, "given-up", group=MEMBERS[who], topic=topic, queue=0)
+        self._has[who] = has
         self.note(who, "assigned", group=MEMBERS[who], queues=[[topic, 0] for topic in topics])
+        if had - has:
+            self.wait(grace_s)
+            self._let_go(who, had - has, forgets=forgets)
+
+    def let_go(self, who: str) -> None:
+        """It lets go of all that it has, as one that leaves does."""
+        self._let_go(who, self._has.pop(who))
+
+    def _wanted(self, who: str, *topics: str) -> None:
+        if set(topics) != self._wants[who]:
+            self._wants[who] = set(topics)
+            self.note(who, "wanted", group=MEMBERS[who], queues=[[topic, 0] for topic in topics])
+
+    def _let_go(self, who: str, topics: set[str], *, forgets: bool = False) -> None:
+        for topic in sorted(topics):
+            handled = {} if forgets else self._positions[who, topic]
+            unhandled = [offset for offset, is_handled in handled.items() if not is_handled]
+            position = min(unhandled, default=max(handled, default=-1) + 1)
+            self.note(who, "let-go", group=MEMBERS[who], topic=topic, queue=0, position=position)
 
     def kill(self, who: str) -> None:
         """A member is killed."""

@@ -206,7 +206,7 @@ def test_a_message_whose_member_was_killed_after_it_had_committed(story: Story) 
     story.commit("m1", 1)
     story.kill("m1")
     _twice(story)
-    assert story.broken() == {"offset went back"}
+    assert story.broken() == {"offset went back", "duplicate"}
 
 
 def test_a_message_that_was_in_flight_when_its_queue_changed_hands(story: Story) -> None:
@@ -264,6 +264,121 @@ def test_a_queue_that_is_given_up_without_a_commit(story: Story) -> None:
     assert story.broken() == {"duplicate"}
 
 
+def test_a_message_that_is_begun_before_where_its_member_was_told_to_go_on(story: Story) -> None:
+    story.put("a-o1")
+    story.assigned("m1", terms.ORDERS)
+    story.handle("m1", "a-o1")
+    story.commit("m1", 1)
+    story.assigned("m1")
+    story.take("m2", 1)
+    story.handle("m2", "a-o1")
+    assert story.broken() == {"duplicate"}
+
+
+@pytest.mark.parametrize("acknowledged", ["before", "after", "never"])
+def test_a_last_commit_that_was_on_its_way_when_the_next_owner_asked(story: Story, acknowledged: str) -> None:
+    """Only what it was told before it asked can the broker have told it."""
+    story.put("a-o1")
+    story.assigned("m1", terms.ORDERS)
+    story.handle("m1", "a-o1")
+    story.assigned("m1")
+    place = {"group": terms.SHARED, "topic": terms.ORDERS, "queue": 0}
+    story.note("m1", "commit", offset=1, **place)
+    if acknowledged == "before":
+        story.note("m1", "committed", offset=1, **place)
+    story.take("m2", 0)
+    if acknowledged == "after":
+        story.note("m1", "committed", offset=1, **place)
+    story.handle("m2", "a-o1")
+    expected = {"before": {"duplicate", "offset went back"}, "after": set(), "never": {"duplicate"}}
+    assert story.broken() == expected[acknowledged]
+
+
+def test_a_message_that_a_member_had_in_hand_when_it_left(story: Story) -> None:
+    """However long its process takes to end then."""
+    for number in range(2):
+        story.put(f"a-o{number}")
+    story.assigned("m1", terms.ORDERS)
+    story.begin("m1", "a-o0")
+    story.handle("m1", "a-o1")
+    story.note("m1", "leaving", group=terms.SHARED)
+    story.let_go("m1")
+    story.take("m2", 0)
+    for number in range(2):
+        story.handle("m2", f"a-o{number}")
+    story.wait(5.0)
+    story.note("runner", "left", process="m1", code=0)
+    assert story.broken() == set()
+
+
+def test_what_a_member_had_handled_when_it_left(story: Story) -> None:
+    story.put("a-o1")
+    story.assigned("m1", terms.ORDERS)
+    story.handle("m1", "a-o1")
+    story.note("m1", "leaving", group=terms.SHARED)
+    story.let_go("m1")
+    _twice(story)
+    assert story.broken() == {"duplicate"}
+
+
+def test_a_queue_that_is_let_go_before_what_is_in_flight_had_its_time(story: Story) -> None:
+    story.put("a-o1")
+    story.assigned("m1", terms.ORDERS)
+    story.begin("m1", "a-o1")
+    story.assigned("m1", grace_s=0.02)
+    story.end("m1", "a-o1")
+    _twice(story)
+    assert story.broken() == {"duplicate"}
+
+
+def test_a_queue_that_is_let_go_at_once_since_its_message_is_to_come_again(story: Story) -> None:
+    story.put("a-s1", terms.STEPS, terms.FAILS_ONCE)
+    story.assigned("s1", terms.STEPS)
+    story.begin("s1", "a-s1")
+    story.end("s1", "a-s1", "raised")
+    story.assigned("s1", grace_s=0.0)
+    story.take("s2", 0, terms.STEPS)
+    story.handle("s2", "a-s1")
+    assert story.broken() == set()
+
+
+def test_a_queue_of_a_group_in_order_that_is_let_go_while_its_message_is_in_hand(story: Story) -> None:
+    story.put("a-s1", terms.STEPS)
+    story.assigned("s1", terms.STEPS)
+    story.begin("s1", "a-s1")
+    story.assigned("s1", grace_s=1.0)
+    story.end("s1", "a-s1")
+    story.take("s2", 0, terms.STEPS)
+    story.handle("s2", "a-s1")
+    assert story.broken() == {"duplicate"}
+
+
+def test_a_queue_that_is_let_go_where_it_was_not_any_more(story: Story) -> None:
+    """The member has forgotten that it handled the first message, and commits nothing behind it."""
+    for number in range(2):
+        story.put(f"a-o{number}")
+        story.assigned("m1", terms.ORDERS)
+        story.handle("m1", f"a-o{number}")
+    story.wait(0.5)
+    story.assigned("m1", forgets=True)
+    story.take("m2", 0)
+    for number in range(2):
+        story.handle("m2", f"a-o{number}")
+    assert story.broken() == {"duplicate"}
+
+
+def test_a_queue_that_was_only_just_taken_is_not_given_up(story: Story) -> None:
+    story.assigned("m1")
+    story.put("a-o1")
+    story.take("m1", 0)
+    story.handle("m1", "a-o1")
+    story.kill("m2")
+    story.take("m2", 0)
+    story.end("m1", "a-o1")
+    story.handle("m2", "a-o1")
+    assert "duplicate" in story.broken()
+
+
 def test_a_message_that_comes_twice_after_the_broker_was_down_or_its_member_stood_still(story: Story) -> None:
     story.put("a-o1")
     story.handle("m1", "a-o1")
@@ -296,8 +411,25 @@ def test_a_message_that_comes_again_where_it_could_not_be_given_back(story: Stor
 def test_a_queue_that_two_members_have(story: Story, after_s: float, broken: set[str]) -> None:
     story.assigned("m1", terms.ORDERS)
     story.wait(20.0)
-    story.assigned("m2", terms.ORDERS)
+    story.take("m2", 0)
     story.wait(after_s)
+    story.assigned("m1")
+    assert story.broken() == broken
+
+
+@pytest.mark.parametrize(
+    ("after_s", "living", "broken"),
+    [(0.3, True, set()), (0.1, True, {"taken too soon"}), (0.1, False, set())],
+)
+def test_how_long_a_member_waits_before_it_takes_what_another_has(
+    story: Story, after_s: float, living: bool, broken: set[str]
+) -> None:
+    story.take("m1", 0)
+    story.wait(20.0)
+    if not living:
+        story.kill("m1")
+        story.wait(5.0)
+    story.take("m2", 0, after_s=after_s)
     story.assigned("m1")
     assert story.broken() == broken
 
@@ -430,17 +562,84 @@ def test_a_message_that_does_not_come_again(story: Story) -> None:
     assert story.broken() == {"retry dropped", "lost"}
 
 
-@pytest.mark.parametrize(("came", "broken"), [(False, set()), (True, {"retry dropped"})])
-def test_a_message_that_came_twice_and_is_given_back_twice(
-    story: Story, came: bool, broken: set[str]
+@pytest.mark.parametrize(
+    ("after_s", "copies", "broken"),
+    [
+        (0.5, 1, set()),
+        (0.5, 2, {"retry twice"}),
+        (1.5, 2, set()),
+        (1.5, 1, {"retry dropped"}),
+        (1.5, 3, {"retry twice"}),
+    ],
+)
+def test_a_message_that_is_given_back_again(
+    story: Story, after_s: float, copies: int, broken: set[str]
 ) -> None:
+    """Its copy waits for a second; a new one is stored after that, whether or not anybody has got the first yet."""
     story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.begin("m2", "a-o1")
     story.fail("m1", "a-o1")
     story.kill("m1")
-    if came:
+    story.wait(after_s)
+    story.end("m2", "a-o1", "raised")
+    story.end("m2", "a-o1", "back", level=1)
+    story.end("m2", "a-o1", "backed", level=1)
+    for _ in range(copies):
         story.come_back("m2", "a-o1", 1)
+    assert story.broken() - {"duplicate"} == broken
+
+
+def test_a_message_whose_copy_waits_when_the_broker_is_killed(story: Story) -> None:
+    """It does not remember then that it has the message."""
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    story.fail("m1", "a-o1")
+    story.note("runner", "broker-down", how="SIGKILL")
+    story.note("runner", "broker-up")
     story.fail("m2", "a-o1")
-    if not came:
+    story.come_back("m2", "a-o1", 1)
+    assert story.broken() == set()
+    story.come_back("m2", "a-o1", 1, after_s=0.0)
+    assert story.broken() == set()
+
+
+@pytest.mark.parametrize(("copies", "broken"), [(2, set()), (1, {"retry dropped"})])
+def test_a_message_that_is_given_back_again_on_its_way_to_the_dead_letters(
+    story: Story, copies: int, broken: set[str]
+) -> None:
+    story.put("a-o1", kind=terms.POISON)
+    story.fail("m1", "a-o1")
+    story.kill("m1")
+    story.wait(1.5)
+    story.fail("m2", "a-o1")
+    for _ in range(copies):
+        story.come_back("m2", "a-o1", 1, how="fail")
+    for _ in range(copies):
+        story.come_back("m2", "a-o1", 2, how="fail")
+    for _ in range(copies):
+        story.die("a-o1", terms.SHARED, 3)
+    assert story.broken() == broken
+
+
+def test_a_dead_letter_that_is_given_back_again(story: Story) -> None:
+    story.put("a-s1", terms.STEPS, terms.POISON)
+    for who in ("s1", "s2"):
+        story.fail(who, "a-s1", level=-1)
+        story.kill(who)
+        story.wait(60.0)
+    story.die("a-s1", terms.ORDERLY, 1)
+    assert story.broken() == set()
+    story.die("a-s1", terms.ORDERLY, 1)
+    assert story.broken() == {"dead letter twice"}
+
+
+@pytest.mark.parametrize(("copies", "broken"), [(2, set()), (1, {"retry dropped"})])
+def test_a_message_that_lies_in_two_places_and_is_given_back_from_both(
+    story: Story, copies: int, broken: set[str]
+) -> None:
+    story.put("a-o1", kind=terms.FAILS_ONCE)
+    for offset in (0, 1):
+        story.fail("m1", "a-o1", offset=offset)
+    for _ in range(copies):
         story.come_back("m2", "a-o1", 1)
     assert story.broken() == broken
 

@@ -111,7 +111,9 @@ class Deduplication:
             raise Refusal(ErrorCode.DISK_FULL, f"{error}; what is stored cannot be looked up") from error
 
     def find_all(self, topic: str, unique_ids: Iterable[str]) -> list[Place | None]:
-        """Return where the index knows messages of the window to be. Reads the disk: call it in a worker thread.
+        """Return where the index knows messages of the window to be, also those that wait for their time.
+
+        Reads the disk: call it in a worker thread.
 
         Raises:
             Refusal: nobody can say, as yet (`NOT_READY`) or until somebody does something about it (`INTERNAL`).
@@ -132,7 +134,8 @@ class Deduplication:
                     )
                 )
             elif found.doubt is None:
-                places.append(None)
+                # One that waits for its time is another message: it was sent alone, and this one in a block.
+                places.append(self._find_in(PARKING_TOPICS, topic, unique_id, since_ms))
             else:
                 raise Refusal(*_refusal_for(found.doubt, unique_id))
         return places
@@ -164,8 +167,8 @@ class Deduplication:
             if first is not None and len(places) == 1:
                 raise Refusal(
                     ErrorCode.DUPLICATE,
-                    f"another message with the unique id {stored[0]!r} is stored at queue {first.queue_id}, offset "
-                    f"{first.queue_offset}; one with other content needs an id of its own",
+                    f"another message with the unique id {stored[0]!r} is stored {_where(first)}; one with other "
+                    "content or another delay needs an id of its own",
                 )
             if len(stored) == len(places):
                 raise Refusal(
@@ -198,11 +201,14 @@ class Deduplication:
         Raises:
             Refusal: as `find_all`.
         """
-        store, since_ms = self._store, self._since_ms()
+        return self._find_in((topic, *PARKING_TOPICS), topic, unique_id, self._since_ms())
+
+    def _find_in(self, topics: Iterable[str], topic: str, unique_id: str, since_ms: int) -> Place | None:
+        """Return the first message for `topic` that was sent alone and lies in one of `topics`."""
         doubt: Doubt | None = None
         places: list[Place] = []
-        for stored_in in (topic, *PARKING_TOPICS):
-            found = store.find_by_unique_key(
+        for stored_in in topics:
+            found = self._store.find_by_unique_key(
                 stored_in, unique_id, since_ms, accept=lambda data: self._is_for(topic, data)
             )
             if found.record is not None:
@@ -344,6 +350,12 @@ def _refusal_for(doubt: Doubt, unique_id: str) -> tuple[ErrorCode, str]:
         f"{text}; stop the broker, see what `reput store verify` says and do it, then `reput store rebuild`; until "
         "then send without deduplication",
     )
+
+
+def _where(place: Place) -> str:
+    if place.content is not None:  # perhaps it lies elsewhere still
+        return f"for queue {place.queue_id}"
+    return f"at queue {place.queue_id}, offset {place.queue_offset}"
 
 
 def _side_by_side(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:

@@ -53,7 +53,10 @@ def run_in_threads(
         thread.start()
     try:
         for thread in started:
-            thread.join()
+            # Python calls signal handlers in the main thread. Where another thread got the signal, as it may when the
+            # process was stopped, the main thread only notices when it comes back from its wait.
+            while thread.is_alive():
+                thread.join(_LOOK_ROUND_S)
     except BaseException as error:
         failures.append(error)
         for thread in started:

@@ -11,7 +11,7 @@ from reput_client.group.fetching import Fetcher
 from reput_client.group.kept_offsets import KeptOffsets
 from reput_client.runtime import Event
 from reput_client.session import Session
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import BrokerError, ReputError
 
 log = logging.getLogger("reput_client")
 
@@ -61,20 +61,34 @@ class Commits:
     async def commit(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
         """Commit the progress of `queues`, one caller at a time; each may take `timeout_s`.
 
+        What fails holds up no queue of another broker.
+
         Raises:
-            ReputError, OSError: the store could not take it; progress is kept and committed later.
+            ReputError, OSError: the store could not take all of it; that progress is kept and committed later.
         """
         while self._turn is not None:
             await self._turn.wait(math.inf)
         self._turn = turn = self._session.runtime.event()
+        failure: ReputError | OSError | None = None
+        silent: set[str] = set()
         try:
             for assigned in list(queues):
                 # What is not known to be ours was perhaps taken further, or back, by somebody else.
-                if assigned.confirmed and assigned.uncommitted:
+                if not assigned.confirmed or not assigned.uncommitted:
+                    continue
+                if assigned.queue.broker_name in silent:
+                    continue
+                try:
                     await self._commit_one(assigned, timeout_s)
+                except (ReputError, OSError) as error:
+                    failure = failure or error
+                    if not isinstance(error, BrokerError):
+                        silent.add(assigned.queue.broker_name)
         finally:
             self._turn = None
             turn.set()
+        if failure is not None:
+            raise failure
 
     async def _commit_one(self, assigned: AssignedQueue, timeout_s: float | None) -> None:
         position = assigned.progress.position

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from reput_client.address import Address
@@ -170,12 +170,19 @@ class Handover:
             del self.leaving[assigned.queue]
         await self.let_go(ready)
 
-    async def let_go(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
-        """Commit queues for the last time and free their locks."""
+    async def let_go(
+        self,
+        queues: Iterable[AssignedQueue],
+        timeout_s: float | None = None,
+        *,
+        locked: Collection[AssignedQueue] = (),
+    ) -> None:
+        """Commit queues for the last time and free their locks, but for those that are to stay `locked`."""
         queues = list(queues)
         await self._commits.commit_quietly(queues, timeout_s)
-        if self._locks is not None and queues:
-            await self._locks.unlock([assigned.queue for assigned in queues], timeout_s)
+        free = [assigned.queue for assigned in queues if assigned not in locked]
+        if self._locks is not None and free:
+            await self._locks.unlock(free, timeout_s)
 
     async def _take_due(self) -> None:
         now = self._session.runtime.now()
@@ -211,11 +218,7 @@ class Handover:
         """Return the queues that may be taken, with the time until which their locks may be relied on."""
         if self._locks is None or not queues:
             return dict.fromkeys(queues, math.inf)
-        try:
-            return await self._locks.lock(queues)
-        except ReputError as error:
-            log.warning("queues not locked, trying again: %s", error)
-            return {}
+        return (await self._locks.lock(queues)).until
 
     async def _take(self, queue: MessageQueue, locked_until: float) -> None:
         committed = await self._kept.read(queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import Final
@@ -39,6 +40,8 @@ from reput_protocol.message import MessageQueue
 _SETTLE_S: Final = 1.0
 """How long joining waits for queues that others have to let go of."""
 _STOP_S: Final = 0.5
+
+log = logging.getLogger("reput_client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +219,23 @@ class GroupMember:
             await session.pump.wait(waiter, min(until, self._handover.next_due()))
 
     async def leave(self, timeout_s: float) -> None:
-        """Commit, free locks, say that we are no member any more. Never raises; each request may take `timeout_s`."""
+        """Commit, free locks, say that we are no member any more. Never raises; each request may take `timeout_s`.
+
+        In order, a queue with a message in somebody's hands stays locked until its lock expires, as if we had been
+        killed: nobody may begin with its next message before. The broker then hears of our end by the connection's, for
+        who says that he leaves gives up all his locks.
+        """
         await self._background.stop(_STOP_S)
         if self._session.connected:
             queues = [*self.fetcher.queues.values(), *self._handover.leaving.values()]
-            await self._handover.let_go(queues, timeout_s)
-            await self._membership.leave(timeout_s)
+            in_hand = [
+                assigned for assigned in queues if self.options.orderly and assigned.progress.in_flight
+            ]
+            for assigned in in_hand:
+                log.warning("queue %s stays locked for a while, a message of it is in hand", assigned.queue)
+            await self._handover.let_go(queues, timeout_s, locked=in_hand)
+            if not in_hand:
+                await self._membership.leave(timeout_s)
 
     async def ended(self) -> None:
         """Return when nothing runs any more, after the session was closed."""

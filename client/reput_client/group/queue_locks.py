@@ -12,6 +12,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from reput_client.address import Address
@@ -24,8 +25,22 @@ from reput_protocol.message import MessageQueue
 
 RENEW_INTERVAL_S: Final = 20.0
 TRUSTED_S: Final = 30.0
+_RETRY_S: Final = 1.0
 
 log = logging.getLogger("reput_client")
+
+
+@dataclass(slots=True)
+class LockAnswers:
+    """What came of asking for locks.
+
+    Attributes:
+        until: the queues that are ours now, with the time until which that may be relied on.
+        unanswered: those of which nothing is known, since their broker did not answer.
+    """
+
+    until: dict[MessageQueue, float] = field(default_factory=dict)
+    unanswered: set[MessageQueue] = field(default_factory=set)
 
 
 class QueueLocks:
@@ -66,15 +81,12 @@ class QueueLocks:
         ours = [queue for queue in self._queues() if queue.is_served or queue.leaving_until is not None]
         if not ours:
             return
-        try:
-            locked = await self.lock(assigned.queue for assigned in ours)
-        except ReputError as error:
-            log.warning("group %s: locks not renewed: %s", self._group, error)
-            self._due_at = self._session.runtime.now() + 1.0
-            return
+        answers = await self.lock(assigned.queue for assigned in ours)
         for assigned in ours:
-            until = locked.get(assigned.queue)
-            if until is not None:
+            until = answers.until.get(assigned.queue)
+            if assigned.queue in answers.unanswered:
+                self._due_at = self._session.runtime.now() + _RETRY_S
+            elif until is not None:
                 had_expired = assigned.locked_until <= self._session.runtime.now()
                 assigned.locked_until = until
                 if had_expired:
@@ -83,30 +95,33 @@ class QueueLocks:
                 log.warning("group %s: the lock of %s is another member's", self._group, assigned.queue)
                 self._on_lost(assigned)
 
-    async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
-        """Return those of `queues` that are ours now, with the time until which that may be relied on.
-
-        Raises:
-            ReputError: a broker does not answer.
-        """
-        locked: dict[MessageQueue, float] = {}
-        for address, wanted in (await self._by_broker(queues)).items():
+    async def lock(self, queues: Iterable[MessageQueue]) -> LockAnswers:
+        """Ask for the locks of `queues`, each at its broker. One that does not answer holds up no other's."""
+        answers = LockAnswers()
+        by_broker, answers.unanswered = await self._by_broker(queues)
+        for address, wanted in by_broker.items():
             asked_at = self._session.runtime.now()
-            call = await self._session.ask_ok(
-                RequestCode.LOCK_BATCH_MQ,
-                {},
-                what=f"locks of {self._group}",
-                address=address,
-                body=self._body(wanted),
-            )
+            try:
+                call = await self._session.ask_ok(
+                    RequestCode.LOCK_BATCH_MQ,
+                    {},
+                    what=f"locks of {self._group}",
+                    address=address,
+                    body=self._body(wanted),
+                )
+            except ReputError as error:
+                log.warning("group %s: queues not locked, trying again: %s", self._group, error)
+                answers.unanswered.update(wanted)
+                continue
             for queue in LockBatchResult.from_json(call.body).locked:
-                locked[queue] = asked_at + TRUSTED_S
-        return locked
+                answers.until[queue] = asked_at + TRUSTED_S
+        return answers
 
     async def unlock(self, queues: Iterable[MessageQueue], timeout_s: float | None = None) -> None:
         """Free the locks of `queues`. One that cannot be freed expires; so a failure is only logged."""
-        try:
-            for address, wanted in (await self._by_broker(queues)).items():
+        by_broker, _ = await self._by_broker(queues)
+        for address, wanted in by_broker.items():
+            try:
                 await self._session.ask_ok(
                     RequestCode.UNLOCK_BATCH_MQ,
                     {},
@@ -115,15 +130,25 @@ class QueueLocks:
                     body=self._body(wanted),
                     deadline=self._session.deadline(timeout_s),
                 )
-        except ReputError as error:
-            log.warning("group %s: locks not freed, they expire in a minute: %s", self._group, error)
+            except ReputError as error:
+                log.warning("group %s: locks not freed, they expire in a minute: %s", self._group, error)
 
     def _body(self, queues: list[MessageQueue]) -> bytes:
         return LockBatchBody(self._client_id(), self._group, queues).to_json()
 
-    async def _by_broker(self, queues: Iterable[MessageQueue]) -> dict[Address, list[MessageQueue]]:
+    async def _by_broker(
+        self, queues: Iterable[MessageQueue]
+    ) -> tuple[dict[Address, list[MessageQueue]], set[MessageQueue]]:
+        """Return queues by the broker to ask, and those of which nobody says where their broker is."""
         found: dict[Address, list[MessageQueue]] = defaultdict(list)
+        unknown: set[MessageQueue] = set()
         deadline = self._session.deadline(None)
         for queue in queues:
-            found[await self._session.broker_address(queue, deadline)].append(queue)
-        return found
+            try:
+                found[await self._session.broker_address(queue, deadline)].append(queue)
+            except ReputError as error:
+                log.warning(
+                    "group %s: the broker of %s cannot be asked for its lock: %s", self._group, queue, error
+                )
+                unknown.add(queue)
+        return found, unknown

@@ -21,6 +21,8 @@ from reput_protocol.message import MessageQueue
 INTERVAL_S: Final = 20.0
 RETURN_S: Final = 1.0
 """How long members that a broker has lost all at once, by a restart for example, are given to come back."""
+SETTLED_S: Final = 1.0
+"""After a change of the group, how long its members may still differ about who they are."""
 _RETRY_S: Final = 1.0
 
 log = logging.getLogger("reput_client")
@@ -30,7 +32,7 @@ log = logging.getLogger("reput_client")
 class Assignment:
     """The queues that should be ours.
 
-    `from_living` are those of them that another member had which still is one: it needs a moment to let go.
+    `from_living` are those of them that another member may have which still is one: it needs a moment to let go.
     `unknown` are topics of which nothing could be found out, so that what we have of them stays as it is.
     `others_may_return`: we were cut off a moment ago, and perhaps all were; who is not back yet is not gone yet.
     """
@@ -65,6 +67,7 @@ class Rebalancer:
         self._on_assignment = on_assignment
         self.failure: TopicNotFound | None = None
         self._members: dict[str, list[str]] = {}
+        self._settled_at: dict[str, float] = {}  # by topic, when all members know the same ones
         self._due_at = 0.0
         self._routes_due_at = -math.inf
         self._cut_off = False
@@ -145,15 +148,39 @@ class Rebalancer:
             log.warning("the broker does not count us, %s, among the members of the group", me)
             self._membership.soon()
             self._due_at = self._session.runtime.now() + _RETRY_S
-        # Before we came, the others had shared everything out among themselves.
-        before = self._members.get(route.topic) or [member for member in members if member != me]
-        for other in set(before).intersection(members) - {me}:
-            assignment.from_living |= mine.intersection(allocate(strategy, other, route.readable, before))
+        assignment.from_living |= self._from_living(route, mine, members, strategy)
         assignment.queues |= mine
+        if self._members.get(route.topic) != members:
+            self._settled_at[route.topic] = self._session.runtime.now() + SETTLED_S
         self._members[route.topic] = list(members)
+
+    def _from_living(
+        self,
+        route: Route,
+        mine: set[MessageQueue],
+        members: Sequence[str],
+        strategy: AllocationStrategy,
+    ) -> set[MessageQueue]:
+        """Return those of our queues that another living member may have."""
+        me = self._membership.client_id
+        others = set(members) - {me}
+        # Before we came, the others had shared everything out among themselves.
+        before = self._members.get(route.topic) or sorted(others)
+        has_settled = self._session.runtime.now() >= self._settled_at.get(route.topic, math.inf)
+        if has_settled and not others.difference(before) and len(set(before).difference(members)) == 1:
+            # One has gone, and nothing else has happened: what was its own is nobody's.
+            return {
+                queue
+                for other in others.intersection(before)
+                for queue in mine.intersection(allocate(strategy, other, route.readable, before))
+            }
+        # Of several changes close together others may have heard one by one: what a member had that is gone may be
+        # a living one's for a moment.
+        return mine.difference(allocate(strategy, me, route.readable, before)) if others else set()
 
     def forget(self) -> None:
         """In a forked child: nothing is known."""
         self._members.clear()
+        self._settled_at.clear()
         self._cut_off = False
         self._due_at = 0.0

@@ -6,7 +6,9 @@ Of two deliveries of one message from one queue to one group, the second is expl
 - the second's member had stood still, and was awake again for a moment only;
 - the first was in flight, or not committed, when its member was killed, cut off or stood still;
 - the first, or a message before it in its queue, behind which nothing can be committed, was still in flight when its
-  queue changed hands, or its member's commit came too late for the next owner, within a second of the hand-over.
+  member let the queue go, and had been given the moment that it is given;
+- its member's last commit was on its way when the next owner asked where to go on (see `owners.py` for how long that
+  one has to wait first).
 
 A message that was handled, and whose commit was acknowledged before the next owner asked where to go on, never comes
 again; see `commits.py` for what the owner must be told then.
@@ -15,21 +17,25 @@ again; see `commits.py` for what the owner must be told then.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
 from histories import terms
 from histories.judge.facts import Delivery, Facts, QueueKey
+from histories.judge.holdings import Holding, Holdings
 from histories.judge.violation import Violation
 
 AGAIN_HERE: Final = "raised, again here"
 HANDOVER_S: Final = 1.0
-_IN_FLIGHT_S: Final = 0.05
-"""What is handled sooner after its queue is given up must be committed: its member waits twice as long for it."""
+"""How long after the next owner has asked where to go on the one before may still let go, being told so late."""
+GRACE_S: Final = 0.1
+"""How long what is in flight is given when a queue is given up (client.md)."""
+_NOTED_S: Final = 0.1
+"""Between a handler's note that a message is handled and the client's knowing it, on a machine that is busy."""
+_COMMIT_S: Final = 5.0
+"""How long the answer to a last commit may take."""
 _AWAKE_S: Final = 0.3
-_ON_ITS_WAY_S: Final = 0.1
 BACK_S: Final = 3.0
 """How long a connection that was lost, or a process that stood still, has its effects: reconnecting, joining anew."""
 
@@ -41,25 +47,20 @@ class Reasons:
         self.counts: Counter[str] = Counter()
         self.violations: list[Violation] = []
         self._facts = facts
-        self._reads: dict[tuple[str, str, QueueKey], list[tuple[float, float]]] = defaultdict(list)
-        self._commits: dict[tuple[str, QueueKey], list[tuple[float, int]]] = defaultdict(list)
-        self._assignments: dict[str, list[tuple[float, set[QueueKey]]]] = defaultdict(list)
-        self._read()
+        self._holdings = Holdings(facts)
+        self._committed: dict[tuple[str, QueueKey], list[tuple[float, int]]] = defaultdict(list)
+        self._committers: dict[tuple[str, str, QueueKey], list[tuple[float, int]]] = defaultdict(list)
+        self._leaving: dict[str, float] = {}
+        for event in facts.events:
+            if event.what == "committed":
+                queue = (event["topic"], event["queue"])
+                self._committed[event["group"], queue].append((event.at, event["offset"]))
+                self._committers[event.who, event["group"], queue].append((event.at, event["offset"]))
+            elif event.what == "leaving":
+                self._leaving[event.who] = event.at
         for group in terms.GROUPS:
             for deliveries in facts.by_queue(group).values():
                 self._look(deliveries)
-
-    def _read(self) -> None:
-        for event in self._facts.events:
-            if event.what == "offset" and event.who != "runner":
-                queue = (event["topic"], event["queue"])
-                self._reads[event.who, event["group"], queue].append((event.at, event["asked"]))
-            elif event.what in ("commit", "committed"):
-                queue = (event["topic"], event["queue"])
-                self._commits[event.who, queue].append((event.at, event["offset"]))
-            elif event.what == "assigned":
-                queues = {(topic, queue_id) for topic, queue_id in event["queues"]}
-                self._assignments[event.who].append((event.at, queues))
 
     def _look(self, deliveries: list[Delivery]) -> None:
         last: dict[int, Delivery] = {}
@@ -80,6 +81,8 @@ class Reasons:
 
     def _reason(self, first: Delivery, second: Delivery, deliveries: list[Delivery]) -> str | None:
         facts = self._facts
+        if self._was_committed(first, second):
+            return None
         if first.who == second.who and first.raised is not None and first.backed is None:
             return AGAIN_HERE
         if facts.died(first.who, first.begun, second.begun):
@@ -88,43 +91,56 @@ class Reasons:
             return "broker down"
         if facts.stood_still(first.who, first.begun - BACK_S, second.begun):
             return "member stood still"
-        taken = self._taken(second)
-        released = self._released(first, taken)
-        if released is not None:
-            held_until = released + _IN_FLIGHT_S
-            if first.settled > held_until:
-                return "in flight at a hand-over"
-            if any(
-                other.who == first.who and other.offset < first.offset and other.begun < released
-                and other.settled > held_until
-                for other in deliveries
-            ):  # fmt: skip
-                return "behind one in flight at a hand-over"
-        if released is not None and self._committed_late(first, taken):
-            return "committed late at a hand-over"
+        reason = self._handed_over(first, second, deliveries)
+        if reason is not None:
+            return reason
         if any(0.0 <= second.begun - span.until <= _AWAKE_S for span in facts.stood[second.who]):
             return "next owner just awake"
         return None
 
-    def _taken(self, delivery: Delivery) -> float:
-        """When a member asked where to go on, before it began with a message."""
-        reads = self._reads[delivery.who, delivery.group, delivery.queue]
-        index = bisect_right(reads, (delivery.begun, math.inf)) - 1
-        return reads[index][1] if index >= 0 else delivery.begun
+    def _handed_over(self, first: Delivery, second: Delivery, deliveries: list[Delivery]) -> str | None:
+        """Why a message came twice whose queue changed hands, or was taken again by the member that had let it go."""
+        held, taken = self._holdings.of(first), self._holdings.of(second)
+        if held is None or taken is None or held is taken:
+            return None
+        asked = taken.asked(second.begun)
+        if held.let_go > asked + HANDOVER_S:
+            return None
+        if held.position <= first.offset and self._in_flight(held, deliveries):
+            is_first = held.position == first.offset
+            return "in flight at a hand-over" if is_first else "behind one in flight at a hand-over"
+        committed = any(
+            offset > first.offset and asked < at < held.let_go + _COMMIT_S
+            for at, offset in self._committers[held.who, held.group, held.queue]
+        )
+        return "committed late at a hand-over" if committed else None
 
-    def _released(self, first: Delivery, taken: float) -> float | None:
-        """When a member had given the queue up that another one took, or gave it up soon; None if it did not."""
-        for at, queues in self._assignments[first.who]:
-            if at >= first.begun - HANDOVER_S and first.queue not in queues:
-                return at if at <= taken + HANDOVER_S else None
-        end = self._facts.lives[first.who].until
-        return end if end <= taken + HANDOVER_S else None
+    def _was_committed(self, first: Delivery, second: Delivery) -> bool:
+        """Whether a message was known to be committed when the member that got it again asked where to go on."""
+        taken = self._holdings.of(second)
+        asked = second.begun if taken is None else taken.asked(second.begun)
+        return any(
+            offset > first.offset and first.begun < at <= asked
+            for at, offset in self._committed[first.group, first.queue]
+        )
 
-    def _committed_late(self, first: Delivery, taken: float) -> bool:
-        """Whether the first member asked to commit it only when the next had asked where to go on, or just before."""
-        commits = self._commits[first.who, first.queue]
-        soonest = min((at for at, offset in commits if offset > first.offset), default=math.inf)
-        return taken - _ON_ITS_WAY_S <= soonest <= taken + HANDOVER_S
+    def _in_flight(self, held: Holding, deliveries: list[Delivery]) -> bool:
+        """Whether the message that a queue was let go at was not settled, and had had its time if it was in hand."""
+        found = [
+            delivery
+            for delivery in deliveries
+            if delivery.who == held.who
+            and delivery.offset == held.position
+            and held.taken <= delivery.begun <= held.let_go + _NOTED_S
+        ]
+        if not found or any(delivery.settled <= held.let_go - _NOTED_S for delivery in found):
+            return False
+        if all(delivery.finished <= held.let_go for delivery in found):
+            return True  # it was to come again
+        if held.group == terms.ORDERLY:
+            return False  # what is in hand is waited for
+        leaves = self._leaving.get(held.who, math.inf) <= held.let_go
+        return leaves or held.let_go >= held.given_up + GRACE_S
 
 
 def judge(facts: Facts) -> Iterator[Violation]:

@@ -83,6 +83,8 @@ class GivenBack:
 
     who: str
     group: str
+    queue: QueueKey
+    offset: int
     uid: str
     attempt: int
     level: int
@@ -185,7 +187,7 @@ class _Reader:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._open: dict[tuple[str, QueueKey, int], Delivery] = {}
-        self._backs: dict[tuple[str, str, int], GivenBack] = {}
+        self._backs: dict[tuple[str, QueueKey, int], GivenBack] = {}
         self._stopped: dict[str, float] = {}
         self._down_since: float | None = None
         self._began: dict[str, float] = {}
@@ -256,20 +258,36 @@ class _Reader:
             delivery.raised = event.at
 
     def _back(self, event: Event) -> None:
-        back = GivenBack(event.who, event["group"], event["uid"], event["attempt"], event["level"], event.at)
+        queue = (event["topic"], event["queue"])
+        back = GivenBack(
+            event.who,
+            event["group"],
+            queue,
+            event["offset"],
+            event["uid"],
+            event["attempt"],
+            event["level"],
+            event.at,
+        )
         self._facts.backs.append(back)
-        self._backs[event.who, event["uid"], event["attempt"]] = back
+        self._backs[event.who, queue, event["offset"]] = back
 
     def _backed(self, event: Event) -> None:
-        self._backs[event.who, event["uid"], event["attempt"]].done = event.at
+        self._given_back(event).done = event.at
         delivery = self._delivery(event)
         if delivery is not None:
             delivery.backed = event.at
 
     def _back_failed(self, event: Event) -> None:
-        self._backs[event.who, event["uid"], event["attempt"]].failed = event.at
+        self._given_back(event).failed = event.at
+
+    def _given_back(self, event: Event) -> GivenBack:
+        return self._backs[event.who, (event["topic"], event["queue"]), event["offset"]]
 
     # Processes
+
+    def _starting(self, event: Event) -> None:
+        self._began.setdefault(event["process"], event.at)
 
     def _start(self, event: Event) -> None:
         self._began.setdefault(event.who, event.at)

@@ -1,25 +1,43 @@
-"""No two members have a queue at once for longer than it takes to hand it over, unless one of them is not itself."""
+"""No two members have a queue at once for longer than it takes to hand it over, unless one of them is not itself.
+
+And whoever is to have a queue that a living member has waits before he asks where to go on, so that the other one can
+hear of it, let go and commit. (In order locks see to that.)
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Final
 
+from histories import terms
 from histories.judge.facts import Facts, QueueKey, Span
+from histories.judge.holdings import Holding, Holdings
 from histories.judge.violation import Violation
 
 OVERLAP_S: Final = 2.0
 QUIET_S: Final = 3.0
 """How long before a disturbance may still have its effects."""
+WAIT_S: Final = 0.3
+"""How long a member waits for another to let go (client.md)."""
 
 
 def judge(facts: Facts) -> Iterator[Violation]:
     """Compare what members said that they had."""
+    yield from _owned_twice(facts)
+    yield from _taken_too_soon(facts)
+
+
+def _owned_twice(facts: Facts) -> Iterator[Violation]:
     owned: dict[tuple[str, QueueKey], list[tuple[str, Span]]] = defaultdict(list)
     has_since: dict[tuple[str, QueueKey], float] = {}
     for event in facts.events:
+        if event.what == "let-go":  # one that leaves says no more what it has
+            key = event.who, (event["topic"], event["queue"])
+            if key in has_since:
+                owned[event["group"], key[1]].append((event.who, Span(has_since.pop(key), event.at)))
         if event.what != "assigned":
             continue
         queues = {(topic, queue_id) for topic, queue_id in event["queues"]}
@@ -40,3 +58,28 @@ def judge(facts: Facts) -> Iterator[Violation]:
                     "owned twice",
                     f"{group}: {one} and {other} both had {queue} from {since:.3f} to {until:.3f}",
                 )
+
+
+def _taken_too_soon(facts: Facts) -> Iterator[Violation]:
+    for holdings in Holdings(facts):
+        for holding in holdings:
+            asked = holding.asked(holding.taken)
+            if holding.group == terms.ORDERLY or asked >= holding.wanted + WAIT_S:
+                continue
+            for other in holdings:
+                if other.who == holding.who or not other.taken < asked < _until(facts, other):
+                    continue
+                if not any(
+                    facts.disturbed(one.who, asked - QUIET_S, holding.taken) for one in (holding, other)
+                ):
+                    yield Violation(
+                        "taken too soon",
+                        f"{holding.group}: {holding.who} was to have {holding.queue} at {holding.wanted:.3f} and asked "
+                        f"at {asked:.3f} where to go on, but {other.who} let it go at {other.let_go:.3f}",
+                    )
+
+
+def _until(facts: Facts, holding: Holding) -> float:
+    """When a member had a queue no more, however that came."""
+    end = min(facts.lives[holding.who].until, facts.killed.get(holding.who, math.inf))
+    return min(holding.let_go, end)

@@ -1,8 +1,9 @@
 """What was given back comes again once, not before its time, so often as it should, and then it is a dead letter.
 
 Each message that a member has given back and the broker has taken is stored for a later try, or as a dead letter, once.
-A request whose answer did not come, or came late after a failure, may have been carried out twice. A message that is
-given back again, since it came twice, is not stored once more while its copy still waits, or if it is a dead letter.
+A request whose answer did not come, or came late after a failure, may have been carried out twice. A record that is
+given back again, since it came twice, is not stored once more while its copy still waits or is a dead letter, and is
+once the copy's time has come. Copies of a message that lie in different places are different records.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from histories import terms
-from histories.judge.facts import Facts, GivenBack
+from histories.judge.facts import Facts, GivenBack, QueueKey
 from histories.judge.violation import Violation
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 
 _FIRST_LEVEL: Final = 3
 _EARLY_S: Final = 0.01
 """Between the clock of the broker and that of the history."""
+_CLOCKS_S: Final = 0.05
+"""Around the moment at which a copy's time comes."""
 Try = tuple[str, str, int]
 """Group, message, and which try comes next."""
 
@@ -41,37 +44,48 @@ def _exact(facts: Facts, backs: dict[Try, list[GivenBack]]) -> Iterator[Violatio
             stored[group, entry.uid, entry.attempt] += 1
     for key in {*stored, *backs}:
         group, uid, attempt = key
-        least = _least(facts, key, backs[key])
-        most = sum(_most(facts, back) for back in backs[key])
+        is_dead = any((entry.uid, entry.attempt) == (uid, attempt) for entry in facts.dead_letters(group))
+        by_record: dict[tuple[QueueKey, int], list[GivenBack]] = defaultdict(list)
+        for back in sorted(backs[key], key=lambda back: back.asked):
+            by_record[back.queue, back.offset].append(back)
+        least = sum(_least(given_back, is_dead=is_dead) for given_back in by_record.values())
+        most = sum(_most(facts, given_back, is_dead=is_dead) for given_back in by_record.values())
         if stored[key] < least:
             yield Violation(
                 "retry dropped", f"{uid}, given back in {group} {least} times, came back {stored[key]} times"
             )
         elif stored[key] > most:
-            is_dead = any(entry.uid == uid for entry in facts.dead_letters(group))
-            rule = "dead letter twice" if is_dead and attempt > terms.ATTEMPTS_MAX else "retry twice"
             yield Violation(
-                rule, f"{uid}, given back in {group} {most} times, try {attempt} is there {stored[key]} times"
+                "dead letter twice" if is_dead else "retry twice",
+                f"{uid}, given back in {group} {most} times, try {attempt} is there {stored[key]} times",
             )
 
 
-def _least(facts: Facts, key: Try, backs: list[GivenBack]) -> int:
-    """How often a message must have been stored: each time that no copy of a time before can have been there still."""
-    group, uid, _ = key
-    is_dead = any(entry.uid == uid for entry in facts.dead_letters(group))
-    came = [
-        delivery.begun
-        for delivery in facts.deliveries
-        if (delivery.group, delivery.uid, delivery.attempt) == key
-    ]
-    taken: list[float] = []
-    for back in sorted((back for back in backs if back.done is not None), key=lambda back: back.asked):
-        if not taken or (not is_dead and any(taken[-1] < begun < back.asked for begun in came)):
-            taken.append(back.asked)
-    return len(taken)
+def _least(backs: list[GivenBack], *, is_dead: bool) -> int:
+    """How often a record must have been stored: each time that no copy of a time before can have waited still."""
+    waits_s = math.inf if is_dead else max(map(_delay_s, backs)) + _CLOCKS_S
+    count, waits_until = 0, -math.inf
+    for back in backs:
+        if back.done is not None and back.asked > waits_until:
+            count += 1
+            waits_until = back.done + waits_s
+    return count
 
 
-def _most(facts: Facts, back: GivenBack) -> int:
+def _most(facts: Facts, backs: list[GivenBack], *, is_dead: bool) -> int:
+    """How often a record may have been stored: not again while the copy of the first time is sure to wait."""
+    first = backs[0]
+    waits_until = math.inf if is_dead else first.asked + _delay_s(first) - _CLOCKS_S
+    count = 0
+    for back in backs:
+        waits = first.done is not None and first.done < back.asked and back.until < waits_until
+        # A broker that was restarted meanwhile knows only those requests that are repeated.
+        if not waits or facts.broker_down(first.asked, back.until):
+            count += _most_of_one(facts, back)
+    return count
+
+
+def _most_of_one(facts: Facts, back: GivenBack) -> int:
     """How often a message may have been stored by one giving back: asked, sent to the retry topic instead."""
     until = min(back.until, facts.lives[back.who].until)
     if back.done is not None and not facts.disturbed(back.who, back.asked, until):

@@ -58,6 +58,12 @@ class Sender:
         self.bench.wrote()
         return result
 
+    def block(self, *unique_ids: str, topic: str = "orders") -> StoredBefore | None:
+        """Ask for the outcome of a block of such messages without a delay, as the broker does before it stores it."""
+        self.deduplication.settle()
+        known = self.deduplication.find_all(topic, unique_ids)
+        return self.deduplication.stored_before(topic, unique_ids, [100] * len(unique_ids), known)
+
     def repeat(self, first: PutResult, delay: dict[str, str], queue_id: int = 1) -> None:
         """Send it again, to another queue: it has the outcome of the first time."""
         again = self.send(delay, queue_id=3)
@@ -138,6 +144,32 @@ async def test_another_content_or_delay_is_refused(tmp_path: Path, remembered: b
     for delay, body in ((TIME, b"y"), ({"TIMER_DELAY_MS": "10001"}, b"x"), (LEVEL, b"x"), ({}, b"x")):
         with pytest.raises(Refusal, match="another message with the unique id 'a' is stored for queue 1"):
             sender.send(delay, body=body)
+    bench.stop()
+
+
+@pytest.mark.parametrize("delay", [LEVEL, TIME], ids=["level", "time"])
+@pytest.mark.parametrize("remembered", [False, True])
+async def test_a_block_under_the_id_of_a_message_that_waits_is_refused(
+    tmp_path: Path, delay: dict[str, str], remembered: bool
+) -> None:
+    """Sent in a block it asks for no delay: it is another message, while the first waits and when it was delivered."""
+    bench = new_bench(tmp_path)
+    sender = Sender(bench)
+    async with bench.running():
+        sender.send(delay, check=False)
+        if not remembered:
+            await trio.sleep(5)
+            sender = Sender(bench)
+        with pytest.raises(Refusal, match="another message with the unique id 'a' is stored for queue 1"):
+            sender.block("a")
+        with pytest.raises(Refusal, match="1 of 2 messages are stored already, for instance 'a'"):
+            sender.block("b", "a")
+        assert sender.block("b") is None
+        assert sender.block("a", topic="others") is None
+        await trio.sleep(20)
+        assert len(bench.delivered()[b"x"]) == 1
+        with pytest.raises(Refusal, match="another message with the unique id 'a' is stored"):
+            sender.block("a")
     bench.stop()
 
 

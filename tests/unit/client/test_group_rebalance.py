@@ -1,0 +1,88 @@
+"""Which queues a member has to wait for: those that another living member may have at the moment."""
+
+from __future__ import annotations
+
+import pytest
+
+from group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
+from reput_client.group.allocation import circularly
+from reput_client.group.rebalance import SETTLED_S, Assignment
+from reput_client.routing import Route
+from reput_protocol.bodies_group import ConsumerList
+from reput_protocol.codes import RequestCode
+from reput_protocol.errors import ErrorCode, TopicNotFound
+
+
+class Group:
+    """What member `d` of a group works out when the broker names the members."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self._session = ScriptedSession(self.clock)
+        self.member = member_of(self._session, "d", SharedOffsets(), queues=8, allocation=circularly)
+        self._route = self._session.routes.get("t")
+        self._session.fetch_route = self._fetch_route  # type: ignore[method-assign,assignment]
+        self._found: list[Assignment] = []
+        self.member._rebalancer._on_assignment = self._found.append
+
+    async def _fetch_route(self, topic: str, deadline: float) -> Route:
+        del deadline
+        if topic != "t" or self._route is None:
+            raise TopicNotFound(ErrorCode.NO_TOPIC)
+        return self._route
+
+    def told(self, members: str, *, after_s: float = 60.0) -> Assignment:
+        """Some time after the last change, the group has changed."""
+        self.clock.now += after_s
+        self._session.replies[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda *_: ConsumerList(
+            list(members)
+        ).to_json()
+        done(self.member._rebalancer.do())
+        return self._found[-1]
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def _ids(queues: object) -> list[int]:
+    return sorted(queue.queue_id for queue in queues if queue.topic == "t")  # type: ignore[attr-defined]
+
+
+def test_a_member_that_joins_waits_for_all_that_others_have(group: Group) -> None:
+    found = group.told("abcd")
+    assert (_ids(found.queues), _ids(found.from_living)) == ([3, 7], [3, 7])
+
+
+def test_a_member_that_is_alone_waits_for_nobody(group: Group) -> None:
+    assert _ids(group.told("d").from_living) == []
+    group.told("cd")
+    assert _ids(group.told("d", after_s=0.1).from_living) == []
+
+
+def test_what_one_had_that_is_gone_is_taken_at_once(group: Group) -> None:
+    """Queue 4 was `b`'s, 1 and 7 are `c`'s and `e`'s."""
+    group.told("bcde")
+    found = group.told("cde")
+    assert (_ids(found.queues), _ids(found.from_living)) == ([1, 4, 7], [1, 7])
+
+
+def test_what_changes_again_before_all_know_of_the_last_change_is_waited_for(group: Group) -> None:
+    group.told("abcd")
+    group.told("bcd")
+    found = group.told("cd", after_s=SETTLED_S / 2)
+    assert (_ids(found.queues), _ids(found.from_living)) == ([1, 3, 5, 7], [1, 3, 7])
+
+
+def test_what_another_may_have_had_between_two_changes_that_came_as_one_is_waited_for(group: Group) -> None:
+    """Queue 1 was `b`'s. When `a` went it became `c`'s, who lives; then `b` went too."""
+    group.told("abcd")
+    found = group.told("cd")
+    assert (_ids(found.queues), _ids(found.from_living)) == ([1, 3, 5, 7], [1, 5])
+
+
+def test_what_the_living_may_have_had_since_one_went_and_another_came_is_waited_for(group: Group) -> None:
+    group.told("acd")
+    found = group.told("ade")
+    assert (_ids(found.queues), _ids(found.from_living)) == ([1, 4, 7], [1, 4, 7])
