@@ -119,6 +119,7 @@ def broker_killed(trial: Trial) -> Outcome:
         with found.breaking(steps, outcome):
             while ended == _CANNOT_CONNECT and starts <= len(steps):
                 starts += 1
+                found.wait_broker()
                 ended = archived.drive()
         outcome.notes.append(f"{starts} starts of the job")
         found.expect_end(outcome, "the broker killed", 0, ended)

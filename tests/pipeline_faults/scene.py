@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,6 +87,19 @@ class Scene:
         self.broker.start()
         return self.broker
 
+    def wait_broker(self) -> None:
+        """Wait until the broker answers, whichever it is by then."""
+        give_up_at = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self.broker.wait_ready(PATIENCE_S)
+            except AssertionError:  # it dies, or is being changed
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
     def drive(self, script: str, *arguments: str, point: str = "none:0") -> int:
         """Run a driver to its end, and return how it ended."""
         path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
@@ -119,6 +133,8 @@ class Scene:
     @contextmanager
     def breaking(self, steps: Sequence[str], outcome: Outcome) -> Iterator[None]:
         """Have the broker die at one step after the other while the body runs, and come back each time."""
+        self.change_broker(steps[0])
+        self.wait_broker()
         ended = threading.Event()
         breaker = threading.Thread(target=self._break, args=(steps, ended, outcome))
         breaker.start()
@@ -129,8 +145,8 @@ class Scene:
             breaker.join()
 
     def _break(self, steps: Sequence[str], ended: threading.Event, outcome: Outcome) -> None:
-        for step in steps:
-            broker = self.change_broker(step)
+        for number, step in enumerate(steps):
+            broker = self.change_broker(step) if number else self.broker
             while not ended.wait(0.02) and broker.running:
                 pass
             if broker.running:
