@@ -15,16 +15,19 @@ from reput_pipeline.source import ReputDataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SLOW_S: Final = 40.0
+_SLOW_S: Final = 300.0
 
 
-def _before_end(point: Point) -> None:
+def _before_end(point: Point, batch_id: int) -> None:
     """What befalls a task that has staged everything."""
     context = TaskContext.get()
     assert context is not None
-    point.fail_task(context.attemptNumber(), context.partitionId())
-    if point.name == SLOW and context.attemptNumber() == 0 and context.partitionId() == 0:
-        time.sleep(_SLOW_S)
+    attempt, partition = context.attemptNumber(), context.partitionId()
+    point.fail_task(attempt, partition)
+    if point.name == SLOW and partition == 0:
+        point.note(f"attempt-{batch_id}-{attempt}")
+        if attempt == 0:
+            time.sleep(_SLOW_S)
 
 
 class DyingStreamWriter(ReputStreamWriter):
@@ -38,7 +41,7 @@ class DyingStreamWriter(ReputStreamWriter):
         point.reached("before-staging", batch_id)
         done = super().write(iterator)
         point.reached("after-staging", batch_id)
-        _before_end(point)
+        _before_end(point, batch_id)
         return done
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
@@ -60,7 +63,7 @@ class DyingBatchWriter(ReputBatchWriter):
         point.reached("before-staging", self._number)
         done = super().write(iterator)
         point.reached("after-staging", self._number)
-        _before_end(point)
+        _before_end(point, self._number)
         return done
 
     def commit(self, messages: list[Any]) -> None:

@@ -11,10 +11,10 @@ import signal
 from pathlib import Path
 from typing import Final, Self
 
-POINT: Final = "REPUT_FAULTS_POINT"
-MARKS: Final = "REPUT_FAULTS_MARKS"
-GROUP: Final = "REPUT_FAULTS_GROUP"
-BUG: Final = "REPUT_FAULTS_BUG"
+POINT: Final = "PIPELINE_FAULTS_POINT"
+MARKS: Final = "PIPELINE_FAULTS_MARKS"
+GROUP: Final = "PIPELINE_FAULTS_GROUP"
+BUG: Final = "PIPELINE_FAULTS_BUG"
 FAILING: Final = "failing-task"
 """A task of each batch fails once, after it has done everything."""
 ALWAYS_FAILING: Final = "always-failing-task"
@@ -38,6 +38,7 @@ class Point:
     def __init__(self, text: str, marks: Path, group: int) -> None:
         self.name, _, number = text.partition(":")
         self.number = int(number or 0)
+        self._marks = marks
         self._mark = marks / text
         self._group = group
 
@@ -57,6 +58,10 @@ class Point:
         except FileExistsError:
             return
         os.killpg(self._group, signal.SIGKILL)
+
+    def note(self, name: str) -> None:
+        """Leave a mark that something has happened."""
+        (self._marks / name).touch()
 
     def fail_task(self, attempt: int, partition: int) -> None:
         """Fail, if tasks are to: the first one once, or all of them always."""

@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 
 from pipeline_faults.outcomes import Outcome
-from pipeline_faults.points import ALWAYS_FAILING, FAILING
-from pipeline_faults.scene import KILLED, PATIENCE_S, Scene, Trial, scene
+from pipeline_faults.points import ALWAYS_FAILING, FAILING, MARKS, POINT, SLOW
+from pipeline_faults.scene import HERE, KILLED, PATIENCE_S, Scene, Trial, scene
 from pipeline_faults.steps import SINK_STEPS, STREAM_POINTS
 from reput_client.blocking.batch_writer import BatchWriter
 from sink_client import published
+from spark_cluster import SparkCluster
 
 TOPIC = "lines"
 QUEUES = 4
@@ -92,6 +93,36 @@ def broker_killed(trial: Trial) -> Outcome:
             ended = lines.drive()
         found.expect_end(outcome, "the broker killed", 0, ended)
         lines.check(outcome, "broker killed")
+    return outcome
+
+
+def speculation(trial: Trial) -> Outcome:
+    """A task of every batch stages everything and then hangs: Spark runs it again beside itself, and takes that one.
+
+    Only a cluster does this, and only on another host.
+    """
+    outcome = Outcome()
+    batches = 2
+    with scene(trial, TOPIC, QUEUES) as found, SparkCluster(found.directory / "cluster") as cluster:
+        lines = Lines(found, trial, batches)
+        environment = {POINT: SLOW, MARKS: str(found.marks), "PYTHONPATH": str(HERE.parent)}
+        conf = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "200ms",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.multiplier": "1.2",
+            **{f"spark.executorEnv.{name}": value for name, value in environment.items()},
+        }
+        more = [part for pair in conf.items() for part in ("--conf", "=".join(pair))]
+        found.expect_end(outcome, "speculation", 0, lines.drive("none:0", "--master", cluster.master, *more))
+        for batch_id in range(batches):
+            attempts = len(list(found.marks.glob(f"attempt-{batch_id}-*")))
+            outcome.rounds += 1
+            outcome.expect(attempts >= 2, f"batch {batch_id} had {attempts} attempts: nothing was speculated")
+        lines.check(outcome, "speculation")
     return outcome
 
 
