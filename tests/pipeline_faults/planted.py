@@ -29,6 +29,7 @@ def commit_not_remembered() -> None:
     from reput_broker.sink.batches import CommittedBatches
 
     CommittedBatches.last = lambda *_: None  # type: ignore[method-assign,assignment]
+    CommittedBatches.is_committed = lambda *_: False  # type: ignore[method-assign,assignment]
 
 
 def recovery_publishes_all() -> None:
