@@ -25,8 +25,8 @@ LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-delay bench-groups
-.PHONY: bench-memory bench-store crash faults planted histories histories-planted pipeline-faults pipeline-roundtrip filters conformance
-.PHONY: image-check lock clean
+.PHONY: bench-memory bench-store crash faults planted histories histories-planted filters conformance image-check
+.PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -103,8 +103,14 @@ faults: $(READY) ## break the disk under the store: IMAGES power cuts and the ot
 planted: $(READY) ## plant bugs in the store one by one: does the checker of each kind of fault catch its own? SEED
 	$(BIN)/python tests/faults/run.py --bug only $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-pipeline-faults: $(READY) ## kill Spark drivers and brokers under the pipeline and count rows; KIND
-	$(BIN)/python tests/pipeline_faults/run.py $(if $(KIND),--kind '$(KIND)') $(ARGS)
+pipeline-faults: $(READY) ## kill Spark drivers and brokers under sink, archive and replay, and count rows; KIND, SEED
+	$(BIN)/python tests/pipeline_faults/run.py $(if $(KIND),--kind '$(KIND)') $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+pipeline-planted: $(READY) ## plant bugs in sink, archive, replay and broker: does the counting catch them? KIND, SEED
+	$(BIN)/python tests/pipeline_faults/run.py --bug only $(if $(KIND),--kind '$(KIND)') $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+pipeline-clusters: $(READY) ## one streaming query on local[2], local-cluster, and a master with two workers
+	CLUSTERS=all $(BIN)/python -m pytest tests/spark/test_clusters.py $(ARGS)
 
 pipeline-roundtrip: $(READY) ## archive, replay, archive again: MESSAGES (1000000) must be equal in all but offsets and store fields
 	$(BIN)/python tests/round_trip/run.py $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -3,19 +3,22 @@
     python benchmarks/spark_sink.py [--messages 600000] [--size 300] [--rounds 3] [--only sink,producer]
 
 Everything is measured in one session in turn, so that the ratios of one run can be compared; only ratios are meant to
-be. Broker and the other producer are processes of their own.
+be. On a machine that others use, rows per second of processor time tell more: those of Spark alone, JVM and Python
+workers, and with the broker's. Broker and the other producer are processes of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import statistics
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
@@ -24,7 +27,7 @@ from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.batch_writer import BatchWriter
 from reput_pipeline.session import make_session
 from reput_protocol.record_batch import encode_put_block
-from servers import broker
+from servers import RunningBroker, broker
 
 TOPIC = "bench"
 QUEUES = 8
@@ -69,11 +72,19 @@ def main() -> None:
         if "producer" in given.only:
             measure_producer(running.address, given.messages, given.size)
         if "sink" in given.only:
-            measure_sink(running.address, given.messages, given.size, given.rounds)
+            measure_sink(running, given.messages, given.size, given.rounds)
 
 
-def measure_sink(address: str, messages: int, size: int, rounds: int) -> None:
-    """Print rows per second of each way, and its ratio to receiving alone."""
+class Spent(NamedTuple):
+    """What one round of one way took, in seconds."""
+
+    elapsed: float
+    spark: float
+    broker: float
+
+
+def measure_sink(running: RunningBroker, messages: int, size: int, rounds: int) -> None:
+    """Print rows per second of each way, and its ratio to receiving alone; the same per second of processor time."""
     spark = make_session("bench", master=f"local[{os.cpu_count()}]", conf={"spark.driver.memory": "1g"})
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(NothingSource)
@@ -82,7 +93,7 @@ def measure_sink(address: str, messages: int, size: int, rounds: int) -> None:
         "concat('t', id % 5) AS tags",
         "concat('k', id) AS keys",
     )
-    options = {"nameServer": address, "topic": TOPIC}
+    options = {"nameServer": running.address, "topic": TOPIC}
     ways: dict[str, Any] = {
         "receive Arrow": lambda: frame.write.format("nothing").mode("append").save(),
         "at-least-once": lambda: (
@@ -92,17 +103,56 @@ def measure_sink(address: str, messages: int, size: int, rounds: int) -> None:
     }
     for way in ways.values():
         way()  # the first of each starts workers
-    took: dict[str, list[float]] = {name: [] for name in ways}
+    took: dict[str, list[Spent]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            started_at = time.monotonic()
+            before = Spent(time.monotonic(), _cpu_of_children(but=running.pid), running.cpu_s())
             way()
-            took[name].append(time.monotonic() - started_at)
-    base = statistics.median(took["receive Arrow"])
-    for name, times in took.items():
-        median = statistics.median(times)
-        print(f"{name:>16}: {messages / median:>10,.0f} rows/s  {base / median:.2f}", flush=True)
+            after = Spent(time.monotonic(), _cpu_of_children(but=running.pid), running.cpu_s())
+            took[name].append(Spent(*(now - then for now, then in zip(after, before, strict=True))))
+    figures = {
+        name: (
+            statistics.median(spent.elapsed for spent in rounds_of),
+            statistics.median(spent.spark for spent in rounds_of),
+            statistics.median(spent.spark + spent.broker for spent in rounds_of),
+        )
+        for name, rounds_of in took.items()
+    }
+    base = figures["receive Arrow"]
+    for name, found in figures.items():
+        rates = [
+            f"{messages / one:>10,.0f} {what} {first / one:.2f}"
+            for what, one, first in zip(
+                ("rows/s", "a CPU second", "with the broker's"), found, base, strict=True
+            )
+        ]
+        print(f"{name:>16}: {'  '.join(rates)}", flush=True)
     spark.stop()
+
+
+def _cpu_of_children(but: int) -> float:
+    """Return the processor seconds of all processes under this one, those that have ended and been waited for as well.
+
+    Args:
+        but: a process under this one that does not count.
+    """
+    parents: dict[int, int] = {}
+    spent: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rsplit(")", 1)[1].split()
+            pid = int(path.parent.name)
+            parents[pid] = int(fields[1])
+            spent[pid] = sum(int(field) for field in fields[11:15])
+    total = 0
+    for pid in spent:
+        above, line = pid, []
+        while above in parents and above != os.getpid():
+            line.append(above)
+            above = parents[above]
+        if above == os.getpid() and line and but not in line:
+            total += spent[pid]
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def measure_producer(address: str, messages: int, size: int) -> None:

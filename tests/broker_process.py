@@ -70,6 +70,11 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start the process; does not wait for it to become ready."""
         assert self._process is None, "already started"

@@ -67,7 +67,7 @@ class LiveCluster:
             ConnectFailed: nobody answers.
         """
         try:
-            repeated(self._options, self._seed.__enter__)
+            repeated(self._options, self._connect)
             brokers = repeated(self._options, self._seed.brokers)
             if len(brokers) == 1:
                 (name,) = brokers
@@ -80,6 +80,12 @@ class LiveCluster:
             self.close()
             raise
         return self
+
+    def _connect(self) -> None:
+        """Connect with a new reader: one that could not is closed."""
+        assert self._options.name_servers is not None, "a live cluster has an address"
+        self._seed = connect(self._options.name_servers, self._options)
+        self._seed.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -13,11 +13,12 @@ from reput_pipeline.batches import LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.live_cluster import connect, repeated
 from reput_pipeline.live_plan import LivePartition
-from reput_pipeline.notes import note
+from reput_pipeline.notes import Losses, note
 from reput_pipeline.options import SourceOptions
 from reput_pipeline.places import QueueKey
 from reput_pipeline.ranges import QueueRange
 from reput_protocol.columns import BoolArray, IntArray, RecordColumns, chain, gather
+from reput_protocol.errors import TopicNotFound
 from reput_protocol.topic_match import has_topic
 
 _BATCH_BYTES: Final = 4 << 20
@@ -51,6 +52,7 @@ class LiveReading:
         self._readers: dict[str, BulkReader] = {}
         self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
         self._place = ""
+        self._losses = Losses()
         self.skipped = 0
         """How many damaged messages were left out."""
 
@@ -82,6 +84,7 @@ class LiveReading:
                 reader.close()
             if self.skipped:
                 note(f"left out {self.skipped} damaged messages")
+            self._losses.tell()
 
     def _reader(self, broker: str) -> BulkReader:
         reader = self._readers.get(broker)
@@ -100,7 +103,13 @@ class LiveReading:
         reader = self._reader(queue.broker)
         tags = self._options.sub_expression
         while start < end:
-            found = repeated(self._options, reader.fetch, queue.topic, queue.queue_id, start, end, tags=tags)
+            try:
+                found = repeated(
+                    self._options, reader.fetch, queue.topic, queue.queue_id, start, end, tags=tags
+                )
+            except TopicNotFound:
+                self._lost(queue, f"its topic was deleted, with messages {start} to {end - 1}")
+                return
             if found.moved and found.next_offset > start:
                 self._lost(queue, f"messages {start} to {min(found.next_offset, end) - 1} are gone")
                 start = found.next_offset
@@ -203,6 +212,7 @@ class LiveReading:
     def _lost(self, queue: QueueKey, reason: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLost(queue, reason)
+        self._losses.add(queue, reason)
 
 
 def read_live(

@@ -26,7 +26,7 @@ from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, Batc
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.log_order import Window, windows
 from reput_pipeline.narrowing import Narrowing
-from reput_pipeline.notes import note
+from reput_pipeline.notes import Losses, note
 from reput_pipeline.offline_plan import (
     PlacesPartition,
     QueuePartition,
@@ -71,6 +71,7 @@ class DirectoryReading:
         self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
         self._codes = _codes_filter(options.tag_filter, narrowing)
         self._file = StreamFile(Path(), 0, 0)
+        self._losses = Losses()
         self.skipped: Counter[str] = Counter()
         """Of every file, how many damaged records or stretches were left out."""
 
@@ -84,6 +85,7 @@ class DirectoryReading:
         self._mapped.clear()  # each goes with the last batch that refers to it
         for name, count in self.skipped.items():
             note(f"left out {count} damaged records of {name}")
+        self._losses.tell()
 
     # -- by queue --------------------------------------------------------------------------------------------------
 
@@ -277,6 +279,7 @@ class DirectoryReading:
     def _lost(self, what: object, reason: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLost(what, reason)
+        self._losses.add(what, reason)
 
 
 class _Owners:

@@ -116,8 +116,10 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 high = min(end, self._target[queue])
             if queue not in begin and low >= high:
                 continue  # it counts from its first message on; an offset that differs would make an empty batch
-            first = begin.get(queue, low)
-            if first < low:
+            first = begin.get(queue, 0)
+            if first < low and queue not in begin:
+                self._lost(queue, f"it is new to the query, and its messages 0 to {low - 1} are gone")
+            elif first < low:
                 self._lost(queue, f"messages {first} to {low - 1} are gone")
             elif end < first:
                 self._lost(
@@ -146,17 +148,16 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode_offsets(self._latest) if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a batch. A queue that `start` does not know is read from its first message on."""
+        """Return the tasks of a batch. A queue that `start` does not know is read from its first message on.
+
+        That is 0, and not where the queue begins now: a batch that is run again has to find all that it had.
+        """
         from reput_pipeline.live_plan import tasks_of
 
         begin = decode_offsets(start)
         ends = decode_offsets(end)
         cluster = self._opened()
-        new = [queue for queue in ends if queue not in begin]
-        if new:
-            bounds = self._current()
-            begin |= {queue: bounds[queue].low if queue in bounds else 0 for queue in new}
-        ranges = [QueueRange(queue, begin[queue], last) for queue, last in ends.items()]
+        ranges = [QueueRange(queue, begin.get(queue, 0), last) for queue, last in ends.items()]
         return tasks_of(ranges, cluster.addresses, self._options.min_partitions)
 
     def commit(self, end: dict[str, Any]) -> None:

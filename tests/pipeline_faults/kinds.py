@@ -1,15 +1,22 @@
-"""Every kind of fault of the pipeline that `run.py` tries; a job adds its own here."""
+"""Every kind of fault of the pipeline that `run.py` tries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline_faults import sink_kinds
+from pipeline_faults import archive_kinds, replay_kinds, sink_kinds
 from pipeline_faults.outcomes import Outcome
+from pipeline_faults.scene import Trial
 
-KINDS: dict[str, Callable[[], Outcome]] = {
+KINDS: dict[str, Callable[[Trial], Outcome]] = {
     "sink: driver killed": sink_kinds.driver_killed,
     "sink: task fails": sink_kinds.task_fails,
     "sink: broker killed": sink_kinds.broker_killed,
+    "sink: speculation": sink_kinds.speculation,
     "sink: broker and driver killed": sink_kinds.both_killed,
+    "archive: driver killed": archive_kinds.driver_killed,
+    "archive: task fails": archive_kinds.task_fails,
+    "archive: broker killed": archive_kinds.broker_killed,
+    "replay: driver killed": replay_kinds.driver_killed,
+    "replay: broker killed": replay_kinds.broker_killed,
 }

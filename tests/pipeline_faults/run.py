@@ -1,12 +1,14 @@
 """`python tests/pipeline_faults/run.py`: real drivers and brokers are killed, and rows in = rows out = distinct.
 
-Prints each kind with what was counted; exit code 0 if every promise held. `--kind TEXT` runs those with it in their
-name.
+Prints the seed first, then each kind with what was counted; exit code 0 if every promise held and every planted bug
+was caught. `--kind TEXT` runs those with it in their name.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -15,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
 from pipeline_faults.kinds import KINDS
+from pipeline_faults.planted import BUGS, Bug
+from pipeline_faults.scene import Trial
 
 
 def main() -> int:
@@ -23,26 +27,55 @@ def main() -> int:
         description="Kill drivers and brokers under the pipeline, and count rows."
     )
     parser.add_argument("--kind", default="", help="only kinds with this text in their name")
+    parser.add_argument("--point", action="append", default=[], help="only this point; repeatable")
+    parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
+    parser.add_argument(
+        "--bug",
+        choices=["all", "none", "only"],
+        default="none",
+        help="planted bugs to try the checkers with; only: no other runs",
+    )
     arguments = parser.parse_args()
-    kinds = {name: kind for name, kind in KINDS.items() if arguments.kind in name}
+    kinds = [name for name in KINDS if arguments.kind in name]
     if not kinds:
         print(f"no kind has {arguments.kind!r} in its name; there are {', '.join(KINDS)}", file=sys.stderr)
         return 2
-    violations = 0
-    for name, kind in kinds.items():
-        started_at = time.monotonic()
-        outcome = kind()
-        violations += len(outcome.violations)
-        took = time.monotonic() - started_at
-        print(
-            f"{name}: {outcome.rounds} rounds, {len(outcome.violations)} violations, {took:.0f} s", flush=True
-        )
-        for text in outcome.notes:
-            print(f"    {text}")
-        for text in outcome.violations[:10]:
-            print(f"  {text}")
-    print("FAILED" if violations else "all promises kept")
-    return 1 if violations else 0
+    seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
+    print(f"seed {seed}", flush=True)
+    failed, said = False, []
+    if arguments.bug != "only":
+        kept = [_report_kind(name, seed, tuple(arguments.point)) for name in kinds]
+        failed |= not all(kept)
+        said.append("all promises kept")
+    if arguments.bug != "none":
+        bugs = [bug for bug in BUGS if bug.kind in kinds]
+        caught = sum(_report_bug(bug, seed) for bug in bugs)
+        failed |= caught < len(bugs)
+        said.append(f"{caught} of {len(bugs)} planted bugs caught")
+    print("FAILED" if failed else ", ".join(said))
+    return 1 if failed else 0
+
+
+def _report_kind(name: str, seed: int, points: tuple[str, ...]) -> bool:
+    started_at = time.monotonic()
+    outcome = KINDS[name](Trial(random.Random(f"{seed} {name}"), points))
+    took = time.monotonic() - started_at
+    print(f"{name}: {outcome.rounds} rounds, {len(outcome.violations)} violations, {took:.0f} s", flush=True)
+    for text in outcome.notes:
+        print(f"    {text}")
+    for text in outcome.violations[:10]:
+        print(f"  {text}", flush=True)
+    return not outcome.violations
+
+
+def _report_bug(bug: Bug, seed: int) -> bool:
+    outcome = KINDS[bug.kind](Trial(random.Random(f"{seed} {bug.name}"), bug.points, bug.name))
+    caught = [text for text in outcome.violations if " rows " in text or " files " in text]
+    how = f"caught by {bug.kind}" if caught else f"NOT CAUGHT by {bug.kind}"
+    print(f"{bug.name} ({bug.plant.__doc__}): {how}", flush=True)
+    for text in (caught or outcome.violations)[:1]:
+        print(f"    {text[:200]}", flush=True)
+    return bool(caught)
 
 
 if __name__ == "__main__":

@@ -1,89 +1,24 @@
-"""A Spark driver that streams lines of text files into a broker, and kills itself, all of it, at one point.
+"""A Spark driver that streams lines of text files into a broker, and dies where the environment says.
 
-Usage: `python sink_driver.py --broker ADDRESS --topic T --lines DIR --checkpoint DIR --marks DIR [--point
-POINT:BATCH]`. The process must lead a session of its own: what dies is its whole process group, JVM and Python
-workers included.
+Usage: `python sink_driver.py --broker ADDRESS --topic T --lines DIR --checkpoint DIR`. The process must lead a session
+of its own: what dies is its whole process group, JVM included.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark import TaskContext
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.remove(str(Path(__file__).resolve().parent))
+
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from pipeline_faults import dying_sink
+from pipeline_faults.points import Point, lead_group
 from reput_pipeline.session import make_session
-from reput_pipeline.sink import ReputStreamWriter
-from reput_pipeline.source import ReputDataSource
-
-POINTS = ("before-staging", "after-staging", "before-commit", "after-commit", "after-checkpoint")
-FAILING = "failing-task"
-ALWAYS_FAILING = "always-failing-task"
-
-
-class Point:
-    """Where to die, once."""
-
-    def __init__(self, text: str, marks: str, group: int) -> None:
-        self.name, _, batch = text.partition(":")
-        self.batch_id = int(batch or 0)
-        self._mark = f"{marks}/{text}"
-        self._group = group
-
-    def reached(self, name: str, batch_id: int) -> None:
-        """Die, if this is the point and nobody has died there before."""
-        if (name, batch_id) != (self.name, self.batch_id):
-            return
-        try:
-            os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        os.killpg(self._group, signal.SIGKILL)
-
-
-class DyingWriter(ReputStreamWriter):
-    """The sink's writer with something that dies, or fails, before and after each of its steps."""
-
-    def __init__(self, options: Any, schema: Any, overwrite: bool) -> None:
-        own = {"point", "marks", "group"}
-        super().__init__(
-            {name: value for name, value in options.items() if name not in own}, schema, overwrite
-        )
-        self._point = Point(options["point"], options["marks"], int(options["group"]))
-
-    def write(self, iterator: Iterator[Any]) -> Any:
-        context = TaskContext.get()
-        assert context is not None
-        batch_id = int(str(context.getLocalProperty("streaming.sql.batchId")))
-        self._point.reached("before-staging", batch_id)
-        done = super().write(iterator)
-        self._point.reached("after-staging", batch_id)
-        fails = self._point.name == FAILING and context.attemptNumber() == 0 and context.partitionId() == 0
-        if fails or self._point.name == ALWAYS_FAILING:
-            raise RuntimeError("this task fails after it has staged all of its rows")
-        return done
-
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        self._point.reached("before-commit", batchId)
-        super().commit(messages, batchId)
-        self._point.reached("after-commit", batchId)
-
-
-class DyingSource(ReputDataSource):
-    """The format with that writer."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "dying"
-
-    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
-        return DyingWriter(self.options, schema, overwrite)
 
 
 class Watcher(StreamingQueryListener):
@@ -105,30 +40,24 @@ class Watcher(StreamingQueryListener):
 def main() -> int:
     """Run the stream to the end of its files."""
     parser = argparse.ArgumentParser()
-    for name in ("broker", "topic", "lines", "checkpoint", "marks"):
+    for name in ("broker", "topic", "lines", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--point", default="none:0")
     parser.add_argument("--master", default="local[2,3]")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent)
-    spark = make_session(
-        "sink faults",
-        master=arguments.master,
-        conf={"spark.driver.memory": "512m", "spark.log.level": "ERROR"},
-    )
-    spark.dataSource.register(DyingSource)
-    point = Point(arguments.point, arguments.marks, os.getpgrp())
-    spark.streams.addListener(Watcher(point))
+    lead_group()
+    conf = {"spark.driver.memory": "512m", "spark.log.level": "ERROR"}
+    conf |= dict(text.split("=", 1) for text in arguments.conf)
+    spark = make_session("sink faults", master=arguments.master, conf=conf)
+    dying_sink.register(spark)
+    spark.streams.addListener(Watcher(Point.of_environment()))
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(arguments.lines)
     query = (
         lines.selectExpr("value AS body")
         .repartition(2)
-        .writeStream.format("dying")
+        .writeStream.format("reput")
         .option("nameServer", arguments.broker)
         .option("topic", arguments.topic)
-        .option("point", arguments.point)
-        .option("marks", arguments.marks)
-        .option("group", str(os.getpgrp()))
         .option("checkpointLocation", arguments.checkpoint)
         .trigger(availableNow=True)
         .start()

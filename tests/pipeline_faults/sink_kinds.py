@@ -2,213 +2,153 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from broker_process import BrokerProcess
 from pipeline_faults.outcomes import Outcome
-from reput_client.blocking import Admin
+from pipeline_faults.points import ALWAYS_FAILING, FAILING, MARKS, POINT, SLOW
+from pipeline_faults.scene import HERE, KILLED, PATIENCE_S, Scene, Trial, scene
+from pipeline_faults.steps import SINK_STEPS, STREAM_POINTS
 from reput_client.blocking.batch_writer import BatchWriter
-from sink_broker import STEPS
 from sink_client import published
+from spark_cluster import SparkCluster
 
 TOPIC = "lines"
 QUEUES = 4
-ROWS = 3000
-POINTS = ("before-staging", "after-staging", "before-commit", "after-commit", "after-checkpoint")
-_HERE = Path(__file__).resolve().parent
-_PATIENCE_S = 600.0
 
 
-class Setting:
-    """A broker on a directory, lines to stream, and drivers that do it."""
+class Lines:
+    """Files of lines to stream, one micro-batch each."""
 
-    def __init__(self, directory: Path, files: int) -> None:
-        self.broker = BrokerProcess(
-            directory / "store",
-            environment={"REPUT_STORE__COMMIT_LOG_FILE_SIZE": "4MiB", "REPUT_STORE__FLUSH": "sync"},
-        )
-        self.lines, self.checkpoint, self.marks = (
-            directory / name for name in ("lines", "checkpoint", "marks")
-        )
-        self.lines.mkdir()
-        self.marks.mkdir()
-        self.log = directory / "driver.log"
-        self.rows = [f"{number:09d}" for number in range(files * ROWS)]
+    def __init__(self, found: Scene, trial: Trial, files: int) -> None:
+        self._scene = found
+        self.checkpoint = found.directory / "checkpoint"
+        self.directory = found.directory / "lines"
+        self.directory.mkdir()
+        self.rows: list[str] = []
+        bodies = iter(trial.bodies(files * 4000))
         for number in range(files):
-            text = "\n".join(self.rows[number * ROWS : (number + 1) * ROWS])
-            (self.lines / f"{number:04d}.txt").write_text(text + "\n")
+            lines = [next(bodies) for _ in range(trial.random.randrange(500, 4000))]
+            (self.directory / f"{number:04d}.txt").write_text("\n".join(lines) + "\n")
+            self.rows += lines
 
-    def start_broker(self) -> None:
-        self.broker.start()
-        self.broker.wait_ready(_PATIENCE_S)
-
-    def drive(self, point: str = "none:0", *, patience_s: float = _PATIENCE_S) -> int:
-        """Run a driver to its end, and return how it ended."""
+    def drive(self, point: str = "none:0", *more: str) -> int:
+        """Stream them."""
         arguments = {
-            "broker": self.broker.address,
-            "topic": TOPIC,
-            "lines": str(self.lines),
-            "checkpoint": str(self.checkpoint),
-            "marks": str(self.marks),
-            "point": point,
+            "--broker": self._scene.broker.address,
+            "--topic": TOPIC,
+            "--lines": str(self.directory),
+            "--checkpoint": str(self.checkpoint),
         }
-        command = [sys.executable, str(_HERE / "sink_driver.py")]
-        command += [part for name, value in arguments.items() for part in (f"--{name}", value)]
-        with self.log.open("ab") as log:
-            driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-            try:
-                return driver.wait(patience_s)
-            finally:
-                if driver.poll() is None:
-                    os.killpg(driver.pid, 9)
-                    driver.wait()
+        pairs = [part for pair in arguments.items() for part in pair]
+        return self._scene.drive("sink_driver.py", *pairs, *more, point=point)
 
     def check(self, outcome: Outcome, what: str) -> None:
-        found = published(self.broker.address, TOPIC)
+        """Rows in = rows out = distinct, and nothing is left staged."""
+        address = self._scene.broker.address
+        found = published(address, TOPIC)
         outcome.compare(what, self.rows, (body.decode() for bodies in found.values() for body in bodies))
-        with BatchWriter(self.broker.address) as writer:
+        with BatchWriter(address) as writer:
             left = writer.staged().stagings
         outcome.expect(left == 0, f"{what}: {left} stagings are left")
 
-    def log_tail(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
-
-@contextmanager
-def setting(files: int) -> Iterator[Setting]:
-    with tempfile.TemporaryDirectory(prefix="reput-sink-") as directory:
-        found = Setting(Path(directory), files)
-        found.start_broker()
-        with Admin(found.broker.address) as admin:
-            admin.create_topic(TOPIC, queues=QUEUES)
-        try:
-            yield found
-        finally:
-            found.broker.kill()
-
-
-def driver_killed() -> Outcome:
+def driver_killed(trial: Trial) -> Outcome:
     """The driver is killed once at each point, each time in another batch, and started again."""
     outcome = Outcome()
-    with setting(len(POINTS) + 1) as found:
-        for batch_id, point in enumerate(POINTS):
-            ended = found.drive(f"{point}:{batch_id}")
+    points = trial.chosen(STREAM_POINTS)
+    with scene(trial, TOPIC, QUEUES) as found:
+        lines = Lines(found, trial, len(points) + 1)
+        for batch_id, point in enumerate(points):
             outcome.rounds += 1
-            outcome.expect(
-                ended == -9, f"{point}: the driver ended with {ended}, not killed:\n{found.log_tail()}"
-            )
-        ended = found.drive()
-        outcome.expect(ended == 0, f"the last driver ended with {ended}:\n{found.log_tail()}")
-        found.check(outcome, "driver killed")
+            found.expect_end(outcome, point, KILLED, lines.drive(f"{point}:{batch_id}"))
+        found.expect_end(outcome, "the last", 0, lines.drive())
+        lines.check(outcome, "driver killed")
     return outcome
 
 
-def task_fails() -> Outcome:
-    """In every batch a task fails once after it has staged; then all tasks of a batch always fail."""
+def task_fails(trial: Trial) -> Outcome:
+    """All tasks of a batch always fail; then in every batch a task fails once after it has staged."""
     outcome = Outcome(rounds=2)
-    with setting(3) as found:
-        ended = found.drive("always-failing-task:0")
-        outcome.expect(
-            ended == 1, f"with tasks that always fail the driver ended with {ended}:\n{found.log_tail()}"
-        )
+    with scene(trial, TOPIC, QUEUES) as found:
+        lines = Lines(found, trial, 3)
+        found.expect_end(outcome, "tasks that always fail", 1, lines.drive(ALWAYS_FAILING))
         bodies = published(found.broker.address, TOPIC)
         outcome.expect(
             not any(bodies.values()), "something was published of a batch that never was committed"
         )
-        ended = found.drive("failing-task:0")
-        outcome.expect(
-            ended == 0, f"with a task that fails once the driver ended with {ended}:\n{found.log_tail()}"
-        )
-        found.check(outcome, "tasks fail")
+        found.expect_end(outcome, "a task that fails once", 0, lines.drive(FAILING))
+        lines.check(outcome, "tasks fail")
     return outcome
 
 
-def broker_killed() -> Outcome:
+def broker_killed(trial: Trial) -> Outcome:
     """The broker is killed at every step of staging and committing, a batch for each, while one driver goes on."""
     outcome = Outcome()
-    steps = [*(step for step in STEPS if step != "piece"), "piece:1", "piece:2"]
-    with setting(len(steps) + 1) as found:
-        ended = threading.Event()
-        breaker = threading.Thread(target=_kill_at_each, args=(found, steps, ended, outcome))
-        breaker.start()
-        try:
-            code = found.drive()
-        finally:
-            ended.set()
-            breaker.join()
-        outcome.expect(code == 0, f"the driver ended with {code}:\n{found.log_tail()}")
-        found.check(outcome, "broker killed")
+    steps = trial.chosen(SINK_STEPS)
+    with scene(trial, TOPIC, QUEUES) as found:
+        lines = Lines(found, trial, len(steps) + 1)
+        with found.breaking(steps, outcome):
+            ended = lines.drive()
+        found.expect_end(outcome, "the broker killed", 0, ended)
+        lines.check(outcome, "broker killed")
     return outcome
 
 
-def _kill_at_each(found: Setting, steps: list[str], ended: threading.Event, outcome: Outcome) -> None:
-    """Have a broker run until it dies at the next step, and start the one after it."""
-    plain = found.broker
-    plain.kill()
-    stand_in = str(_HERE.parent / "sink_broker.py")
-    for step in steps:
-        found.broker = broker = BrokerProcess(
-            plain.data_dir,
-            port=plain.port,
-            http_port=plain.http_port,
-            environment=plain._environment,
-            command=[sys.executable, stand_in, step],
-        )
-        broker.start()
-        while not ended.wait(0.02) and broker._process is not None and broker._process.poll() is None:
-            pass
-        if ended.is_set():
-            outcome.violations.append(f"the driver ended before the broker was killed at {step}")
-            broker.kill()
-            break
-        code = broker.wait(1.0)
-        outcome.rounds += 1
-        outcome.expect(code == -9, f"{step}: the broker ended with {code}:\n{broker.log_tail()}")
-    found.broker = plain
-    found.start_broker()
+def speculation(trial: Trial) -> Outcome:
+    """A task of every batch stages everything and then hangs: Spark runs it again beside itself, and takes that one.
+
+    Only a cluster does this, and only on another host.
+    """
+    outcome = Outcome()
+    batches = 2
+    with scene(trial, TOPIC, QUEUES) as found, SparkCluster(found.directory / "cluster") as cluster:
+        lines = Lines(found, trial, batches)
+        environment = {POINT: SLOW, MARKS: str(found.marks), "PYTHONPATH": str(HERE.parent)}
+        conf = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "200ms",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.multiplier": "1.2",
+            **{f"spark.executorEnv.{name}": value for name, value in environment.items()},
+        }
+        more = [part for pair in conf.items() for part in ("--conf", "=".join(pair))]
+        found.expect_end(outcome, "speculation", 0, lines.drive("none:0", "--master", cluster.master, *more))
+        for batch_id in range(batches):
+            attempts = len(list(found.marks.glob(f"attempt-{batch_id}-*")))
+            outcome.rounds += 1
+            outcome.expect(attempts >= 2, f"batch {batch_id} had {attempts} attempts: nothing was speculated")
+        lines.check(outcome, "speculation")
+    return outcome
 
 
-def both_killed() -> Outcome:
+def both_killed(trial: Trial) -> Outcome:
     """The broker is killed while it publishes, and the driver at once after it; both come back."""
     outcome = Outcome(rounds=1)
-    with setting(2) as found:
-        plain = found.broker
-        plain.kill()
-        stand_in = str(_HERE.parent / "sink_broker.py")
-        found.broker = dying = BrokerProcess(
-            plain.data_dir,
-            port=plain.port,
-            http_port=plain.http_port,
-            environment=plain._environment,
-            command=[sys.executable, stand_in, "piece:1"],
-        )
-        dying.start()
-        dying.wait_ready(_PATIENCE_S)
+    with scene(trial, TOPIC, QUEUES) as found:
+        lines = Lines(found, trial, 2)
+        dying = found.change_broker("piece:1")
+        dying.wait_ready(PATIENCE_S)
 
         def revive() -> None:
-            dying.wait(_PATIENCE_S)
+            dying.wait(PATIENCE_S)
             time.sleep(1.0)  # the driver asks again meanwhile
-            found.broker = plain
-            found.start_broker()
+            found.change_broker("none")
 
         reviver = threading.Thread(target=revive)
         reviver.start()
-        ended = found.drive("after-commit:0")
+        ended = lines.drive("after-commit:0")
         reviver.join()
-        outcome.expect(ended == -9, f"the driver ended with {ended}:\n{found.log_tail()}")
-        ended = found.drive()
-        outcome.expect(ended == 0, f"the second driver ended with {ended}:\n{found.log_tail()}")
-        found.check(outcome, "both killed")
-        outcome.notes.append(
-            json.dumps({"batches": len(list((found.checkpoint / "commits").glob("[0-9]*")))})
-        )
+        found.expect_end(outcome, "the first", KILLED, ended)
+        found.expect_end(outcome, "the second", 0, lines.drive())
+        lines.check(outcome, "both killed")
+        outcome.notes.append(f"{_batches(lines.checkpoint)} batches")
     return outcome
+
+
+def _batches(checkpoint: Path) -> int:
+    return len(list((checkpoint / "commits").glob("[0-9]*")))

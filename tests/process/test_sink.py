@@ -114,6 +114,21 @@ def test_a_commit_that_does_not_name_what_is_staged_is_refused(client: SinkClien
     assert client.commit("q", 0, [staged]).code == 0
 
 
+def test_a_commit_into_a_topic_that_has_gone_since_is_refused(
+    broker: BackgroundBroker, client: SinkClient
+) -> None:
+    staged = staged_batch(client, 0, [b"a"])
+    with Admin(broker.address) as admin:
+        admin.delete_topic(TOPIC)
+        header = client.commit("q", 0, [staged])
+        assert "NO_TOPIC: topic 'orders' was deleted after the batch had been staged" in why(header)
+        admin.create_topic(TOPIC, queues=2)
+    assert published(broker.address, TOPIC) == {0: [], 1: []}
+    assert client.known("q").ext["lastBatchId"] == -1
+    assert client.commit("q", 0, [staged]).code == 0
+    assert published(broker.address, TOPIC) == {0: [b"a"], 1: []}
+
+
 def without_id(queue_id: int = 0) -> bytes:
     block = encode_put_block([Message(TOPIC, b"x")], TOPIC, queue_id, 1)
     return encode_staged_head(TOPIC, queue_id, 1, block) + block

@@ -122,6 +122,29 @@ def test_a_key_makes_a_job_that_is_run_again_write_once(spark: Any, broker: Back
     assert staged(broker) == 0
 
 
+@pytest.mark.parametrize("semantics", ["exactly-once", "at-least-once"])
+def test_the_largest_bodies_and_empty_ones_are_written_whole(
+    spark: Any, broker: BackgroundBroker, semantics: str
+) -> None:
+    frame = spark.range(0, 6, 1, 2).selectExpr("repeat(CAST(id AS STRING), (id % 2) * 4194304) AS body")
+    write(frame, broker, semantics=semantics)
+    bodies = sorted(bytes(row.body) for row in read(spark, broker))
+    assert [len(body) for body in bodies] == [0, 0, 0, 4 << 20, 4 << 20, 4 << 20]
+    assert [body[:1] + body[-1:] for body in bodies[3:]] == [b"11", b"33", b"55"]
+
+
+def test_very_many_queues_are_written_and_read(spark: Any, broker: BackgroundBroker) -> None:
+    queues = 1000
+    with Admin(broker.address) as admin:
+        admin.create_topic("wide", queues=queues)
+    columns = ("CAST(id AS STRING) AS body", f"CAST(id % {queues} AS INT) AS queueId")
+    write(spark.range(0, 2 * queues, 1, 2).selectExpr(*columns), broker, topic="wide")
+    rows = read(spark, broker, "wide")
+    assert sorted((int(bytes(row.body)), row.queueId) for row in rows) == [
+        (number, number % queues) for number in range(2 * queues)
+    ]
+
+
 WRONG: list[tuple[str, dict[str, str], str, str]] = [
     ("CAST(id AS STRING) AS body", {}, "overwrite", "cannot; use mode append"),
     ("CAST(id AS STRING) AS body", {"semantic": "x"}, "append", "option semantic: .* did you mean semantics"),
@@ -142,6 +165,7 @@ WRONG: list[tuple[str, dict[str, str], str, str]] = [
     ("CAST(id AS STRING) AS body, 'x' AS value", {}, "append", "mean the same"),
     ("'x' AS tags", {}, "append", "no column 'body'"),
     ("IF(id = 7, NULL, 'x') AS body", {}, "append", "a row for topic 'orders' has a null 'body'"),
+    ("repeat('x', 4194305) AS body", {}, "append", "the body has 4194305 bytes, but at most 4194304"),
     ("'x' AS body, now() AS deliverAt", {}, "append", "deliverAt.* needs semantics=at-least-once"),
     ("'x' AS body, CAST(99 AS INT) AS queueId", {}, "append", "has no queue 99"),
     (

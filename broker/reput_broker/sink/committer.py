@@ -73,6 +73,7 @@ class Committer:
         batches: the last batch of each query.
         intents: where the batch that is being published is decided.
         topics, topics_saver: the topic of the markers is made at first use.
+        may_write: tells whether a queue of a topic takes messages.
         clock_ms: the time of day.
     """
 
@@ -87,6 +88,7 @@ class Committer:
         intents: IntentFile,
         topics: TopicConfigManager,
         topics_saver: TableSaver,
+        may_write: Callable[[str, int], bool],
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
@@ -98,6 +100,7 @@ class Committer:
         self._intents = intents
         self._topics = topics
         self._topics_saver = topics_saver
+        self._may_write = may_write
         self._clock_ms = clock_ms
         self._lock = trio.Lock()
         self._decided: Intent | None = None
@@ -199,6 +202,7 @@ class Committer:
                     blocks += await trio.to_thread.run_sync(file.verify)
             except StoreDamaged as error:
                 raise Refusal(ErrorCode.INTERNAL, f"{error}; stage the batch again") from error
+            self._check_queues(blocks)
             await self._make_topic()
             intent = Intent(
                 wanted.query_id,
@@ -229,6 +233,22 @@ class Committer:
             raise Refusal(
                 ErrorCode.DISK_FULL, f"{store.disk_full_reason}; free disk space, then commit again"
             )
+
+    def _check_queues(self, blocks: Sequence[PlacedBlock]) -> None:
+        """Decide nothing that nobody could read: a topic may have gone since it was staged for.
+
+        Raises:
+            Refusal: a queue takes no messages any more.
+        """
+        for topic, queue_id in dict.fromkeys((block.topic, block.queue_id) for block in blocks):
+            if not self._may_write(topic, queue_id):
+                gone = self._topics.get(topic) is None
+                raise Refusal(
+                    ErrorCode.NO_TOPIC if gone else ErrorCode.NO_PERMISSION,
+                    f"{f'topic {topic!r}' if gone else f'queue {topic}/{queue_id}'} was "
+                    f"{'deleted' if gone else 'closed to messages'} after the batch had been staged; nothing of it "
+                    "is published: make the topic again, then run the batch again",
+                )
 
     async def _complete_earlier(self, wanted: Commit) -> None:
         intent = self._decided

@@ -83,6 +83,7 @@ class SinkParts:
             tables.intents,
             topics,
             topics_saver,
+            access.may_write,
             clock_ms,
         )
         self._processor = SinkProcessor(

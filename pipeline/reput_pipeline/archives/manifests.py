@@ -131,6 +131,8 @@ class ArchiveDirectory:
     def begin(self, kind: ArchiveKind) -> None:
         """Write down what it is; makes the directory."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        for directory in (self.root.parent, self.root):
+            sync_directory(directory)
         write_whole(self.directory / "archive.json", {"version": VERSION, **asdict(kind)})
 
     # -- the lock --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -118,6 +119,39 @@ def test_the_files_of_a_range_hold_it_and_nothing_else(tmp_path: Path) -> None:
     assert by_tag[0].path == f"topic=T/tags=tag0/0-{3:020d}-{20:020d}.parquet"
     assert "tags" not in pq.ParquetFile(tmp_path / "a" / by_tag[0].path).schema_arrow.names
     assert not list((tmp_path / "a").rglob(".*"))
+
+
+def test_a_manifest_comes_after_all_of_its_files_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "s")
+    done: list[tuple[str, Path]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(fd: int) -> None:
+        done.append(("synced", Path(os.readlink(f"/proc/self/fd/{fd}"))))
+        fsync(fd)
+
+    def noted_replace(old: Path, new: Path) -> None:
+        assert done.index(("synced", Path(old))) >= 0, "what gets its name is on the disk"
+        done.append(("named", Path(new)))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    task = task_of(tmp_path, "tags")
+    archive = ArchiveDirectory(tmp_path / "a")
+    archive.begin(ArchiveKind("archive", "s", ("tags",)))
+    batch = archive.plan([task.ranges])
+    files = list(write_task(task))
+    archive.complete(batch, files)
+    (manifest,) = (at for at, (what, path) in enumerate(done) if what == "named" and path.stem == f"{0:020d}")
+    for file in files:
+        path = archive.root / file.path
+        named = done.index(("named", path))
+        for directory in (path.parent, path.parent.parent, archive.root):
+            assert ("synced", directory) in done[named:manifest], "and so is its name"
+    assert done[-1] == ("synced", archive.directory)
 
 
 def test_too_many_partitions_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

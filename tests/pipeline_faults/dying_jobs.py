@@ -1,0 +1,98 @@
+"""The jobs `archive` and `replay` with something that dies, or fails, before and after each of their steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pyspark import TaskContext
+
+from pipeline_faults import dying_sink, planted
+from pipeline_faults.points import Point
+from reput_pipeline import archive, replay
+from reput_pipeline.archives import manifests, plan
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, Batch
+from reput_pipeline.archives.write import ArchiveTask, _OneFile, write_task
+from reput_pipeline.jobs.run import JobRun
+
+_TASK_MESSAGES = 200
+"""Of so many messages a task is made here, so that small batches have several."""
+
+
+def plant() -> None:
+    """Have the jobs of this process die at the point of the environment."""
+    _plant_in_archive(Point.of_environment())
+    _plant_in_replay(Point.of_environment())
+
+
+def _plant_in_archive(point: Point) -> None:
+    plan._TASK_MESSAGES_MIN = _TASK_MESSAGES
+    plan_batch, complete, write_whole = (
+        ArchiveDirectory.plan,
+        ArchiveDirectory.complete,
+        manifests.write_whole,
+    )
+
+    def dying_plan(self: ArchiveDirectory, tasks: Any) -> Batch:
+        number = self.next_number()
+        point.reached("before-plan", number)
+        batch = plan_batch(self, tasks)
+        point.reached("after-plan", number)
+        return batch
+
+    def dying_complete(self: ArchiveDirectory, batch: Batch, files: Any, **more: object) -> None:
+        point.reached("before-manifest", batch.number)
+        complete(self, batch, files, **more)
+        point.reached("after-batch", batch.number)
+
+    def dying_write_whole(path: Path, value: object) -> None:
+        write_whole(path, value)
+        if path.stem.isdigit():
+            point.reached("after-manifest", int(path.stem))
+
+    write = archive._Archiving._write
+
+    def dying_write(self: Any, batch: Batch, addresses: dict[str, str]) -> None:
+        with patch.object(archive, "write_task", functools.partial(dying_write_task, batch.number)):
+            write(self, batch, addresses)
+
+    ArchiveDirectory.plan = dying_plan  # type: ignore[method-assign]
+    ArchiveDirectory.complete = dying_complete  # type: ignore[method-assign]
+    manifests.write_whole = dying_write_whole
+    archive._Archiving._write = dying_write  # type: ignore[method-assign]
+
+
+def dying_write_task(number: int, task: ArchiveTask) -> Iterator[ArchiveFile]:
+    """Write the files of a task of batch `number`, in a worker."""
+    point = Point.of_environment()
+    planted.plant_of_environment()
+    close = _OneFile.close
+
+    def dying_close(self: _OneFile) -> tuple[int, int | None, int | None]:
+        self.write_group()
+        point.reached("half-a-file", number)
+        closed = close(self)
+        point.reached("between-files", number)
+        return closed
+
+    with patch.object(_OneFile, "close", dying_close):
+        yield from write_task(task)
+    context = TaskContext.get()
+    if context is not None:
+        point.fail_task(context.attemptNumber(), context.partitionId())
+
+
+def _plant_in_replay(point: Point) -> None:
+    replay.register = dying_sink.register
+    note = JobRun.note
+
+    def dying_note(self: JobRun, text: str) -> None:
+        note(self, text)
+        words = text.split()
+        if words[0] == "batch" and words[-1] == "sent":
+            point.reached("after-batch", int(words[1].rstrip(":")))
+
+    JobRun.note = dying_note  # type: ignore[method-assign]

@@ -1,0 +1,174 @@
+"""What a kind of fault plays on: a directory, a broker on it, and drivers that are started and may die."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker_process import BrokerProcess
+from pipeline_faults.outcomes import Outcome
+from pipeline_faults.points import BUG, MARKS, POINT
+from reput_client.blocking import Admin
+
+HERE: Final = Path(__file__).resolve().parent
+PATIENCE_S: Final = 900.0
+"""So long a driver may take on a machine that is busy."""
+KILLED: Final = -signal.SIGKILL
+_DYING_BROKER: Final = HERE / "dying_broker.py"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a kind is given.
+
+    Args:
+        random: its choices.
+        points: where something dies; all points of the kind if there are none.
+        bug: the planted bug.
+    """
+
+    random: random.Random
+    points: tuple[str, ...] = ()
+    bug: str = ""
+
+    def chosen(self, points: Sequence[str]) -> list[str]:
+        """Return those of the points that are to be tried, in a random order."""
+        found = [point for point in points if not self.points or point in self.points]
+        self.random.shuffle(found)
+        return found
+
+    def bodies(self, count: int) -> list[str]:
+        """Return distinct texts of various sizes."""
+        return [
+            f"{number:09d}-{self.random.randbytes(self.random.randrange(1, 40)).hex()}"
+            for number in range(count)
+        ]
+
+
+class Scene:
+    """A broker on a directory, and drivers."""
+
+    def __init__(self, directory: Path, trial: Trial) -> None:
+        self.directory = directory
+        self.marks = directory / "marks"
+        self.marks.mkdir()
+        self.log = directory / "driver.log"
+        self._trial = trial
+        environment = {"REPUT_STORE__COMMIT_LOG_FILE_SIZE": "4MiB", "REPUT_STORE__FLUSH": "sync"}
+        if trial.bug:
+            environment[BUG] = trial.bug
+        self._environment = environment
+        self.broker = self._new_broker("none")
+
+    def _new_broker(self, step: str, like: BrokerProcess | None = None) -> BrokerProcess:
+        return BrokerProcess(
+            self.directory / "store",
+            port=like.port if like else None,
+            http_port=like.http_port if like else None,
+            environment=self._environment,
+            command=[sys.executable, str(_DYING_BROKER), step],
+        )
+
+    def change_broker(self, step: str) -> BrokerProcess:
+        """Kill the broker if it runs, and start one at its address that dies at a step."""
+        self.broker.kill()
+        self.broker = self._new_broker(step, self.broker)
+        self.broker.start()
+        return self.broker
+
+    def wait_broker(self) -> None:
+        """Wait until the broker answers, whichever it is by then."""
+        give_up_at = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self.broker.wait_ready(PATIENCE_S)
+            except AssertionError:  # it dies, or is being changed
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    def drive(self, script: str, *arguments: str, point: str = "none:0") -> int:
+        """Run a driver to its end, and return how it ended."""
+        path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, POINT: point, MARKS: str(self.marks)}
+        environment[BUG] = self._trial.bug
+        with self.log.open("ab") as log:
+            driver = subprocess.Popen(
+                [sys.executable, str(HERE / script), *arguments],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+            try:
+                return driver.wait(PATIENCE_S)
+            finally:
+                if driver.poll() is None:
+                    os.killpg(driver.pid, signal.SIGKILL)
+                    driver.wait()
+
+    def expect_end(self, outcome: Outcome, what: str, wanted: int, ended: int) -> None:
+        """Note a violation if a driver did not end as wanted."""
+        outcome.expect(
+            ended == wanted, f"{what}: the driver ended with {ended}, not {wanted}:\n{self.tail()}"
+        )
+
+    def tail(self) -> str:
+        """What the drivers said last."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+
+    @contextmanager
+    def breaking(self, steps: Sequence[str], outcome: Outcome) -> Iterator[None]:
+        """Have the broker die at one step after the other while the body runs, and come back each time."""
+        self.change_broker(steps[0])
+        self.wait_broker()
+        ended = threading.Event()
+        breaker = threading.Thread(target=self._break, args=(steps, ended, outcome))
+        breaker.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            breaker.join()
+
+    def _break(self, steps: Sequence[str], ended: threading.Event, outcome: Outcome) -> None:
+        for number, step in enumerate(steps):
+            broker = self.change_broker(step) if number else self.broker
+            while not ended.wait(0.02) and broker.running:
+                pass
+            if broker.running:
+                outcome.violations.append(f"the driver ended before the broker was killed at {step}")
+                break
+            code = broker.wait(1.0)
+            outcome.rounds += 1
+            outcome.expect(code == KILLED, f"{step}: the broker ended with {code}:\n{broker.log_tail()}")
+        self.change_broker("none")
+        self.broker.wait_ready(PATIENCE_S)
+
+
+@contextmanager
+def scene(trial: Trial, topic: str, queues: int) -> Iterator[Scene]:
+    """A scene whose broker runs and has a topic."""
+    with tempfile.TemporaryDirectory(prefix="reput-faults-", ignore_cleanup_errors=True) as directory:
+        found = Scene(Path(directory), trial)
+        found.broker.start()
+        try:
+            found.broker.wait_ready(PATIENCE_S)
+            with Admin(found.broker.address) as admin:
+                admin.create_topic(topic, queues=queues)
+            yield found
+        finally:
+            found.broker.kill()

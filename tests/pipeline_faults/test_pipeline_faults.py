@@ -1,0 +1,34 @@
+"""One real driver that is killed, and started again; `make pipeline-faults` kills many, and brokers as well."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pipeline_faults.kinds import KINDS
+from pipeline_faults.planted import BUGS
+from pipeline_faults.scene import Trial
+
+pytestmark = [pytest.mark.process, pytest.mark.fault]
+
+# One seed, so that the test says the same every time.
+_SEED = 20261121
+
+
+def test_an_archive_whose_driver_was_killed_before_its_manifest_is_whole() -> None:
+    seed = int(os.environ.get("FAULTS_SEED", _SEED))
+    name = "archive: driver killed"
+    print(f"seed {seed}; repeat it with: make pipeline-faults KIND='{name}' SEED={seed}")
+    outcome = KINDS[name](Trial(random.Random(f"{seed} {name}"), ("before-manifest",)))
+    assert outcome.rounds == 1
+    assert not outcome.violations, "\n".join(outcome.violations)
+    assert len(outcome.notes) == 2
+
+
+def test_every_planted_bug_names_a_kind() -> None:
+    assert {bug.kind for bug in BUGS} <= set(KINDS)

@@ -1,0 +1,79 @@
+"""The same streaming query on every kind of cluster that one machine can have.
+
+`make test` runs it on a standalone master with two workers; `CLUSTERS=all`, which `make pipeline-clusters` sets, on
+`local[2]` and `local-cluster` as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_cluster
+from reput_broker.background import BackgroundBroker
+from reput_client.blocking import Admin, Message, Producer
+from sink_client import published
+from spark_cluster import SparkCluster
+
+pytestmark = pytest.mark.process
+
+_MASTERS = {"standalone": 2, "local[2]": 1, "local-cluster[2,1,1024]": 2}
+"""How many executors each has."""
+_WANTED = list(_MASTERS) if os.environ.get("CLUSTERS") == "all" else ["standalone"]
+_PROGRAM = Path(spark_cluster.__file__).with_name("streaming_query.py")
+_PATIENCE_S = 600.0
+MESSAGES = 1200
+
+
+@pytest.fixture
+def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroker:
+    found = new_reput_broker(store={"flush": "sync"})
+    with Admin(found.address) as admin, Producer(found.address, group="p") as producer:
+        for topic in ("orders", "copies"):
+            admin.create_topic(topic, queues=3)
+        for queue_id in range(3):
+            messages = [
+                Message("orders", b"order-%05d" % number, tag=f"t{number % 4}", keys=[f"k{number}"])
+                for number in range(MESSAGES)
+                if number % 3 == queue_id
+            ]
+            producer.send_batch(messages, queue_id=queue_id)
+    return found
+
+
+@contextlib.contextmanager
+def cluster(kind: str, directory: Path) -> Iterator[str]:
+    """Yield the URL of a master."""
+    if kind == "standalone":
+        with SparkCluster(directory) as found:
+            yield found.master
+    else:
+        yield kind
+
+
+@pytest.mark.parametrize("kind", _WANTED)
+def test_a_stream_comes_to_the_same_on_every_cluster(
+    broker: BackgroundBroker, tmp_path: Path, kind: str
+) -> None:
+    with cluster(kind, tmp_path / "cluster") as master:
+        command = [sys.executable, str(_PROGRAM), "--master", master, "--broker", broker.address]
+        command += ["--to", "copies", "--checkpoint", str(tmp_path / "checkpoint")]
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, start_new_session=True
+        )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert sum(found["batches"]) == MESSAGES
+    assert len(found["batches"]) >= 2
+    assert found["counts"] == {f"t{number}": MESSAGES // 4 for number in range(4)}
+    assert len(found["executors"]) == _MASTERS[kind]
+    bodies = Counter(body for queue in published(broker.address, "copies").values() for body in queue)
+    assert bodies == Counter(b"ORDER-%05d" % number for number in range(MESSAGES))
