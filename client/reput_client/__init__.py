@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reput_client.admin import Admin
+    from reput_client.column_pulls import ColumnsResult
     from reput_client.consumer import Consumer
     from reput_client.group.failures import OnFailure, RetryHere, StopRunning
     from reput_client.group.giving_back import GiveBack
+    from reput_client.message_columns import MessageColumns
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
     from reput_client.producer import Producer
     from reput_client.pull_consumer import PullConsumer
