@@ -138,6 +138,7 @@ class ReputMessageService:
                 is_busy = store.dispatched_offset - before >= _BUSY_BYTES
                 if is_busy and store.dispatch_behind_bytes < _WORTH_A_STEP_BYTES:
                     await trio.sleep(_REPUT_INTERVAL_S)
+                    self._may_rest = False  # what came meanwhile has waited long enough
                 else:
                     await trio.lowlevel.checkpoint()
             elif not store.dispatch_idle:
