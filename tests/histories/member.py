@@ -25,7 +25,7 @@ import reput_client.blocking
 from histories import instruments, planted, terms
 from histories.history import Pulse, Recorder
 from histories.terms import Body
-from reput_client.errors import ConnectFailed
+from reput_client.errors import ConnectFailed, RequestTimeout
 
 _LOOK_S = 0.02
 _JOIN_AGAIN_S = 0.1
@@ -109,7 +109,7 @@ class _Member:
             try:
                 await self._consume()
                 return
-            except ConnectFailed as error:  # while it joins the broker may be down
+            except (ConnectFailed, RequestTimeout) as error:  # while it joins the broker may be down, or slow
                 self.note("unconnected", error=str(error))
                 await anyio.sleep(_JOIN_AGAIN_S)
 
@@ -164,7 +164,7 @@ class _Member:
             try:
                 self._consume_blocking()
                 return
-            except ConnectFailed as error:
+            except (ConnectFailed, RequestTimeout) as error:
                 self.note("unconnected", error=str(error))
                 time.sleep(_JOIN_AGAIN_S)
 

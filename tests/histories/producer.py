@@ -54,6 +54,7 @@ class _Producers:
 
     def run(self) -> None:
         signal.signal(signal.SIGTERM, self._stop)
+        self._note("start")
         works = (self._orders, self._steps, self._later, self._deals)
         threads = [threading.Thread(target=self._guarded, args=(work,)) for work in works]
         for thread in threads:
@@ -70,12 +71,14 @@ class _Producers:
 
     def _guarded(self, work: Callable[[random.Random], None]) -> None:
         chance = random.Random(f"{self._seed} {work.__name__}")
-        while not self._over.is_set():
+        while (
+            not self._ended.is_set()
+        ):  # also once nothing is to be sent any more: the broker may have questions
             try:
                 work(chance)
             except ReputError as error:  # no broker to connect to
                 self._note("unconnected", error=repr(error))
-                self._over.wait(_PAUSE_AFTER_FAILURE_S)
+                self._ended.wait(_PAUSE_AFTER_FAILURE_S)
             else:
                 return
 
@@ -209,7 +212,6 @@ def main() -> None:
     arguments = parser.parse_args()
     recorder = Recorder(Path(arguments.history), arguments.name)
     Pulse(recorder)
-    recorder.note("start")
     _Producers(arguments, recorder).run()
 
 

@@ -141,6 +141,13 @@ class Scene:
             "sent", lambda: self._has_noted(producer, "acked") and self._has_noted(bystander, "handled")
         )
 
+    def until_it_listens(self, child: Child) -> None:
+        """Wait until a process that was started hears signals, if it is there still."""
+        self._until(
+            f"begun as {child.name}",
+            lambda: self._has_noted(child, "start") or child.process.poll() is not None,
+        )
+
     def _until(self, what: str, condition: Callable[[], bool]) -> None:
         until = time.monotonic() + _BEGIN_DEADLINE_S
         while not condition():

@@ -136,6 +136,7 @@ def settle(scene: Scene, deadline_s: float) -> None:
     """Let the producers fall silent, wait for what is to come, have everybody leave."""
     settled = Settled(scene)
     if scene.producer is not None:
+        scene.until_it_listens(scene.producer)
         scene.producer.process.terminate()  # it goes on answering questions
     scene.recorder.note("settling")
     until = time.monotonic() + deadline_s

@@ -150,7 +150,7 @@ class Rebalancer:
             self._due_at = self._session.runtime.now() + _RETRY_S
         assignment.from_living |= self._from_living(route, mine, members, strategy)
         assignment.queues |= mine
-        if self._members.get(route.topic) != members:
+        if set(self._members.get(route.topic, ())) != set(members):
             self._settled_at[route.topic] = self._session.runtime.now() + SETTLED_S
         self._members[route.topic] = list(members)
 

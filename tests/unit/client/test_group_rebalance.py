@@ -64,7 +64,8 @@ def test_a_member_that_is_alone_waits_for_nobody(group: Group) -> None:
 def test_what_one_had_that_is_gone_is_taken_at_once(group: Group) -> None:
     """Queue 4 was `b`'s, 1 and 7 are `c`'s and `e`'s."""
     group.told("bcde")
-    found = group.told("cde")
+    group.told("ecdb")  # the same ones
+    found = group.told("cde", after_s=0.1)
     assert (_ids(found.queues), _ids(found.from_living)) == ([1, 4, 7], [1, 7])
 
 
