@@ -13,6 +13,7 @@ IMAGES ?=
 SEED ?=
 KIND ?=
 MINUTES ?=
+MESSAGES ?=
 INSTALL ?=
 
 VENV := .venv
@@ -25,7 +26,7 @@ LOCK += --no-emit-index-url --no-emit-find-links
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-delay bench-groups bench-memory
 .PHONY: bench-store crash faults planted histories histories-planted filters conformance image-check lock clean
-.PHONY: pipeline-faults pipeline-planted pipeline-clusters
+.PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -106,6 +107,9 @@ pipeline-planted: $(READY) ## plant bugs in sink, archive, replay and broker: do
 
 pipeline-clusters: $(READY) ## one streaming query on local[2], local-cluster, and a master with two workers
 	CLUSTERS=all $(BIN)/python -m pytest tests/spark/test_clusters.py $(ARGS)
+
+pipeline-roundtrip: $(READY) ## archive, replay, archive again: MESSAGES (1000000) must be equal in all but offsets and store fields
+	$(BIN)/python tests/round_trip/run.py $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 histories: $(READY) ## churn groups and a broker for MINUTES (3), record everything, judge it; SEED repeats a churn
 	$(BIN)/python tests/histories/run.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -9,6 +9,9 @@ and from the files themselves; the three totals are printed side by side, and an
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import json
 import re
 import sys
 import sysconfig
@@ -16,13 +19,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from demo import QUEUES, count_files, produce, progress_bars, read_lines, running_broker, source_files
+from demo import QUEUES, Counts, count_files, produce, progress_bars, read_lines, running_broker, source_files
 from reput_client.blocking import Admin
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.jobs.frame import run_job
@@ -38,6 +42,8 @@ TOPIC = "stdlib-lines"
 IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
 LINES_A_BATCH = 250_000
 SHOWN = 12
+MODULES_MAX = 1000
+SHOWN_MODULES = 25
 
 
 class Totals(NamedTuple):
@@ -63,41 +69,56 @@ def main() -> int:
     arguments = parser.parse_args()
     files = source_files(Path(sysconfig.get_path("stdlib")))[: arguments.files]
     expected = count_files(files)
+    total = sum(lines for lines, _ in expected.values())
     with tempfile.TemporaryDirectory(prefix="reput-pipeline-demo-") as name, running_broker(None) as address:
-        work = Path(name)
+        archive = Path(name) / "archive"
+        say(f"1. {total:,} lines of {len(files)} files go to a broker")
         with Admin(address) as admin, progress_bars() as progress:
             admin.create_topic(TOPIC, queues=QUEUES)
-            total = sum(lines for lines, _ in expected.values())
             produce(address, TOPIC, files, "flushed", progress.add_task("produce", total=total), progress)
-        spark = make_session("pipeline-demo", master=arguments.master, conf={"spark.log.level": "ERROR"})
+        say("2. Spark starts")
+        spark = make_session("pipeline-demo", master=arguments.master, quiet=True)
         try:
-            archive = [
-                "--server",
-                address,
-                "--topic",
-                TOPIC,
-                "--to",
-                str(work / "archive"),
-                "--partition-by",
-                "tags",
-            ]
-            archive += ["--batch-messages", str(LINES_A_BATCH)]
-            if code := run_job("archive", archive, stop_session=False):
+            if code := archive_topic(address, archive):
                 return code
-            totals = {
-                "stream": from_stream(spark, address, work / "checkpoint"),
-                "archive": from_archive(spark, work / "archive"),
-                "files": from_files(files),
-            }
-            by_module = modules_of(spark, work / "archive")
-            write_page(spark, work / "archive", totals, arguments.html)
+            say("4. identifiers are counted: in a stream from the broker")
+            totals = {"stream": from_stream(spark, address, Path(name) / "checkpoint")}
+            say("   ... in the archive")
+            totals["archive"] = from_archive(spark, archive)
+            say("   ... and in the files themselves")
+            totals["files"] = from_files(files)
+            say("5. the report is made")
+            by_module = write_page(spark, archive, totals, arguments.html)
         finally:
             spark.stop()
     equal = all(total[:-1] == totals["files"][:-1] for total in totals.values()) and by_module == expected
     print_totals(totals)
-    print(f"{len(files)} files, {len(by_module)} modules; the page is {arguments.html}")
+    print(
+        f"{len(files)} files, {len(expected)} modules: lines and bytes of each module are "
+        f"{'the same' if by_module == expected else 'NOT the same'} in the archive"
+    )
+    print(f"the report: {arguments.html}")
     print("equal" if equal else "NOT EQUAL")
     return 0 if equal else 1
+
+
+def say(text: str) -> None:
+    """Tell the person what is done now."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def archive_topic(address: str, archive: Path) -> int:
+    """Run the job `archive` as a person would; return its exit code."""
+    arguments = ["--server", address, "--topic", TOPIC, "--to", str(archive), "--partition-by", "tags"]
+    say(f"3. reput pipeline archive {' '.join(arguments)}")
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        code = run_job("archive", [*arguments, "--batch-messages", str(LINES_A_BATCH)], stop_session=False)
+    result = json.loads(output.getvalue().splitlines()[-1])
+    if not code:
+        say(f"   {result['rows']:,} rows in {result['files']} files of {result['bytes']:,} bytes in all")
+    return code
 
 
 def identifiers(lines: DataFrame) -> DataFrame:
@@ -175,24 +196,13 @@ def from_files(files: Iterable[Path]) -> Totals:
     return totals_of(counts, time.monotonic() - started_at)
 
 
-def modules_of(spark: SparkSession, archive: Path) -> dict[str, tuple[int, int]]:
-    """Return lines and bytes of every module, from the archive."""
-    from pyspark.sql import functions as f
-
-    rows = (
-        read_archive(spark, archive)
-        .groupBy("tags")
-        .agg(f.count("*"), f.sum(f.octet_length("body")))
-        .collect()
-    )
-    return {row[0]: (row[1], row[2]) for row in rows}
-
-
-def write_page(spark: SparkSession, archive: Path, totals: dict[str, Totals], html: Path) -> None:
-    """Write the report on the archive, with the totals."""
-    figures = figures_of(read_archive(spark, archive).select(*COLUMNS), top=25)
+def write_page(spark: SparkSession, archive: Path, totals: dict[str, Totals], html: Path) -> Counts:
+    """Write the report on the archive, with the totals; return lines and bytes of every module in the archive."""
+    figures = figures_of(read_archive(spark, archive).select(*COLUMNS), top=MODULES_MAX)
+    modules = {row["name"]: (row["messages"], row["bytes"]) for row in figures.tags}
+    shown = replace(figures, tags=figures.tags[:SHOWN_MODULES], keys=figures.keys[:SHOWN_MODULES])
     page = page_of(
-        figures, "the standard library's lines", "Python's standard library, through broker and Spark"
+        shown, "the standard library's lines", "Python's standard library, through broker and Spark"
     )
     page.heading("Three totals")
     page.table(["counted from", *_ROWS], [[name, *total[:4]] for name, total in totals.items()])
@@ -200,6 +210,7 @@ def write_page(spark: SparkSession, archive: Path, totals: dict[str, Totals], ht
     page.bars("identifiers", [(name, float(times)) for name, times in totals["stream"].most])
     html.parent.mkdir(parents=True, exist_ok=True)
     html.write_text(page.html(), encoding="utf-8")
+    return modules
 
 
 _ROWS = ("lines", "bytes", "identifiers", "different ones")
@@ -207,15 +218,21 @@ _ROWS = ("lines", "bytes", "identifiers", "different ones")
 
 def print_totals(totals: dict[str, Totals]) -> None:
     """Print the totals side by side."""
-    table = Table("", *totals, "")
+    table = Table("counted in", *totals, "", title="Three totals", title_justify="left")
+    for column in table.columns[1:-1]:
+        column.justify = "right"
     for at, name in enumerate(_ROWS):
         values = [total[at] for total in totals.values()]
-        table.add_row(name, *map(str, values), "=" if len(set(values)) == 1 else "DIFFERS")
+        table.add_row(name, *(f"{value:,}" for value in values), "=" if len(set(values)) == 1 else "DIFFERS")
+    table.add_section()
     for place in range(min(5, *(len(total.most) for total in totals.values()))):
         pairs = [total.most[place] for total in totals.values()]
         table.add_row(
-            pairs[0][0], *(str(times) for _, times in pairs), "=" if len(set(pairs)) == 1 else "DIFFERS"
+            f"`{pairs[0][0]}`",
+            *(f"{times:,}" for _, times in pairs),
+            "=" if len(set(pairs)) == 1 else "DIFFERS",
         )
+    table.add_section()
     table.add_row("seconds", *(f"{total.seconds:.1f}" for total in totals.values()), "")
     Console().print(table)
 

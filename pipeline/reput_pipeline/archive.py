@@ -18,6 +18,7 @@ from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, Arc
 from reput_pipeline.archives.plan import addresses_of, catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
+from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, Exit, Outcome
 from reput_pipeline.jobs.run import JobRun
@@ -139,7 +140,7 @@ def _kind_of(options: SourceOptions, columns: tuple[str, ...]) -> ArchiveKind:
 def _check_kind(archive: ArchiveDirectory, wanted: ArchiveKind, *, partition_given: bool) -> None:
     found = archive.kind()
     if found is None:
-        archive.check_new()
+        check_target(archive)
         return
     if found.kind != wanted.kind:
         raise ArgumentError(

@@ -16,6 +16,7 @@ from reput_broker.store.file_io import sync_directory
 from reput_pipeline.archives.columns import file_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind, Batch
 from reput_pipeline.archives.read import read_archive
+from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
@@ -65,7 +66,7 @@ def command(
     made = ArchiveDirectory(target.absolute())
     if made.root == source.root or made.kind() is not None:
         raise ArgumentError("--to", f"{made.root} is an archive already; name a new directory")
-    made.check_new()
+    check_target(made)
     before = sum(file.rows for file in source.files())
     with made:
         kept = chosen(

@@ -115,6 +115,8 @@ def command(
     for name, value in (("--to-server", to_server), ("--to-topic", to_topic)):
         if value is not None and not replay:
             raise ArgumentError(name, "needs --replay")
+    if not all(groups):
+        raise ArgumentError("--group", "is empty")
     if dry_run and not replay:
         raise ArgumentError("--dry-run", "needs --replay; without it nothing is sent anyway")
     letters = chosen(_letters(run, messages, groups), origin, reason, ids)

@@ -108,6 +108,7 @@ def _wanted(
 def _tasks(messages: Messages, wanted: Wanted) -> list[FindTask]:
     options = messages.options
     if messages.archive is not None:
+        messages.check_topics()
         archive = ArchiveDirectory(messages.archive)
         return [
             FindTask(

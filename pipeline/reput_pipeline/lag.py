@@ -12,7 +12,7 @@ import click
 
 from reput_pipeline.jobs.arguments import NO_SYSTEM_TOPICS, checked_source, source_arguments
 from reput_pipeline.jobs.frame import job, main
-from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
+from reput_pipeline.jobs.outcomes import ArgumentError, Exit, JobFailed, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.jobs.tables import table_lines
 from reput_pipeline.lagging import QueueLag, snapshot
@@ -77,6 +77,13 @@ def command(
             time.sleep(every)
         at_ms = now if now is not None else time.time_ns() // 1_000_000
         taken = snapshot(run, options, groups, at_ms)
+        unknown = set(groups) - {one.group for one in taken}
+        if unknown:
+            raise JobFailed(
+                f"{', '.join(sorted(unknown))}: no such group has committed anything in the wanted topics of "
+                f"{options.where}",
+                code=Exit.NOT_FOUND,
+            )
         if history is not None:
             _keep(history, at_ms, taken)
     rows = _by_group(taken)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,19 @@ import click
 from reput_client.blocking import Admin
 from reput_pipeline.archives.columns import spark_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.read import read_archive
 from reput_pipeline.jobs.arguments import DEFAULT_SERVER
 from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.known_options import OptionError
 from reput_pipeline.sink_options import parse_sink_options
 from reput_pipeline.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_ARGUMENTS = {"nameServer": "--server", "topic": "--to-topic"}
 _COLUMNS = ("topic", "queueId", "keys", "tags", "body", "properties", "flag", "bornTimestamp")
 
 
@@ -60,13 +64,21 @@ def command(
     name: str,
     dry_run: bool,
 ) -> Outcome:
-    """Send the messages of an archive to a broker."""
+    """Send the messages of an archive to a broker.
+
+    Each batch of the archive is one commit. Started again after whatever has stopped it, the job sends all of it again,
+    and the broker publishes what it has not published yet. Each queue keeps its order; a topic that is missing there
+    is made, with as many queues as the archive has of it.
+    """
     source = ArchiveDirectory(archive.absolute())
     kind = source.existing()
     options = {"nameServer": server, "semantics": semantics}
     if to_topic is not None:
         options["topic"] = to_topic
-    parse_sink_options(options, streaming=False)
+    try:
+        parse_sink_options(options, streaming=False)
+    except OptionError as error:
+        raise ArgumentError(_ARGUMENTS.get(error.option, error.option), error.reason) from None
     known = {file.topic for file in source.files()}
     for topic in topics:
         if topic not in known:
@@ -75,7 +87,8 @@ def command(
             )
     if not dry_run:
         with Admin(server) as admin:
-            admin.list_topics()  # who does not answer is told at once, and not after the sink's many tries
+            # Also tells at once who does not answer, and not after the sink's many tries.
+            _prepare_topics(admin, _queues_of(run, source, topics, to_topic), to_topic)
     sent = batches = 0
     for manifest in source.manifests():
         files = [entry for entry in manifest["files"] if not topics or entry["topic"] in topics]
@@ -98,6 +111,36 @@ def command(
     return Outcome(
         {"archive": str(source.root), "server": server, "batches": batches, "rows": sent, "dry_run": dry_run}
     )
+
+
+def _queues_of(
+    run: JobRun, source: ArchiveDirectory, topics: tuple[str, ...], to_topic: str | None
+) -> dict[str, int]:
+    """Return how many queues each topic needs that is sent to."""
+    from pyspark.sql import functions as f
+
+    highest = read_archive(run.spark, source.root).groupBy("topic").agg(f.max("queueId").alias("queue"))
+    needed: dict[str, int] = {}
+    for row in highest.collect():
+        if not topics or row["topic"] in topics:
+            name = to_topic or row["topic"]
+            needed[name] = max(needed.get(name, 1), row["queue"] + 1)
+    return needed
+
+
+def _prepare_topics(admin: Admin, needed: Mapping[str, int], to_topic: str | None) -> None:
+    """Make the topics that are missing, once it is known that the others have queues enough."""
+    there = set(admin.list_topics())
+    for topic, queues in needed.items():
+        if topic in there and (found := admin.topic_config(topic).write_queue_nums) < queues:
+            raise ArgumentError(
+                "--server" if to_topic is None else "--to-topic",
+                f"topic {topic!r} there has {found} queues, and the archive {queues} of it; "
+                f"first: reput topic alter {topic} --queues {queues}",
+            )
+    for topic, queues in needed.items():
+        if topic not in there:
+            admin.create_topic(topic, queues=queues)
 
 
 def in_order(run: JobRun, frame: DataFrame) -> DataFrame:

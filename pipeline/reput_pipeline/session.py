@@ -32,6 +32,9 @@ LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
 """Settings besides, where everything runs on this machine."""
 
 
+QUIET_LOGGING: Final = Path(__file__).with_name("quiet_log4j2.properties")
+
+
 def prepare_environment() -> None:
     """Set what Spark reads from the environment when a session starts: Java, the workers' Python and its packages.
 
@@ -64,7 +67,7 @@ def _directory_of(package: str) -> str | None:
 
 
 def make_session(
-    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None, quiet: bool = False
 ) -> SparkSession:
     """Return the running session, or start one.
 
@@ -74,6 +77,7 @@ def make_session(
         name: the application's name.
         master: where to run, such as `local[2]`; without it what spark-submit says, else all cores of this machine.
         conf: settings that win over `DEFAULTS`.
+        quiet: say nothing but errors, from the start of the JVM on.
 
     Raises:
         JavaMissing: there is no Java for Spark.
@@ -91,6 +95,12 @@ def make_session(
     settings = SparkConf()  # holds what spark-submit was given
     master = master or settings.get("spark.master", None) or os.environ.get("MASTER") or "local[*]"
     defaults = {**DEFAULTS, **(LOCAL_DEFAULTS if master.startswith("local") else {})}
+    if quiet:
+        java_options = defaults.get("spark.driver.extraJavaOptions", "")
+        defaults["spark.driver.extraJavaOptions"] = (
+            f"{java_options} -Dlog4j2.configurationFile={QUIET_LOGGING.as_uri()}".strip()
+        )
+        defaults["spark.log.level"] = "ERROR"
     for key, value in defaults.items():
         settings.setIfMissing(key, value)
     for key, value in (conf or {}).items():

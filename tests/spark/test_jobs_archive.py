@@ -123,28 +123,6 @@ def test_a_topic_is_archived_as_it_grows(
     assert read_archive(spark, tmp_path / "a").select("body", "queueId").distinct().count() == 401
 
 
-WRONG = [
-    (["--topic", "nobody"], 5, "topic 'nobody' is not in", None),
-    (["--partition-by", "colour"], 2, "'colour' is none of", "--partition-by"),
-    (["--follow"], 2, "does not grow", "--follow"),
-    (["--server", "127.0.0.1:1"], 2, "contradicts", "--path"),
-    (["--option", "subscirbe=x"], 2, "did you mean subscribe", "--option subscirbe"),
-    (["--file-messages", "0"], 2, "--file-messages", "--file-messages"),
-    (["--sideways"], 2, "--sideways", "--sideways"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "words", "argument"), WRONG)
-def test_a_wrong_argument_is_named_and_nothing_changes(
-    run: Run, root: Path, tmp_path: Path, arguments: list[str], code: int, words: str, argument: str | None
-) -> None:
-    ran = run("archive", "--path", root, "--to", tmp_path / "a", *arguments)
-    assert ran.code == code
-    assert words in ran.result["error"]
-    assert ran.result.get("argument") == argument
-    assert not (tmp_path / "a").exists()
-
-
 def test_damage_stops_an_archive_or_is_left_out(spark: Any, run: Run, tmp_path: Path) -> None:
     fill(tmp_path / "s")
     place = records_of(tmp_path / "s")[17]

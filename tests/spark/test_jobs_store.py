@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from pipeline_jobs import Run, runner
+from planted_damage import Finding, Planter, explained
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store_tools.layout import Geometry
-from store_samples import MESSAGES, copied, examine, fill, hashes, records_of
+from store_samples import MESSAGES, copied, examine, fill, hashes
 from stores import flip_bit, small_options, tree
 
 
@@ -44,26 +46,24 @@ def test_a_sound_store_is_clean(run: Run, sound: Path) -> None:
 
 def test_all_planted_damage_is_found_and_nothing_else(run: Run, sound: Path, tmp_path: Path) -> None:
     root = copied(sound, tmp_path / "store")
-    records = records_of(root)
-    flip_bit(records[5].path, records[5].body)
-    flip_bit(records[40].path, records[40].position + 4)  # its magic number
-    flip_bit(root / "consumequeue" / "T" / "0" / f"{0:020d}", 7 * 20 + 7)
-    index = max((root / "index").iterdir())
-    flip_bit(index, 40 + 4 * 16 + 20 * 3 + 5)
-    flip_bit(root / "checkpoint", 3)
-    expected = examine(root).report
+    kinds = (
+        "body",
+        "magic",
+        "unit offset",
+        "unit tag",
+        "index previous",
+        "index slot",
+        "checkpoint",
+        "topics",
+    )
+    planted = Planter(root, 7, slots=16).plant(*kinds, "stray file", "torn tail")
+    assert len(planted) == len(kinds) + 2
     ran = run("audit", "--path", root)
     assert ran.code == 7
-    assert [(fault["file"], fault["position"]) for fault in ran.result["faults"]] == [
-        (str(fault.file), fault.position) for fault in expected.faults
-    ]
-    places = {(fault["file"], fault["position"]) for fault in ran.result["faults"]}
-    assert {
-        (str(records[5].path), records[5].position),
-        (str(records[40].path), records[40].position),
-    } <= places
-    assert ran.result["faults_by_kind"] == dict(expected.kinds)
-    assert len(ran.lines) == ran.result["fault_count"]
+    found = [Finding(fault["kind"], Path(fault["file"]), fault["position"]) for fault in ran.result["faults"]]
+    assert explained(planted, set(found)) == ""
+    assert ran.result["fault_count"] == len(found) == len(ran.lines) == len(planted)
+    assert ran.result["faults_by_kind"] == dict(Counter(fault.kind for fault in found))
     refused = run("rebuild", "--path", root)
     assert refused.code == 7
     assert "nothing was changed" in refused.result["error"]

@@ -11,7 +11,6 @@ import pytest
 
 from pipeline_jobs import Run, runner
 from reput_broker.background import BackgroundBroker
-from reput_client.blocking import Admin
 from reput_pipeline.archives.read import read_archive
 from store_samples import MESSAGES, fill, hashes
 from stores import FakeClock, dispatch_all, opened, put, small_options
@@ -50,31 +49,6 @@ def test_the_latest_of_each_key_and_one_of_each_id(
     assert [json.loads(line)["body"] for line in found.lines] == ["body-0043"]
     assert run("compact", "--archive", archive, "--to", tmp_path / "k").result["argument"] == "--to"
     assert hashes(archive) == before
-
-
-def test_a_replay_is_published_once(
-    spark: Any, run: Run, archive: Path, tmp_path: Path, new_reput_broker: Callable[..., BackgroundBroker]
-) -> None:
-    broker = new_reput_broker(store={"flush": "sync"})
-    with Admin(broker.address) as admin:
-        admin.create_topic("T", queues=2)
-    assert (
-        run("replay", "--archive", archive, "--server", broker.address, "--dry-run").result["rows"]
-        == MESSAGES
-    )
-    for _ in range(2):  # as after a kill: all is sent again, and published once
-        ran = run("replay", "--archive", archive, "--server", broker.address)
-        assert (ran.code, ran.result["rows"], ran.result["batches"]) == (0, MESSAGES, 2), ran.result
-    assert run("archive", "--server", broker.address, "--topic", "T", "--to", tmp_path / "again").code == 0
-    columns = ("topic", "queueId", "queueOffset", "keys", "tags", "body", "flag", "bornTimestamp")
-    rows = [
-        sorted(
-            (*(row[name] for name in columns), sorted(row.properties.items()))
-            for row in read_archive(spark, path).collect()
-        )
-        for path in (archive, tmp_path / "again")
-    ]
-    assert rows[0] == rows[1]
 
 
 def dead_letters(root: Path) -> None:
@@ -121,23 +95,3 @@ def test_dead_letters_are_grouped_and_chosen_ones_sent_back(
         ("dead-2", "k2", "t"),
     ]
     assert {name for row in rows for name in row["properties"]} == {"UNIQ_KEY", "KEYS", "TAGS", "colour"}
-
-
-WRONG = [
-    (["compact", "--archive", ".", "--to", "x"], 5, None),
-    (["compact", "--archive", "A", "--to", "x", "--by", "id", "--drop-empty"], 2, "--drop-empty"),
-    (["replay", "--archive", "A", "--topic", "nobody"], 2, "--topic"),
-    (["replay", "--archive", "A", "--server", "127.0.0.1:port"], 2, "--server"),
-    (["replay", "--archive", "A", "--server", "127.0.0.1:1"], 3, None),
-    (["dlq", "--archive", "A", "--server", "127.0.0.1:1"], 2, "--server"),
-    (["dlq", "--archive", "A", "--dry-run"], 2, "--dry-run"),
-    (["dlq", "--archive", "A", "--rate", "0"], 2, "--rate"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "argument"), WRONG)
-def test_wrong_arguments_are_named(
-    run: Run, archive: Path, arguments: list[str], code: int, argument: str | None
-) -> None:
-    ran = run(*(str(archive) if text == "A" else text for text in arguments))
-    assert (ran.code, ran.result.get("argument")) == (code, argument), ran.result

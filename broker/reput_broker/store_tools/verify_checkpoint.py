@@ -89,7 +89,7 @@ def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:
     has_mark = any(data[MARK_AT:MARK_END])
     mark = valid_mark(root)
     if has_mark and mark is None:
-        _explain_void_mark(root, path, data, report)
+        data = _explain_void_mark(root, path, data, report)
     if mark is not None and mark.flushed_offset > log.end_offset and not log.is_damaged:
         report.fault(
             "checkpoint",
@@ -108,8 +108,12 @@ def verify_checkpoint(root: Path, log: LogFacts, report: Report) -> None:
             report.fault("checkpoint", path, at, f"{name} is {value}, but {what} {limit}")
 
 
-def _explain_void_mark(root: Path, path: Path, data: bytes, report: Report) -> None:
-    """The mark's checksum does not hold: damage, or another broker's work."""
+def _explain_void_mark(root: Path, path: Path, data: bytes, report: Report) -> bytes:
+    """The mark's checksum does not hold: damage, or another broker's work.
+
+    Returns the bytes with the one bit put right that is wrong, if it is one: what a field says because of it is no
+    other fault.
+    """
     covered = bytearray(data[:MARK_END])
     for position in range(MARK_END):
         for bit in range(8):
@@ -123,12 +127,15 @@ def _explain_void_mark(root: Path, path: Path, data: bytes, report: Report) -> N
                     position,
                     f"bit {bit} of this byte is wrong: with it the mark's checksum holds",
                 )
-                return
+                return bytes(covered) + data[MARK_END:]
             covered[position] ^= 1 << bit
     # RocketMQ changes the fields before the mark and leaves the mark as it is. It always leaves this file, too.
     if data[MARK_AT : MARK_AT + 8] == _MAGIC and (root / "abort.bak").exists():
         report.note(
             "the mark of this broker is void, as RocketMQ has worked here since: the next start checks the whole log"
         )
-        return
-    report.fault("checkpoint", path, MARK_AT, "the mark's checksum does not match the fields that it covers")
+    else:
+        report.fault(
+            "checkpoint", path, MARK_AT, "the mark's checksum does not match the fields that it covers"
+        )
+    return data

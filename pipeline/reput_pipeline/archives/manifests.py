@@ -95,7 +95,7 @@ class ArchiveDirectory:
             if found["version"] != VERSION:
                 raise NotAnArchive(f"{path} has version {found['version']}; this program knows {VERSION}")
             return ArchiveKind(found["kind"], found["source"], tuple(found["partition_by"]))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotAnArchive(f"{path} cannot be read: {error}") from None
@@ -115,15 +115,18 @@ class ArchiveDirectory:
         """Check that an archive can begin here.
 
         Raises:
-            NotAnArchive: something else lies here.
+            NotAnArchive: something else lies here, or no directory can be made here.
         """
-        if self.root.is_dir():
-            if any(path.name != _DIRECTORY for path in self.root.iterdir()):
-                raise NotAnArchive(
-                    f"{self.root} holds something that is no archive; name an empty or a new directory"
-                )
-        elif self.root.exists():
-            raise NotAnArchive(f"{self.root} is no directory")
+        above = next(path for path in (self.root, *self.root.parents) if path.exists())
+        if not above.is_dir():
+            raise NotAnArchive(f"{above} is no directory")
+        if above != self.root:
+            if not os.access(above, os.W_OK | os.X_OK):
+                raise NotAnArchive(f"no directory can be made in {above}: it cannot be written")
+        elif any(path.name != _DIRECTORY for path in self.root.iterdir()):
+            raise NotAnArchive(
+                f"{self.root} holds something that is no archive; name an empty or a new directory"
+            )
 
     def begin(self, kind: ArchiveKind) -> None:
         """Write down what it is; makes the directory."""

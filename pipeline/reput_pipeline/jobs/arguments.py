@@ -59,6 +59,8 @@ def source_arguments(function: _Function) -> _Function:
     ) -> Any:
         source = pairs_of(options, "--option")
         proper = check_names(source, SOURCE_OPTIONS)
+        if since is not None and until is not None and until <= since:
+            raise ArgumentError("--until", f"{until} is not after --since {since}")
         if topics and pattern is not None:
             raise ArgumentError("--topics", "contradicts --topic; give one of them")
         for name, value in (

@@ -1,4 +1,4 @@
-"""Store directories as jobs take them: the argument, the sizes, the lock."""
+"""Directories as jobs take them: the argument, sizes and lock of a store, and where an archive is to begin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
 from reput_broker.store_tools.layout import Geometry
 from reput_broker.store_tools.verify_parts import Directory
-from reput_pipeline.errors import NotAStore
+from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.errors import NotAnArchive, NotAStore
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed
 from reput_pipeline.offline_store import directory_of
 from reput_protocol.delay_levels import parse_delay_levels
@@ -82,6 +83,18 @@ def directory_arguments(function: _Function) -> _Function:
         return function(*given, directory=directory, **arguments)
 
     return with_directory  # type: ignore[return-value]
+
+
+def check_target(archive: ArchiveDirectory) -> None:
+    """Check that an archive can begin where `--to` says.
+
+    Raises:
+        ArgumentError: something else lies there, or nothing can be made there.
+    """
+    try:
+        archive.check_new()
+    except NotAnArchive as error:
+        raise ArgumentError("--to", str(error)) from None
 
 
 @contextmanager

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
 from reput_pipeline.jobs import JOBS
-from reput_pipeline.jobs.outcomes import STATUS, Exit, Failure, Outcome, failure_of
+from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, Exit, Failure, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
+
+_MASTER: Final = re.compile(
+    r"local|local\[(\d+|\*)(, *\d+)?\]|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]|yarn|(spark|k8s)://.+"
+)
 
 
 def job(function: Callable[..., Outcome]) -> click.Command:
@@ -31,6 +36,10 @@ def job(function: Callable[..., Outcome]) -> click.Command:
     ) -> Outcome:
         run = click.get_current_context().find_object(JobRun)
         assert run is not None, "a job is started by run_job"
+        if master is not None and _MASTER.fullmatch(master) is None:
+            raise ArgumentError(
+                "--master", f"{master!r} is none; it is local[N], spark://HOST:PORT, yarn or k8s://URL"
+            )
         run.master, run.quiet, run.verbosity = master, quiet, verbose
         run.conf = dict(_pair(text, "--conf") for text in conf)
         return function(run, **arguments)

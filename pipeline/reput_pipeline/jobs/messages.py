@@ -12,6 +12,7 @@ import click
 
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.read import read_archive
+from reput_pipeline.errors import NoSuchTopic
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError
 from reput_pipeline.jobs.run import JobRun
@@ -54,11 +55,13 @@ class Messages:
 
         Raises:
             NotAnArchive: it is none.
+            NoSuchTopic: see `check_topics`.
         """
         if self.archive is None:
             return run.source(self.source, columns)
         from pyspark.sql import functions
 
+        self.check_topics()
         options = self.options
         frame = read_archive(run.spark, self.archive)
         if options.pattern is not None:
@@ -71,6 +74,19 @@ class Messages:
             if when is not None:
                 frame = frame.where(f"storeTimestamp {sign} timestamp_millis({when})")
         return frame.select(*columns)
+
+    def check_topics(self) -> None:
+        """Check that an archive has the topics that are named; the source checks its own.
+
+        Raises:
+            NoSuchTopic: it has not.
+        """
+        if self.archive is None or self.options.pattern is not None:
+            return
+        known = {file.topic for file in ArchiveDirectory(self.archive).files()}
+        for topic in self.options.topics:
+            if topic not in known:
+                raise NoSuchTopic(f"topic {topic!r}", str(self.archive))
 
 
 def messages_arguments(function: _Function) -> _Function:

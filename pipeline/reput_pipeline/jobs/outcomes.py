@@ -144,6 +144,9 @@ def _argument_of(error: click.ClickException) -> str | None:
     param = getattr(error, "param", None)
     if isinstance(param, click.Option):
         return max(param.opts, key=len)
+    extra = re.search(r"unexpected extra arguments? \((\S+)", error.format_message())
+    if extra is not None:
+        return extra[1].removesuffix(")")
     return param.human_readable_name if isinstance(param, click.Parameter) else None
 
 

@@ -47,8 +47,9 @@ class JobRun:
             from pyspark.sql import SparkSession
 
             self._is_own = SparkSession.getActiveSession() is None
-            conf = {"spark.log.level": "ERROR", **self.conf} if self.verbosity < 2 else self.conf
-            self._session = make_session(f"reput {self.name}", master=self.master, conf=conf)
+            self._session = make_session(
+                f"reput {self.name}", master=self.master, conf=self.conf, quiet=self.verbosity < 2
+            )
         return self._session
 
     @property
