@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 import secrets
+import signal
 import sys
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ def main() -> int:
         help="planted bugs to try the checkers with; only: no other runs",
     )
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no driver and no broker is left behind
     kinds = [name for name in KINDS if arguments.kind in name]
     if not kinds:
         print(f"no kind has {arguments.kind!r} in its name; there are {', '.join(KINDS)}", file=sys.stderr)
