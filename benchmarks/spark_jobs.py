@@ -1,6 +1,6 @@
 """The jobs `archive` and `audit` against what they are to be compared with, in one run.
 
-    python benchmarks/spark_jobs.py [--messages 600000] [--size 300] [--rounds 3] [--cores 1,2,4]
+    python benchmarks/spark_jobs.py [--messages 600000] [--size 300] [--rounds 3] [--cores 1,2,4] [--only archive,audit]
 
 `archive` of a store directory is compared with reading the same directory as a frame and having Spark write it as zstd
 Parquet; `audit` with a loop in one process that does nothing but check the CRC of every body. Rows per second of the
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=300, help="bytes of a body, about")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", default="1,2,4", help="tasks at once, a session of each")
+    parser.add_argument("--only", default="archive,audit")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="reput-bench-") as name:
         root = Path(name)
@@ -55,14 +56,16 @@ def main() -> None:
             f"\n{'cores':8}{'way':26}{'rows/s':>12}{'rows per CPU s':>16}{'ratio, clock':>14}{'ratio, CPU':>12}"
         )
         for cores in map(int, given.cores.split(",")):
-            report(cores, Ways(root, given.messages).measured(cores, given.rounds))
+            ways = Ways(root, given.messages, given.only.split(","))
+            report(cores, ways.measured(cores, given.rounds))
 
 
 class Ways:
     """What is measured."""
 
-    def __init__(self, root: Path, messages: int) -> None:
+    def __init__(self, root: Path, messages: int, only: list[str]) -> None:
         self._root = root
+        self._only = only
         self._messages = messages
         self._out = root / "out"
         self._spark: Any = None
@@ -73,12 +76,11 @@ class Ways:
             "bench", master=f"local[{cores}]", conf={"spark.driver.memory": "1g"}, quiet=True
         )
         register(self._spark)
-        ways: dict[str, Callable[[], None]] = {
-            CRC: lambda: crc_loop(self._root / "store"),
-            WRITER: self._writer,
-            ARCHIVE: lambda: self._job("archive", "--to", str(self._out)),
-            AUDIT: lambda: self._job("audit"),
-        }
+        ways: dict[str, Callable[[], None]] = {}
+        if ARCHIVE in self._only:
+            ways |= {WRITER: self._writer, ARCHIVE: lambda: self._job("archive", "--to", str(self._out))}
+        if AUDIT in self._only:
+            ways |= {CRC: lambda: crc_loop(self._root / "store"), AUDIT: lambda: self._job("audit")}
         try:
             rates: dict[str, list[Rate]] = {name: [] for name in ways}
             for _ in range(rounds + 1):  # the first starts workers
@@ -116,11 +118,12 @@ class Ways:
 
 def report(cores: int, rates: dict[str, Rate]) -> None:
     """Print the rates; the ratios are to Spark's writer, and for the audit to the loop on one core."""
+    first = next(iter(rates))
     for name, rate in rates.items():
         base = rates[CRC] if name in (CRC, AUDIT) else rates[WRITER]
         used = min(cores, os.cpu_count() or 1) if name == AUDIT else 1
         print(
-            f"{cores if name == CRC else '':<8}{name:26}{rate.wall:12.0f}{rate.cpu:16.0f}"
+            f"{cores if name == first else '':<8}{name:26}{rate.wall:12.0f}{rate.cpu:16.0f}"
             f"{rate.wall / base.wall / used:14.2f}{rate.cpu / base.cpu:12.2f}",
             flush=True,
         )
