@@ -75,7 +75,7 @@ def fill(root: Path, messages: int, size: int) -> None:
         rows = [
             Message(
                 TOPIC,
-                text[number * size % (len(text) - size) :][: size + number % 97],
+                text[(start := number * size % (len(text) - size)) : start + size + number % 97],
                 tag=f"tag{number % 8}",
                 keys=[f"order-{number}"],
                 properties={"source": f"module-{number % 50}"},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -67,6 +70,21 @@ def test_all_planted_damage_is_found_and_nothing_else(run: Run, sound: Path, tmp
     refused = run("rebuild", "--path", root)
     assert refused.code == 7
     assert "nothing was changed" in refused.result["error"]
+
+
+def test_a_job_as_a_program_says_nothing_but_what_it_has_to_say(sound: Path, tmp_path: Path) -> None:
+    root = copied(sound, tmp_path / "store")
+    (planted,) = Planter(root, 3, slots=16).plant("body")
+    command = [sys.executable, "-m", "reput_pipeline.audit", "--path", str(root), "--master", "local[1]"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 7, done.stderr
+    fault, last = done.stdout.splitlines()
+    (finding,) = planted.findings
+    assert fault.startswith(f"record: {finding.file} at byte {finding.position}: ")
+    assert json.loads(last)["status"] == "findings"
+    # The JVM's own word on the modules that it is started with cannot be turned off.
+    said = [line for line in done.stderr.splitlines() if not line.startswith(("WARNING: ", "audit: "))]
+    assert said == []
 
 
 def test_queues_and_index_come_out_byte_for_byte(run: Run, sound: Path, tmp_path: Path) -> None:
