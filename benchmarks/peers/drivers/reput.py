@@ -12,8 +12,7 @@ from reput_client import Message, Producer, blocking
 
 _BATCH = 64
 _FRAMES = 16
-_TASKS = 512
-_LINGER_S = 0.002
+_CHUNK = 4_096
 _PULL = 1_024
 
 
@@ -35,8 +34,7 @@ class Reput(Driver):
         ack = self.job.durability
         self._blocking = blocking.Producer(self.server, group="bench", ack=ack, max_in_flight=_FRAMES)
         self._blocking.__enter__()
-        lingers = self.job.kind == "singles"
-        self._producer = Producer(self.server, group="bench", ack=ack, linger_s=_LINGER_S if lingers else 0.0)
+        self._producer = Producer(self.server, group="bench", ack=ack)
         await self._producer.__aenter__()
 
     async def close_producer(self) -> None:
@@ -45,17 +43,18 @@ class Reput(Driver):
         await self._producer.aclose()
 
     async def batched(self, bodies: Bodies) -> None:
-        """send_pipelined in blocks."""
+        """send_many, a list of bodies and tags at a time."""
+        while chunk := bodies.chunk(_CHUNK):
+            self._blocking.send_many(self.topic, [body for body, _ in chunk], tags=[tag for _, tag in chunk])
+
+    async def singles(self, bodies: Bodies) -> None:
+        """send_pipelined: takes messages one by one and gathers them in blocks."""
         self._blocking.send_pipelined(
             (Message(self.topic, body, tag=tag) for body, tag in bodies.each()), batch=_BATCH
         )
 
     async def _send(self, body: bytes, tag: str) -> object:
         return await self._producer.send(Message(self.topic, body, tag=tag))
-
-    async def singles(self, bodies: Bodies) -> None:
-        """send, awaited by many tasks, gathered for 2 ms."""
-        await by_tasks(bodies, _TASKS, self._send)
 
     async def windowed(self, bodies: Bodies, in_flight: int) -> list[int]:
         """As many tasks on one producer."""
@@ -76,6 +75,21 @@ class Reput(Driver):
     async def tail(self, tally: Tally, ready: Callable[[], None]) -> None:
         """pull that waits at the end."""
         await asyncio.to_thread(self._read, tally, 1.0, ready)
+
+    async def consume_columns(self, tally: Tally) -> bool:
+        """pull_columns; bodies and tags are compared by columns, too."""
+        with blocking.PullConsumer(self.server, group="bench") as consumer:
+            offset = 0
+            heard_at = time.perf_counter()
+            while not tally.is_complete and time.perf_counter() - heard_at < QUIET_S:
+                answer = consumer.pull_columns(self.topic, 0, offset, wait_s=0.0)
+                if len(answer.columns):
+                    table = answer.columns.body_matrix()
+                    assert table is not None, "all bodies of a run are of one size"
+                    tally.add_table(table, answer.columns.tags())
+                    heard_at = time.perf_counter()
+                offset = answer.next_begin_offset
+        return True
 
     def _read(self, tally: Tally, wait_s: float, ready: Callable[[], None]) -> None:
         with blocking.PullConsumer(self.server, group="bench") as consumer:
