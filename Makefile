@@ -15,6 +15,8 @@ KIND ?=
 MINUTES ?=
 MESSAGES ?=
 INSTALL ?=
+# Many tests wait for processes, so that one more of them than there are cores runs at a time.
+JOBS ?= $(shell n=$$(nproc); [ $$n -lt 4 ] && echo $$((n + 1)) || echo 4)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,8 +49,8 @@ $(READY): requirements.lock pyproject.toml
 run: $(READY) ## start the broker with conf/broker.toml; Ctrl-C drains and ends it
 	$(BIN)/reput serve -c conf/broker.toml $(ARGS)
 
-test: $(READY) ## run all tests, those of one file in one process, as many at once as there are cores (at most 4)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## run all tests, those of one file in one process, JOBS processes at once
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## style, types, import rules; changes nothing
 	$(BIN)/ruff check .

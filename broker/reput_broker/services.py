@@ -67,10 +67,13 @@ class ReputMessageService:
         self._last_putter: object = None
         self._last_put_s = -inf
         self._may_rest = False
+        self._rest: trio.CancelScope | None = None
 
     def wake(self) -> None:
         """Note that there is something to dispatch now."""
         self._woken.set()
+        if self._rest is not None and self._is_awaited():
+            self._rest.cancel()  # it began before anybody waited
 
     def put_by(self, putter: object) -> None:
         """Dispatch what `putter` has put and been answered for.
@@ -120,10 +123,11 @@ class ReputMessageService:
             if store.dispatch_idle:
                 await self._woken.wait()
             self._woken = trio.Event()
-            if self._may_rest:
-                self._may_rest = False
-                if store.dispatch_behind_bytes < _WORTH_A_STEP_BYTES:
-                    await trio.sleep(_REPUT_INTERVAL_S)
+            may_rest, self._may_rest = self._may_rest, False
+            if may_rest and not self._is_awaited() and store.dispatch_behind_bytes < _WORTH_A_STEP_BYTES:
+                with trio.move_on_after(_REPUT_INTERVAL_S) as self._rest:
+                    await trio.sleep_forever()
+                self._rest = None
             before = store.dispatched_offset
             try:
                 dispatched = store.reput_step()

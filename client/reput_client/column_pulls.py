@@ -100,12 +100,14 @@ def columns_result(
         return empty._replace(status=PullStatus.NO_MATCHED_MESSAGE) if skipped else empty
     positions, end = chain(records, 0, len(records))
     columns, sound = gather(records, positions)
-    good, reason = _good_rows(columns, sound, topic, queue_id, offset, tag_filter)
+    good, reason, damaged_at = _good_rows(columns, sound, topic, queue_id, offset, tag_filter)
     if good == len(columns) and end < len(records):
         reason = "what follows is no record"
     if good < len(columns) or end < len(records):
-        # The offset of what cannot be read is known by what stands before it.
-        damaged = offset if not good else int(columns.head["queue_offset"][good - 1]) + 1
+        # Of what cannot be read at all the offset is known only by what stands before it.
+        damaged = damaged_at
+        if damaged is None:
+            damaged = offset if not good else int(columns.head["queue_offset"][good - 1]) + 1
         if not good:
             raise DamagedMessage(topic, queue_id, damaged, reason)
         columns = columns.take(slice(0, good))
@@ -125,8 +127,8 @@ def _good_rows(
     queue_id: int,
     offset: int,
     tag_filter: TagFilter,
-) -> tuple[int, str]:
-    """Return how many rows from the first on are what was asked for, and what is wrong with the next."""
+) -> tuple[int, str, int | None]:
+    """Return how many rows from the first on are what was asked for, what is wrong with the next, and its offset."""
     is_message = sound & (columns.head["queue_id"] == queue_id)
     is_message &= has_topic(columns, is_message, topic)
     queue_offset = columns.queue_offset
@@ -137,7 +139,10 @@ def _good_rows(
     good = len(columns) if is_message.all() else int(np.argmin(is_message))
     reason = "its record is damaged, or is another message"
     faults = columns.take(slice(0, good)).crc_faults() if good else []
-    return faults[0] if faults else (good, reason)
+    if faults:
+        row, reason = faults[0]
+        return row, reason, int(queue_offset[row])
+    return good, reason, None
 
 
 def no_columns(topic: str, queue_id: int) -> MessageColumns:

@@ -477,7 +477,8 @@ class Producer:
         how long the broker may stay silent. `retries` does not count here.
 
         Args:
-            bodies: may be an iterator, which is read as the blocks leave, unless `tags` or `keys` are given.
+            bodies: may be an iterator, which is read as the blocks leave, unless `tags` or `keys` are given. A body
+                must not change before the call returns.
             tag, properties, flag: of every message.
             tags: the tag of each message, or None for one that has none, in place of `tag`.
             keys: the keys of each message.

@@ -186,7 +186,8 @@ class PullConsumer:
 
         Raises:
             DamagedMessage: the message at `offset` cannot be read; `offset` + 1 goes on behind it. (Of messages further
-                on, those before a damaged one come first.)
+                on, those before a damaged one come first. With `tags` its offset may be that of an earlier message that
+                has another tag, where not even its record can be read.)
             TopicNotFound, PermissionDenied, BrokerError: refused. Apache RocketMQ's broker does not know this request.
             FilterSyntaxError: `tags` cannot be parsed.
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.

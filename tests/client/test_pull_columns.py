@@ -228,11 +228,12 @@ def test_bad_arguments_are_refused(broker: BackgroundBroker) -> None:
 def test_a_damaged_message_is_named_and_hides_no_other(broker: BackgroundBroker) -> None:
     with Producer(broker.address, group="p") as producer:
         receipts = producer.send_batch(
-            [Message(TOPIC, b"body %d" % number) for number in range(9)], queue_id=0
+            [Message(TOPIC, b"body %d" % number, tag="last" if number == 8 else None) for number in range(9)],
+            queue_id=0,
         )
     log = next((broker.config.data_dir / "commitlog").iterdir())
     with log.open("r+b") as file:
-        for number in (0, 5):
+        for number in (0, 5, 8):
             file.seek(receipts[number].physical_offset + 90)
             file.write(b"x")
     with PullConsumer(broker.address, group="g") as consumer:
@@ -244,4 +245,7 @@ def test_a_damaged_message_is_named_and_hides_no_other(broker: BackgroundBroker)
         assert result.next_begin_offset == 5
         with pytest.raises(DamagedMessage):
             consumer.pull_columns(TOPIC, 0, 5)
-        assert consumer.pull_columns(TOPIC, 0, 6).columns.queue_offset.tolist() == [6, 7, 8]
+        assert consumer.pull_columns(TOPIC, 0, 6).columns.queue_offset.tolist() == [6, 7]
+        with pytest.raises(DamagedMessage) as raised:
+            consumer.pull_columns(TOPIC, 0, 0, tags="last")
+        assert raised.value.queue_offset == 8, "the first that was asked for"

@@ -158,9 +158,9 @@ class ConfluentKafka(Driver):
 
     def _read(self, tally: Tally, ready: Callable[[], None]) -> None:
         consumer = Consumer({"bootstrap.servers": self.server, **_CONSUMER})
-        consumer.assign([TopicPartition(self.topic, 0, 0)])
         consumer.get_watermark_offsets(TopicPartition(self.topic, 0), 30)
         ready()
+        consumer.assign([TopicPartition(self.topic, 0, 0)])  # from now on it fetches
         heard_at = time.perf_counter()
         while not tally.is_complete and time.perf_counter() - heard_at < QUIET_S:
             for message in consumer.consume(_CHUNK, 0.1 if not tally.count else 0.01):

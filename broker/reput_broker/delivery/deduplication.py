@@ -366,6 +366,7 @@ def _side_by_side(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:
     for index, (place, size) in enumerate(zip(places, sizes, strict=True)):
         if (
             place is None
+            or (place.content is not None and place.content.delay)  # waits for its time: another message
             or place.queue_id != first.queue_id
             or place.queue_offset != first.queue_offset + index
             or place.physical_offset != position

@@ -7,6 +7,8 @@ from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.consume_queue_unit import NO_UNITS, Units
 from reput_protocol.codes import BoundaryType
 
+_NEAR_END_UNITS = 1024
+
 
 class QueueOffsets:
     """Answers about queue offsets, for the owner of the store.
@@ -44,6 +46,14 @@ class QueueOffsets:
         flushed = self._log.flushed_offset
         if flushed >= self._log.max_offset:
             return high
+        # The boundary is near the end; units far before it may have to come from the disk.
+        step = _NEAR_END_UNITS
+        while high - step > low:
+            unit = queue.get_unit(high - step)
+            if unit is None or unit.end_offset <= flushed:
+                low = high - step
+                break
+            high, step = high - step, 2 * step
         while low < high:
             middle = (low + high) // 2
             unit = queue.get_unit(middle)

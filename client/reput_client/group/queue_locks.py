@@ -96,7 +96,10 @@ class QueueLocks:
                 self._on_lost(assigned)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> LockAnswers:
-        """Ask for the locks of `queues`, each at its broker. One that does not answer holds up no other's."""
+        """Ask for the locks of `queues`, each at its broker. One that does not answer is passed over.
+
+        They are asked one after the other: a silent one costs the others its timeout.
+        """
         answers = LockAnswers()
         by_broker, answers.unanswered = await self._by_broker(queues)
         for address, wanted in by_broker.items():
@@ -109,11 +112,12 @@ class QueueLocks:
                     address=address,
                     body=self._body(wanted),
                 )
+                locked = LockBatchResult.from_json(call.body).locked
             except ReputError as error:
                 log.warning("group %s: queues not locked, trying again: %s", self._group, error)
                 answers.unanswered.update(wanted)
                 continue
-            for queue in LockBatchResult.from_json(call.body).locked:
+            for queue in locked:
                 answers.until[queue] = asked_at + TRUSTED_S
         return answers
 

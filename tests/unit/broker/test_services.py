@@ -150,6 +150,17 @@ async def test_what_nobody_waits_for_is_dispatched_a_millisecond_at_a_time(
         store.behind = 2
         reput.put_by("a")
         assert store.behind == 0, "whoever waits is told at once"
+        awaited = False
+        reput.put_by("a")
+        store.behind = 2
+        reput.put_by("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.behind == 2, "nobody waits"
+        awaited = True
+        store.behind = 4
+        reput.put_by("b")
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.behind == 0, "a rest that began before somebody waited ends"
         nursery.cancel_scope.cancel()
 
 

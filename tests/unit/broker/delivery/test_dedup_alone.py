@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from delayed import DelayBench, bench_options
-from reput_broker.delivery.deduplication import Deduplication, StoredBefore
+from reput_broker.delivery.deduplication import Deduplication, Place, StoredBefore, _side_by_side
 from reput_broker.delivery.sent_alone import content_of
 from reput_broker.request import Refusal
 from reput_broker.store.results import PutResult
@@ -236,3 +236,11 @@ async def test_the_window_ends(tmp_path: Path) -> None:
     await trio.sleep(0.001)
     assert not isinstance(sender.send(at), StoredBefore)
     bench.stop()
+
+
+async def test_what_waits_for_its_time_is_no_record_of_a_block() -> None:
+    stored = Place(0, 5, 1000, 1200, 1)
+    assert _side_by_side([stored], [200])
+    assert not _side_by_side([stored], [201])
+    waiting = stored._replace(content=content_of(b"x", encode_properties({"UNIQ_KEY": "a", **LEVEL})))
+    assert not _side_by_side([waiting], [200])
