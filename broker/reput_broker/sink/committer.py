@@ -104,11 +104,14 @@ class Committer:
         self._clock_ms = clock_ms
         self._lock = trio.Lock()
         self._decided: Intent | None = None
+        self._deciding: tuple[str, int] | None = None
         self._counts: dict[Queue, int] = {}
         self._retry = trio.Event()
 
     def is_decided(self, query_id: str, batch_id: int) -> bool:
-        """Whether a batch is being published, so that nothing of it can be dropped."""
+        """Whether a batch is being published, or about to be, so that nothing of it can be dropped."""
+        if self._deciding == (query_id, batch_id):
+            return True
         intent = self._decided
         return intent is not None and (intent.query_id, intent.batch_id) == (query_id, batch_id)
 
@@ -195,28 +198,41 @@ class Committer:
                 await self._drop(wanted.query_id, last.batch_id)
                 return Committed(last, repeated=True)
             self._check_writable()
-            files = self._checked(wanted)
-            blocks: list[PlacedBlock] = []
+            # The intent will name the stagings that are looked at here: from now on none of them may go.
+            self._deciding = (wanted.query_id, wanted.batch_id)
             try:
-                for file in files:
-                    blocks += await trio.to_thread.run_sync(file.verify)
-            except StoreDamaged as error:
-                raise Refusal(ErrorCode.INTERNAL, f"{error}; stage the batch again") from error
-            self._check_queues(blocks)
-            await self._make_topic()
-            intent = Intent(
-                wanted.query_id,
-                wanted.batch_id,
-                [file.key.staging_id for file in files],
-                sum(file.messages for file in files),
-                self._publisher.places(blocks),
-            )
-            await self._decide(intent)
+                intent = await self._prepare(wanted)
+                await self._decide(intent)
+            finally:
+                self._deciding = None
             try:
                 return Committed(await self._complete(intent), repeated=False)
             except Refusal as refusal:
                 self._retry.set()
                 raise _decided(intent, refusal) from refusal
+
+    async def _prepare(self, wanted: Commit) -> Intent:
+        """Return what is to be decided, after reading all of it. Nothing has happened then.
+
+        Raises:
+            Refusal: the batch is not there whole, or nobody could read it.
+        """
+        files = self._checked(wanted)
+        blocks: list[PlacedBlock] = []
+        try:
+            for file in files:
+                blocks += await trio.to_thread.run_sync(file.verify)
+        except StoreDamaged as error:
+            raise Refusal(ErrorCode.INTERNAL, f"{error}; stage the batch again") from error
+        self._check_queues(blocks)
+        await self._make_topic()
+        return Intent(
+            wanted.query_id,
+            wanted.batch_id,
+            [file.key.staging_id for file in files],
+            sum(file.messages for file in files),
+            self._publisher.places(blocks),
+        )
 
     def _check_writable(self) -> None:
         """Decide nothing that is known to have to wait.

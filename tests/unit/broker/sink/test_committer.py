@@ -121,3 +121,22 @@ async def test_a_start_completes_what_was_decided_and_has_no_room(
         assert await bodies(broker) == list(range(MESSAGES))
         assert (await writer.commit("q", 0, [part])).repeated
         assert (await writer.staged("q")).last_batch_id == 0
+
+
+async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as (broker, writer):
+        part = await staged(writer, 0)
+        committer: Any = broker._sink._committer
+        make_topic = committer._make_topic
+
+        async def aborted_meanwhile() -> None:
+            async with BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as other:
+                assert (await other.abort("q", 0)).stagings == 1
+            await make_topic()
+
+        monkeypatch.setattr(committer, "_make_topic", aborted_meanwhile)
+        assert (await writer.commit("q", 0, [part])).messages == MESSAGES
+        assert await bodies(broker) == list(range(MESSAGES))
+        assert not committer.is_decided("q", 0)
