@@ -23,8 +23,9 @@ from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.processors.appender import Appender
 from reput_broker.request import Refusal
 from reput_broker.sink.batches import Batch, CommittedBatches, marker_of
+from reput_broker.sink.decision import Decision
 from reput_broker.sink.intent import Intent, IntentFile
-from reput_broker.sink.publisher import Publisher, Queue
+from reput_broker.sink.publisher import Publisher
 from reput_broker.sink.queue_records import records_from
 from reput_broker.sink.staging import Staging, remove
 from reput_broker.sink.staging_file import PlacedBlock, StagingFile
@@ -36,7 +37,7 @@ from reput_broker.topics import TopicConfigManager
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.bodies_stage import StagedPart
 from reput_protocol.codes import Perm
-from reput_protocol.errors import ErrorCode, ReputError
+from reput_protocol.errors import ErrorCode
 from reput_protocol.names import SINK_TOPIC
 from reput_protocol.properties import KEYS, encode_properties
 from reput_protocol.record import Record
@@ -103,17 +104,16 @@ class Committer:
         self._may_write = may_write
         self._clock_ms = clock_ms
         self._lock = trio.Lock()
-        self._decided: Intent | None = None
-        self._deciding: tuple[str, int] | None = None
-        self._counts: dict[Queue, int] = {}
+        self._decision = Decision(store, flush, intents)
         self._retry = trio.Event()
 
     def is_decided(self, query_id: str, batch_id: int) -> bool:
         """Whether a batch is being published, or about to be, so that nothing of it can be dropped."""
-        if self._deciding == (query_id, batch_id):
-            return True
-        intent = self._decided
-        return intent is not None and (intent.query_id, intent.batch_id) == (query_id, batch_id)
+        return self._decision.covers(query_id, batch_id)
+
+    async def save_progress(self) -> None:
+        """Before files of the log are deleted: see `Decision.save_progress`."""
+        await self._decision.save_progress()
 
     # -- at a start --------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Committer:
         Waits where the disk has no room for it. A store that takes nothing at all keeps the intent for the next start.
 
         Raises:
-            StoreError: intent, stagings, log or markers cannot be read.
+            StoreError, OSError: intent, stagings, log or markers cannot be read. The intent stays.
         """
         await self._read_markers()
         intent = await trio.to_thread.run_sync(self._intents.read)
@@ -131,18 +131,20 @@ class Committer:
             await trio.to_thread.run_sync(self._intents.remove)
             intent = None
         done = [file for file in self._staging.all() if self._batches.is_committed(*file.key[:2])]
-        if done:
-            await trio.to_thread.run_sync(remove, self._staging.forget(done))
+        await self._remove(done)
         if intent is None:
             return
         started_at = time.monotonic()
-        self._counts = await self._publisher.count_published(intent, self._files_of(intent))
-        self._decided = intent
-        found = sum(self._counts.values())
+        with self._decision.about(intent.query_id, intent.batch_id):
+            await self._decision.take_up(intent, self._publisher, self._files_of(intent))
+        found = sum(self._decision.counts.values())
         while True:
             try:
                 await self._complete(intent)
             except Refusal as refusal:
+                cause, is_full = refusal.__cause__, refusal.error is ErrorCode.DISK_FULL
+                if isinstance(cause, (StoreDamaged, OSError)) and not is_full:
+                    raise cause from None  # that does not pass by waiting
                 log.error("sink_batch_waits", **_names(intent), detail=refusal.text, hint="it is tried again")
                 if refusal.error is ErrorCode.READ_ONLY and self._store.read_only_reason is not None:
                     return
@@ -199,17 +201,16 @@ class Committer:
                 return Committed(last, repeated=True)
             self._check_writable()
             # The intent will name the stagings that are looked at here: from now on none of them may go.
-            self._deciding = (wanted.query_id, wanted.batch_id)
-            try:
+            with self._decision.about(wanted.query_id, wanted.batch_id):
                 intent = await self._prepare(wanted)
-                await self._decide(intent)
-            finally:
-                self._deciding = None
-            try:
-                return Committed(await self._complete(intent), repeated=False)
-            except Refusal as refusal:
-                self._retry.set()
-                raise _decided(intent, refusal) from refusal
+                try:
+                    await self._decision.make(intent)
+                    return Committed(await self._complete(intent), repeated=False)
+                except Refusal as refusal:
+                    if self._decision.intent is None:
+                        raise
+                    self._retry.set()
+                    raise _decided(intent, refusal) from refusal
 
     async def _prepare(self, wanted: Commit) -> Intent:
         """Return what is to be decided, after reading all of it. Nothing has happened then.
@@ -267,7 +268,7 @@ class Committer:
                 )
 
     async def _complete_earlier(self, wanted: Commit) -> None:
-        intent = self._decided
+        intent = self._decision.intent
         if intent is None:
             return
         try:
@@ -318,38 +319,24 @@ class Committer:
                 ErrorCode.DISK_FULL, f"topics.json cannot be written: {error}; commit again"
             ) from error
 
-    async def _decide(self, intent: Intent) -> None:
-        with trio.CancelScope(shield=True):
-            try:
-                await trio.to_thread.run_sync(self._intents.write, intent)
-            except (OSError, ReputError) as error:
-                # It may have got there all the same. Only if that is ruled out, nothing has been decided.
-                try:
-                    await trio.to_thread.run_sync(self._intents.remove)
-                except OSError:
-                    self._decided, self._counts = intent, {}
-                    raise
-                raise Refusal(
-                    ErrorCode.DISK_FULL, f"the batch cannot be decided: {error}; commit it again"
-                ) from error
-            self._decided, self._counts = intent, {}
-
     async def _complete(self, intent: Intent) -> Batch:
         """Publish what is not published of the decided batch, and close it.
 
         Raises:
-            Refusal: the store takes no more now; the batch stays decided.
+            Refusal: that cannot be done now; the batch stays decided. What cannot be read is its cause.
         """
+        decision = self._decision
+        await decision.ensure_written()
         try:
-            end = await self._publisher.publish(self._files_of(intent), self._counts)
+            end = await self._publisher.publish(self._files_of(intent), decision.counts)
             batch = Batch(intent.batch_id, intent.messages, self._clock_ms())
             marker = await self._append_marker(intent.query_id, batch)
             await self._flush.flushed_to(max(end, marker.end_offset))
-        except StoreDamaged as error:
+        except (OSError, StoreDamaged) as error:
             raise Refusal(ErrorCode.READ_ONLY, str(error)) from error
         self._batches.note(marker_of(intent.query_id, batch), marker.queue_offset, marker.physical_offset)
-        self._decided = None
-        await trio.to_thread.run_sync(self._intents.remove)
+        # It is committed. What follows only tidies up.
+        await decision.close()
         await self._drop(intent.query_id, intent.batch_id)
         return batch
 
@@ -369,8 +356,15 @@ class Committer:
 
     async def _drop(self, query_id: str, batch_id: int) -> None:
         """Drop everything that a query has staged for a batch that is committed, or for one before it."""
-        done = [file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id]
-        await trio.to_thread.run_sync(remove, self._staging.forget(done))
+        await self._remove([file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id])
+
+    async def _remove(self, files: Sequence[StagingFile]) -> None:
+        if not files:
+            return
+        try:
+            await trio.to_thread.run_sync(remove, self._staging.forget(files))
+        except OSError as error:
+            log.warning("staging_not_removed", detail=str(error), hint="the next start removes it")
 
     # -- beside everything else --------------------------------------------------------------------------------
 
@@ -379,10 +373,10 @@ class Committer:
         while True:
             await self._retry.wait()
             self._retry = trio.Event()
-            while self._decided is not None:
+            while self._decision.intent is not None:
                 await trio.sleep(_RETRY_INTERVAL_S)
                 async with self._lock:
-                    intent = self._decided
+                    intent = self._decision.intent
                     if intent is None:
                         break
                     try:
