@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 
 from reput_broker.broker import Broker
@@ -234,6 +235,7 @@ async def test_a_start_ends_at_a_damaged_staging_and_keeps_it(tmp_path: Path) ->
             async with serving(tmp_path):
                 pass
         assert path.read_bytes() == broken
+        assert not structlog.is_configured(), "a start that failed leaves the program's log alone"
     path.write_bytes(whole)
     async with serving(tmp_path) as (broker, _):
         assert await bodies(broker) == list(range(MESSAGES))
