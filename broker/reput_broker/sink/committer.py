@@ -46,6 +46,7 @@ log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S: Final = 1.0
 _MARKER_QUEUE: Final = 0
+_REMEDY: Final = "bring it back, or move staging/intent away to start with the batch published in part"
 
 
 class Commit(NamedTuple):
@@ -136,15 +137,20 @@ class Committer:
             return
         started_at = time.monotonic()
         with self._decision.about(intent.query_id, intent.batch_id):
-            await self._decision.take_up(intent, self._publisher, self._files_of(intent))
+            try:
+                await self._decision.take_up(intent, self._publisher, self._files_of(intent))
+            except StoreDamaged as error:
+                raise self._for_a_start(error) from error
         found = sum(self._decision.counts.values())
         while True:
             try:
                 await self._complete(intent)
             except Refusal as refusal:
                 cause, is_full = refusal.__cause__, refusal.error is ErrorCode.DISK_FULL
-                if isinstance(cause, (StoreDamaged, OSError)) and not is_full:
-                    raise cause from None  # that does not pass by waiting
+                if isinstance(cause, StoreDamaged):  # that does not pass by waiting
+                    raise self._for_a_start(cause) from cause
+                if isinstance(cause, OSError) and not is_full:
+                    raise cause from None
                 log.error("sink_batch_waits", **_names(intent), detail=refusal.text, hint="it is tried again")
                 if refusal.error is ErrorCode.READ_ONLY and self._store.read_only_reason is not None:
                     return
@@ -158,6 +164,12 @@ class Committer:
             found=found,
             duration_s=round(time.monotonic() - started_at, 3),
         )
+
+    def _for_a_start(self, error: StoreDamaged) -> StoreDamaged:
+        """Return what a start says of damage: of a staging, what can be done although its batch is decided."""
+        if error.file.parent != self._staging.directory:
+            return error
+        return StoreDamaged(error.file, error.position, error.reason, _REMEDY)
 
     async def _read_markers(self) -> None:
         end = self._store.max_offset_in_queue(SINK_TOPIC, _MARKER_QUEUE)
@@ -180,7 +192,7 @@ class Committer:
                     self._staging.directory / f"{staging_id}.stage",
                     0,
                     f"it is not there whole, and batch {intent.batch_id} of query {intent.query_id} is decided",
-                    "bring it back, or move staging/intent away to start with the batch published in part",
+                    _REMEDY,
                 )
             files.append(file)
         return files
