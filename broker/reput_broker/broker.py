@@ -144,7 +144,11 @@ class Broker:
             configure_logging(level="warning")
             self._has_configured_log = True
         self._running = self._run()
-        await self._running.__aenter__()
+        try:
+            await self._running.__aenter__()
+        except BaseException:
+            self._reset_log()
+            raise
         return self
 
     async def __aexit__(
@@ -155,8 +159,11 @@ class Broker:
         try:
             return await running.__aexit__(kind, error, trace)
         finally:
-            if self._has_configured_log:
-                structlog.reset_defaults()
+            self._reset_log()
+
+    def _reset_log(self) -> None:
+        if self._has_configured_log:
+            structlog.reset_defaults()
 
     # Start and stop
 

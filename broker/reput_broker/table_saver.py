@@ -29,7 +29,7 @@ class SaveJob(Protocol):
         """Make the new name durable. Blocks: for a worker thread. Raises OSError."""
 
     def abandon(self) -> None:
-        """Give up after an error in `write` or `adopt`: the old file counts, the table is still unsaved."""
+        """Give up after an error: the table is still unsaved. After one in `write` or `adopt` the old file counts."""
 
 
 class SavedTable(Protocol):
@@ -47,10 +47,10 @@ def save_now(table: SavedTable) -> None:
     try:
         job.write()
         job.adopt()
+        job.sync()
     except BaseException:
         job.abandon()
         raise
-    job.sync()
 
 
 class TableSaver:
@@ -73,10 +73,10 @@ class TableSaver:
             try:
                 await trio.to_thread.run_sync(job.write)
                 job.adopt()
+                await trio.to_thread.run_sync(job.sync)
             except BaseException:
                 job.abandon()
                 raise
-            await trio.to_thread.run_sync(job.sync)
 
 
 class SaveSoon:

@@ -23,8 +23,9 @@ from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.processors.appender import Appender
 from reput_broker.request import Refusal
 from reput_broker.sink.batches import Batch, CommittedBatches, marker_of
+from reput_broker.sink.decision import Decision
 from reput_broker.sink.intent import Intent, IntentFile
-from reput_broker.sink.publisher import Publisher, Queue
+from reput_broker.sink.publisher import Publisher
 from reput_broker.sink.queue_records import records_from
 from reput_broker.sink.staging import Staging, remove
 from reput_broker.sink.staging_file import PlacedBlock, StagingFile
@@ -36,7 +37,7 @@ from reput_broker.topics import TopicConfigManager
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.bodies_stage import StagedPart
 from reput_protocol.codes import Perm
-from reput_protocol.errors import ErrorCode, ReputError
+from reput_protocol.errors import ErrorCode
 from reput_protocol.names import SINK_TOPIC
 from reput_protocol.properties import KEYS, encode_properties
 from reput_protocol.record import Record
@@ -45,6 +46,7 @@ log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S: Final = 1.0
 _MARKER_QUEUE: Final = 0
+_REMEDY: Final = "bring it back, or move staging/intent away to start with the batch published in part"
 
 
 class Commit(NamedTuple):
@@ -103,14 +105,16 @@ class Committer:
         self._may_write = may_write
         self._clock_ms = clock_ms
         self._lock = trio.Lock()
-        self._decided: Intent | None = None
-        self._counts: dict[Queue, int] = {}
+        self._decision = Decision(store, flush, intents)
         self._retry = trio.Event()
 
     def is_decided(self, query_id: str, batch_id: int) -> bool:
-        """Whether a batch is being published, so that nothing of it can be dropped."""
-        intent = self._decided
-        return intent is not None and (intent.query_id, intent.batch_id) == (query_id, batch_id)
+        """Whether a batch is being published, or about to be, so that nothing of it can be dropped."""
+        return self._decision.covers(query_id, batch_id)
+
+    async def save_progress(self) -> None:
+        """Before files of the log are deleted: see `Decision.save_progress`."""
+        await self._decision.save_progress()
 
     # -- at a start --------------------------------------------------------------------------------------------
 
@@ -120,7 +124,7 @@ class Committer:
         Waits where the disk has no room for it. A store that takes nothing at all keeps the intent for the next start.
 
         Raises:
-            StoreError: intent, stagings, log or markers cannot be read.
+            StoreError, OSError: intent, stagings, log or markers cannot be read. The intent stays.
         """
         await self._read_markers()
         intent = await trio.to_thread.run_sync(self._intents.read)
@@ -128,18 +132,25 @@ class Committer:
             await trio.to_thread.run_sync(self._intents.remove)
             intent = None
         done = [file for file in self._staging.all() if self._batches.is_committed(*file.key[:2])]
-        if done:
-            await trio.to_thread.run_sync(remove, self._staging.forget(done))
+        await self._remove(done)
         if intent is None:
             return
         started_at = time.monotonic()
-        self._counts = await self._publisher.count_published(intent, self._files_of(intent))
-        self._decided = intent
-        found = sum(self._counts.values())
+        with self._decision.about(intent.query_id, intent.batch_id):
+            try:
+                await self._decision.take_up(intent, self._publisher, self._files_of(intent))
+            except StoreDamaged as error:
+                raise self._for_a_start(error) from error
+        found = sum(self._decision.counts.values())
         while True:
             try:
                 await self._complete(intent)
             except Refusal as refusal:
+                cause, is_full = refusal.__cause__, refusal.error is ErrorCode.DISK_FULL
+                if isinstance(cause, StoreDamaged):  # that does not pass by waiting
+                    raise self._for_a_start(cause) from cause
+                if isinstance(cause, OSError) and not is_full:
+                    raise cause from None
                 log.error("sink_batch_waits", **_names(intent), detail=refusal.text, hint="it is tried again")
                 if refusal.error is ErrorCode.READ_ONLY and self._store.read_only_reason is not None:
                     return
@@ -153,6 +164,12 @@ class Committer:
             found=found,
             duration_s=round(time.monotonic() - started_at, 3),
         )
+
+    def _for_a_start(self, error: StoreDamaged) -> StoreDamaged:
+        """Return what a start says of damage: of a staging, what can be done although its batch is decided."""
+        if error.file.parent != self._staging.directory:
+            return error
+        return StoreDamaged(error.file, error.position, error.reason, _REMEDY)
 
     async def _read_markers(self) -> None:
         end = self._store.max_offset_in_queue(SINK_TOPIC, _MARKER_QUEUE)
@@ -175,7 +192,7 @@ class Committer:
                     self._staging.directory / f"{staging_id}.stage",
                     0,
                     f"it is not there whole, and batch {intent.batch_id} of query {intent.query_id} is decided",
-                    "bring it back, or move staging/intent away to start with the batch published in part",
+                    _REMEDY,
                 )
             files.append(file)
         return files
@@ -195,28 +212,40 @@ class Committer:
                 await self._drop(wanted.query_id, last.batch_id)
                 return Committed(last, repeated=True)
             self._check_writable()
-            files = self._checked(wanted)
-            blocks: list[PlacedBlock] = []
-            try:
-                for file in files:
-                    blocks += await trio.to_thread.run_sync(file.verify)
-            except StoreDamaged as error:
-                raise Refusal(ErrorCode.INTERNAL, f"{error}; stage the batch again") from error
-            self._check_queues(blocks)
-            await self._make_topic()
-            intent = Intent(
-                wanted.query_id,
-                wanted.batch_id,
-                [file.key.staging_id for file in files],
-                sum(file.messages for file in files),
-                self._publisher.places(blocks),
-            )
-            await self._decide(intent)
-            try:
-                return Committed(await self._complete(intent), repeated=False)
-            except Refusal as refusal:
-                self._retry.set()
-                raise _decided(intent, refusal) from refusal
+            # The intent will name the stagings that are looked at here: from now on none of them may go.
+            with self._decision.about(wanted.query_id, wanted.batch_id):
+                intent = await self._prepare(wanted)
+                try:
+                    await self._decision.make(intent)
+                    return Committed(await self._complete(intent), repeated=False)
+                except Refusal as refusal:
+                    if self._decision.intent is None:
+                        raise
+                    self._retry.set()
+                    raise _decided(intent, refusal) from refusal
+
+    async def _prepare(self, wanted: Commit) -> Intent:
+        """Return what is to be decided, after reading all of it. Nothing has happened then.
+
+        Raises:
+            Refusal: the batch is not there whole, or nobody could read it.
+        """
+        files = self._checked(wanted)
+        blocks: list[PlacedBlock] = []
+        try:
+            for file in files:
+                blocks += await trio.to_thread.run_sync(file.verify)
+        except StoreDamaged as error:
+            raise Refusal(ErrorCode.INTERNAL, f"{error}; stage the batch again") from error
+        self._check_queues(blocks)
+        await self._make_topic()
+        return Intent(
+            wanted.query_id,
+            wanted.batch_id,
+            [file.key.staging_id for file in files],
+            sum(file.messages for file in files),
+            self._publisher.places(blocks),
+        )
 
     def _check_writable(self) -> None:
         """Decide nothing that is known to have to wait.
@@ -251,7 +280,7 @@ class Committer:
                 )
 
     async def _complete_earlier(self, wanted: Commit) -> None:
-        intent = self._decided
+        intent = self._decision.intent
         if intent is None:
             return
         try:
@@ -302,38 +331,24 @@ class Committer:
                 ErrorCode.DISK_FULL, f"topics.json cannot be written: {error}; commit again"
             ) from error
 
-    async def _decide(self, intent: Intent) -> None:
-        with trio.CancelScope(shield=True):
-            try:
-                await trio.to_thread.run_sync(self._intents.write, intent)
-            except (OSError, ReputError) as error:
-                # It may have got there all the same. Only if that is ruled out, nothing has been decided.
-                try:
-                    await trio.to_thread.run_sync(self._intents.remove)
-                except OSError:
-                    self._decided, self._counts = intent, {}
-                    raise
-                raise Refusal(
-                    ErrorCode.DISK_FULL, f"the batch cannot be decided: {error}; commit it again"
-                ) from error
-            self._decided, self._counts = intent, {}
-
     async def _complete(self, intent: Intent) -> Batch:
         """Publish what is not published of the decided batch, and close it.
 
         Raises:
-            Refusal: the store takes no more now; the batch stays decided.
+            Refusal: that cannot be done now; the batch stays decided. What cannot be read is its cause.
         """
+        decision = self._decision
+        await decision.ensure_written()
         try:
-            end = await self._publisher.publish(self._files_of(intent), self._counts)
+            end = await self._publisher.publish(self._files_of(intent), decision.counts)
             batch = Batch(intent.batch_id, intent.messages, self._clock_ms())
             marker = await self._append_marker(intent.query_id, batch)
             await self._flush.flushed_to(max(end, marker.end_offset))
-        except StoreDamaged as error:
+        except (OSError, StoreDamaged) as error:
             raise Refusal(ErrorCode.READ_ONLY, str(error)) from error
         self._batches.note(marker_of(intent.query_id, batch), marker.queue_offset, marker.physical_offset)
-        self._decided = None
-        await trio.to_thread.run_sync(self._intents.remove)
+        # It is committed. What follows only tidies up.
+        await decision.close()
         await self._drop(intent.query_id, intent.batch_id)
         return batch
 
@@ -353,8 +368,15 @@ class Committer:
 
     async def _drop(self, query_id: str, batch_id: int) -> None:
         """Drop everything that a query has staged for a batch that is committed, or for one before it."""
-        done = [file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id]
-        await trio.to_thread.run_sync(remove, self._staging.forget(done))
+        await self._remove([file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id])
+
+    async def _remove(self, files: Sequence[StagingFile]) -> None:
+        if not files:
+            return
+        try:
+            await trio.to_thread.run_sync(remove, self._staging.forget(files))
+        except OSError as error:
+            log.warning("staging_not_removed", detail=str(error), hint="the next start removes it")
 
     # -- beside everything else --------------------------------------------------------------------------------
 
@@ -363,10 +385,10 @@ class Committer:
         while True:
             await self._retry.wait()
             self._retry = trio.Event()
-            while self._decided is not None:
+            while self._decision.intent is not None:
                 await trio.sleep(_RETRY_INTERVAL_S)
                 async with self._lock:
-                    intent = self._decided
+                    intent = self._decision.intent
                     if intent is None:
                         break
                     try:

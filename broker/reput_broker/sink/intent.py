@@ -98,3 +98,13 @@ class IntentFile:
             OSError: it cannot be removed.
         """
         self.path.unlink(missing_ok=True)
+
+    def withdraw(self) -> None:
+        """Undo a write that has failed: nothing is decided on return, also after a power cut.
+
+        Raises:
+            OSError, FlushFailed: it may be decided all the same.
+        """
+        self.path.unlink(missing_ok=True)
+        self.path.with_name(f"{_NAME}.new").unlink(missing_ok=True)
+        sync_directory(self.path.parent)

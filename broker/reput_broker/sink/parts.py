@@ -16,6 +16,7 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler
 from reput_broker.sink.batches import CommittedBatches
 from reput_broker.sink.committer import Committer
+from reput_broker.sink.decision import last_file_start
 from reput_broker.sink.intent import IntentFile
 from reput_broker.sink.publisher import Publisher
 from reput_broker.sink.requests import SinkProcessor
@@ -42,10 +43,12 @@ class SinkTables:
 
         Raises:
             ConfigFileDamaged: the table of batches cannot be used.
+            StoreDamaged: the intent cannot be used.
             OSError: something cannot be read.
         """
         self.batches.load()
-        self.staging.load(self._clock_s)
+        intent = self.intents.read()
+        self.staging.load(self._clock_s, () if intent is None else intent.staging_ids)
 
     def persist(self) -> None:
         """Write the table of batches if it has changed. Blocks. Raises OSError; the markers hold it all the same."""
@@ -111,16 +114,18 @@ class SinkParts:
         self._save_soon.changed()
 
     async def before_delete(self) -> None:
-        """Bring the table of batches to the disk, so that no marker is deleted that it lacks.
+        """Bring the table of batches, and how far a decided batch is published, to the disk.
+
+        So no marker is deleted that the table lacks, and no message that a start would miss.
 
         Raises:
-            OSError: it cannot be written, and the oldest file of the log holds a marker that it lacks.
+            OSError, ReputError: something cannot be written, and a file before the last one may hold what it lacks.
         """
+        await self._committer.save_progress()
         try:
             await self._saver.save()
         except OSError as error:
             unsaved_from = self._batches.unsaved_from
-            end = self._store.min_physical_offset + self._store.options.commit_log_file_size
-            if unsaved_from is not None and unsaved_from < end:
+            if unsaved_from is not None and unsaved_from < last_file_start(self._store):
                 raise
             log.warning("table_not_saved", table="sinkBatches", detail=str(error), hint="free disk space")

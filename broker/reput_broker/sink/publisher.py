@@ -23,6 +23,7 @@ from reput_broker.sink.queue_records import records_from
 from reput_broker.sink.staging_file import PlacedBlock, StagingFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.columns import chain
 from reput_protocol.properties import CRC32
@@ -103,9 +104,7 @@ class Publisher:
                     run, await trio.to_thread.run_sync(_read, file, run), strict=True
                 ):
                     for piece in pieces_of(data, self._piece_bytes, skipped):
-                        result = await self._put(block, piece, file.born_host)
-                        queue = (block.topic, block.queue_id)
-                        counts[queue] = counts.get(queue, 0) + piece.messages
+                        result = await self._put(block, piece, file.born_host, counts)
                         if result is not None:
                             end = max(end, result.end_offset)
                             unsynced += len(piece.data)
@@ -115,20 +114,24 @@ class Publisher:
                             asked, unsynced = end, 0
         return end
 
-    async def _put(self, block: PlacedBlock, piece: Piece, born_host: bytes) -> PutResult | None:
+    async def _put(
+        self, block: PlacedBlock, piece: Piece, born_host: bytes, counts: dict[Queue, int]
+    ) -> PutResult | None:
         """Put a piece and let others go on; None if its topic has been deleted since the batch was decided."""
         store = self._store
+        queue = (block.topic, block.queue_id)
         if self._topics.get(block.topic) is None:
             log.warning(
                 "sink_topic_gone", topic=block.topic, messages=piece.messages, hint="it has been deleted"
             )
+            counts[queue] = counts.get(queue, 0) + piece.messages
             return None
 
         def put() -> PutResult:
             data = bytearray(piece.data)
             # What is staged was checked when it came, and its checksum since: nothing in it has changed.
             check = None if _WHOLE_CRC in data else BlockCheck(piece.positions, [])
-            return store.put_block(
+            result = store.put_block(
                 data,
                 topic=block.topic,
                 queue_id=block.queue_id,
@@ -136,6 +139,9 @@ class Publisher:
                 born_host=born_host,
                 check=check,
             )
+            if result.status is PutStatus.PUT_OK:  # here, for whoever waits after it may be cancelled
+                counts[queue] = counts.get(queue, 0) + piece.messages
+            return result
 
         puts = store.stats.put_blocks
         started_at = time.perf_counter()

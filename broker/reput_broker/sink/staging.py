@@ -6,7 +6,7 @@ The table belongs to the event loop; what reads and writes files blocks, and say
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -35,8 +35,11 @@ class Staging:
     def __len__(self) -> int:
         return len(self._files)
 
-    def load(self, now_s: float) -> None:
+    def load(self, now_s: float, decided: Collection[str] = ()) -> None:
         """Read what there is from an earlier run; it counts as used now. Blocks.
+
+        What a kill has left is dropped or cut. A staging in `decided`, by its id, was whole once: its file is left as
+        it is, whatever is wrong with it, so that it can be mended.
 
         Raises:
             OSError: it cannot be read.
@@ -44,9 +47,11 @@ class Staging:
         if not self.directory.is_dir():
             return
         for path in sorted(self.directory.glob(f"*{SUFFIX}")):
-            file = StagingFile.load(path)
+            is_decided = path.stem in decided
+            file = StagingFile.load(path, cut=not is_decided)
             if file is None or file.key.staging_id != path.stem:
-                path.unlink()
+                if not is_decided:
+                    path.unlink()
                 continue
             file.last_used = now_s
             self._files[file.key.staging_id] = file

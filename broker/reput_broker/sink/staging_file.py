@@ -100,10 +100,10 @@ class StagingFile:
         return cls(path, key, born_host, len(head))
 
     @classmethod
-    def load(cls, path: Path) -> StagingFile | None:
+    def load(cls, path: Path, *, cut: bool = True) -> StagingFile | None:
         """Return what a file holds; None if not even who staged it can be read, which a kill at its beginning leaves.
 
-        A block that a kill has cut is removed.
+        A block that a kill has cut is removed, if `cut` says so.
 
         Raises:
             OSError: it cannot be read or cut.
@@ -123,7 +123,7 @@ class StagingFile:
             born_host = bytes.fromhex(facts.pop("born_host"))
             found = cls(path, StagingKey(**facts), born_host, _SIZE.size + size + _CRC.size)
         found._read_end()
-        if not found.ended:
+        if cut and not found.ended:
             os.truncate(path, found.data_start + found.size)
         return found
 

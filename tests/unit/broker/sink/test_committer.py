@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,10 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config import BrokerConfig
 from reput_broker.request import Refusal
+from reput_broker.sink import committer as committing
+from reput_broker.sink import intent as intents
+from reput_broker.sink import publisher as publishing
+from reput_broker.sink.intent import IntentFile, QueuePlace
+from reput_broker.sink.publisher import Publisher, pieces_of
+from reput_broker.store.errors import StoreDamaged
 from reput_client.aio import AnyioRuntime
 from reput_client.batch_writer import BatchWriter, StagingScope
 from reput_client.bulk import BulkReader
@@ -27,8 +36,10 @@ MESSAGES = 2000
 
 
 @asynccontextmanager
-async def serving(directory: Path) -> AsyncIterator[tuple[Broker, BatchWriter]]:
-    config = BrokerConfig.model_validate({"data_dir": directory, "port": 0, "http_port": None})
+async def serving(directory: Path, **store: Any) -> AsyncIterator[tuple[Broker, BatchWriter]]:
+    config = BrokerConfig.model_validate(
+        {"data_dir": directory, "port": 0, "http_port": None, "store": store}
+    )
     async with (
         Broker(config) as broker,
         BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as writer,
@@ -40,7 +51,9 @@ async def staged(writer: BatchWriter, batch_id: int) -> StagedPart:
     writer.begin(StagingScope("q", batch_id, 0, uuid.uuid4().hex))
     messages = [Message("orders", b"%d" % number + bytes(100)) for number in range(MESSAGES)]
     ids = [f"{batch_id}-{number}" for number in range(MESSAGES)]
-    await writer.stage("orders", 0, MESSAGES, encode_put_block(messages, "orders", 0, 1, ids))
+    half = MESSAGES // 2
+    for part in slice(half), slice(half, None):
+        await writer.stage("orders", 0, half, encode_put_block(messages[part], "orders", 0, 1, ids[part]))
     return await writer.end()
 
 
@@ -53,6 +66,32 @@ async def bodies(broker: Broker) -> list[int]:
             found += [int(view.body.rstrip(b"\0")) for view in record_views(block.records)]
             start = block.next_offset
     return found
+
+
+def stop_after(pieces: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Have so many pieces appended, and then this error instead."""
+    put, calls = Publisher._put, []
+
+    async def stopping(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) > pieces:
+            raise error
+        return await put(*arguments)
+
+    monkeypatch.setattr(Publisher, "_put", stopping)
+
+
+async def decided(directory: Path, pieces: int) -> None:
+    """Leave a decided batch behind, of which so many pieces are in the log."""
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(pieces, patch, Refusal(ErrorCode.DISK_FULL, "no space left"))
+        async with serving(directory) as (_, writer):
+            with pytest.raises(BrokerError, match="is decided"):
+                await writer.commit("q", 0, [await staged(writer, 0)])
+
+
+def failing(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, "the disk does not answer")
 
 
 async def test_a_full_disk_is_told_before_anything_is_decided(tmp_path: Path) -> None:
@@ -121,3 +160,197 @@ async def test_a_start_completes_what_was_decided_and_has_no_room(
         assert await bodies(broker) == list(range(MESSAGES))
         assert (await writer.commit("q", 0, [part])).repeated
         assert (await writer.staged("q")).last_batch_id == 0
+
+
+async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as (broker, writer):
+        part = await staged(writer, 0)
+        committer: Any = broker._sink._committer
+        make_topic = committer._make_topic
+
+        async def aborted_meanwhile() -> None:
+            async with BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as other:
+                assert (await other.abort("q", 0)).stagings == 1
+            await make_topic()
+
+        monkeypatch.setattr(committer, "_make_topic", aborted_meanwhile)
+        assert (await writer.commit("q", 0, [part])).messages == MESSAGES
+        assert await bodies(broker) == list(range(MESSAGES))
+        assert not committer.is_decided("q", 0)
+
+
+async def test_a_disk_that_fails_after_the_decision_is_told_as_such_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "_RETRY_INTERVAL_S", 0.01)
+    async with serving(tmp_path) as (broker, writer):
+        part = await staged(writer, 0)
+        committer: Any = broker._sink._committer
+        publish, calls = committer._publisher.publish, []
+
+        async def fail_twice(*arguments: Any) -> Any:
+            calls.append(arguments)
+            if len(calls) <= 2:
+                failing()
+            return await publish(*arguments)
+
+        monkeypatch.setattr(committer._publisher, "publish", fail_twice)
+        with pytest.raises(BrokerError, match="batch 0 is decided, and will be published"):
+            await writer.commit("q", 0, [part])
+        with trio.fail_after(10):
+            while committer.is_decided("q", 0):
+                await trio.sleep(0.01)
+        assert len(calls) == 3
+        assert (await writer.commit("q", 0, [part])).repeated
+        assert await bodies(broker) == list(range(MESSAGES))
+
+
+async def test_what_cannot_be_tidied_up_does_not_undo_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as (broker, writer):
+        with monkeypatch.context() as patch:
+            patch.setattr(IntentFile, "remove", failing)
+            patch.setattr(committing, "remove", failing)
+            part = await staged(writer, 0)
+            assert not (await writer.commit("q", 0, [part])).repeated
+            assert (await writer.commit("q", 0, [part])).repeated
+        assert not (await writer.commit("q", 1, [await staged(writer, 1)])).repeated
+    async with serving(tmp_path) as (broker, writer):
+        assert await bodies(broker) == [*range(MESSAGES), *range(MESSAGES)]
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+async def test_a_start_ends_at_a_damaged_staging_and_keeps_it(tmp_path: Path) -> None:
+    await decided(tmp_path, pieces=1)
+    (path,) = (tmp_path / "staging").glob("*.stage")
+    whole = path.read_bytes()
+    for position in (20, len(whole) - 200):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        broken = path.read_bytes()
+        with (
+            trio.fail_after(10),
+            pytest.RaisesGroup(
+                pytest.RaisesExc(StoreDamaged, match="move staging/intent away"),
+                flatten_subgroups=True,
+                allow_unwrapped=True,
+            ),
+        ):
+            async with serving(tmp_path):
+                pass
+        assert path.read_bytes() == broken
+        assert not structlog.is_configured(), "a start that failed leaves the program's log alone"
+    path.write_bytes(whole)
+    async with serving(tmp_path) as (broker, _):
+        assert await bodies(broker) == list(range(MESSAGES))
+
+
+async def test_a_log_that_ends_before_the_place_that_was_noted_gets_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await decided(tmp_path, pieces=0)
+    file = IntentFile(tmp_path / "staging")
+    intent = file.read()
+    assert intent is not None
+    # As if others had put 500 messages before, which a power cut then took: the queue ends earlier again.
+    intent.queues = [place._replace(look_from=place.look_from + 500) for place in intent.queues]
+    file.write(intent)
+    with monkeypatch.context() as patch:
+        stop_after(2, patch, Killed())
+        with pytest.RaisesGroup(Killed, flatten_subgroups=True, allow_unwrapped=True):
+            async with serving(tmp_path):
+                pass
+    async with serving(tmp_path) as (broker, _):
+        assert await bodies(broker) == list(range(MESSAGES))
+
+
+class Killed(Exception):
+    """Ends a broker in the middle of its start."""
+
+
+async def test_a_batch_whose_beginning_retention_takes_gets_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as (broker, writer):
+        part = await staged(writer, 0)
+        with monkeypatch.context() as patch:
+            stop_after(2, patch, Refusal(ErrorCode.DISK_FULL, "no space left"))
+            with pytest.raises(BrokerError, match="is decided"):
+                await writer.commit("q", 0, [part])
+            await broker._sink.before_delete()
+        published = broker.store.max_offset_in_queue("orders", 0)
+        intent = IntentFile(tmp_path / "staging").read()
+        assert intent is not None
+        (place,) = intent.queues
+        assert place == QueuePlace("orders", 0, published, place.look_from)
+        assert place.look_from <= published
+        assert 0 < published < MESSAGES
+        assert broker.store.flush_behind_bytes == 0
+
+    async def nothing_left(*_: object) -> AsyncIterator[Any]:
+        for _nothing in ():
+            yield _nothing
+
+    monkeypatch.setattr(publishing, "records_from", nothing_left)
+    async with serving(tmp_path) as (broker, _):
+        assert await bodies(broker) == list(range(MESSAGES))
+
+
+async def test_no_file_with_an_unsaved_marker_is_deleted_while_the_table_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, commit_log_file_size=64 * 1024) as (broker, writer):
+        sink: Any = broker._sink
+        monkeypatch.setattr(sink._batches.file, "write_temporary", failing)
+        await writer.commit("q", 0, [await staged(writer, 0)])
+        await sink.before_delete()  # the marker lies in the last file, which is never deleted
+        await writer.commit("q", 1, [await staged(writer, 1)])
+        first_end = broker.store.min_physical_offset + 64 * 1024
+        assert sink._batches.unsaved_from > first_end
+        with pytest.raises(OSError, match="does not answer"):
+            await sink.before_delete()
+
+
+async def test_a_decision_that_may_have_got_there_is_undone_durably_or_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as (broker, writer):
+        part, path = await staged(writer, 0), tmp_path / "staging" / "intent"
+        sync, calls = intents.sync_directory, []
+
+        def fail_at_first(directory: Path) -> None:
+            calls.append(path.exists())
+            if len(calls) == 1:
+                failing()
+            sync(directory)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(intents, "sync_directory", fail_at_first)
+            with pytest.raises(BrokerError, match="cannot be decided") as refused:
+                await writer.commit("q", 0, [part])
+            assert calls == [True, False], "its removal is synced"
+            assert "is decided" not in str(refused.value)
+            patch.setattr(intents, "sync_directory", failing)
+            with pytest.raises(BrokerError, match="batch 0 is decided"):
+                await writer.commit("q", 0, [part])
+            assert await bodies(broker) == [], "nothing is published by an intent that may be lost"
+        assert (await writer.commit("q", 0, [part])).messages == MESSAGES
+        assert await bodies(broker) == list(range(MESSAGES))
+
+
+async def test_a_piece_is_counted_even_if_its_publisher_is_cancelled(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (broker, writer):
+        part = await staged(writer, 0)
+        sink: Any = broker._sink
+        file = sink._committer._staging.get(part.staging_id)
+        block = file.blocks()[0]
+        first, second, *_ = pieces_of(file.read(block), 1000, 0)
+        counts: dict[tuple[str, int], int] = {}
+        await sink._committer._publisher._put(block, first, file.born_host, counts)  # makes the log file
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await sink._committer._publisher._put(block, second, file.born_host, counts)
+        assert scope.cancelled_caught
+        assert counts == {("orders", 0): first.messages + second.messages}

@@ -11,7 +11,7 @@ from reput_broker.sink.intent import Intent, IntentFile, QueuePlace
 from reput_broker.sink.staging import Staging, remove
 from reput_broker.sink.staging_file import StagingFile, StagingKey
 from reput_broker.store.errors import StoreDamaged
-from reput_broker.table_saver import save_now
+from reput_broker.table_saver import TableSaver, save_now
 from reput_protocol.staged_blocks import staged_blocks
 from sink_client import block_of
 from stores import FakeClock
@@ -138,3 +138,36 @@ def test_a_snapshot_that_cannot_be_written_leaves_the_first_marker_unsaved(tmp_p
     table.note(marker_of("q", Batch(1, 1, 1)), 1, 8192)
     job.abandon()
     assert table.unsaved_from == 4096
+
+
+@pytest.mark.trio
+async def test_a_snapshot_whose_name_is_not_durable_leaves_the_markers_unsaved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = CommittedBatches(tmp_path / "sinkBatches.json", FakeClock())
+    table.note(marker_of("q", Batch(0, 1, 1)), 0, 4096)
+
+    def failing() -> None:
+        raise OSError("the disk does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table.file, "sync_directory", failing)
+        for _ in range(2):
+            with pytest.raises(OSError, match="does not answer"):
+                await TableSaver(table).save()
+            with pytest.raises(OSError, match="does not answer"):
+                save_now(table)
+        assert table.unsaved_from == 4096
+    save_now(table)
+    assert table.unsaved_from is None
+
+
+@pytest.mark.parametrize("size", [10, -1, -30])
+def test_a_decided_staging_is_left_as_it_is(tmp_path: Path, size: int) -> None:
+    path = staged(tmp_path, BLOCK, BLOCK).path
+    broken = path.read_bytes()[:size]
+    path.write_bytes(broken)
+    Staging(tmp_path, FakeClock()).load(0, [KEY.staging_id])
+    assert path.read_bytes() == broken
+    Staging(tmp_path, FakeClock()).load(0)
+    assert not path.exists() or path.read_bytes() != broken
