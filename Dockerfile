@@ -1,8 +1,11 @@
-# Two stages: the first turns the pinned requirements and this source into one virtual environment, the second
-# holds nothing but that environment. The broker is PID 1, runs as 10001:10001, handles SIGTERM itself and starts
+# The stage `build` turns the pinned requirements and this source into one virtual environment, the last stage holds
+# nothing but that environment. The broker is PID 1, runs as 10001:10001, handles SIGTERM itself and starts
 # no children; it needs no capability and writes only to /var/lib/reput, so a read-only root file system is fine.
+#
+# `--target spark` makes another image, with the extra `spark` and a Java runtime: the jobs of `reput pipeline`. It
+# holds no broker's configuration; archives lie in /archive, and Spark needs a /tmp whose files may be executed.
 
-FROM python:3.11-slim-bookworm AS build
+FROM python:3.11-slim-bookworm AS requirements
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
 RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/reput
@@ -13,6 +16,7 @@ RUN /opt/build/bin/pip install --require-hashes --requirement requirements-build
     && /opt/build/bin/pip --python /opt/reput/bin/python install \
         --require-hashes --only-binary :all: --requirement requirements-runtime.lock
 
+FROM requirements AS build
 COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY broker broker
@@ -22,7 +26,17 @@ COPY cli cli
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/build/bin/pip --python /opt/reput/bin/python install --no-deps --no-index /wheels/*.whl
 
-FROM python:3.11-slim-bookworm
+FROM requirements AS build-spark
+# PySpark comes as source only; there is nothing to compile in it.
+COPY requirements-spark.lock ./
+RUN /opt/build/bin/pip --python /opt/reput/bin/python install --require-hashes \
+        --only-binary :all: --no-binary pyspark --requirement requirements-spark.lock
+COPY --from=build /wheels /wheels
+RUN /opt/build/bin/pip --python /opt/reput/bin/python install --no-deps --no-index /wheels/*.whl \
+    && XDG_CACHE_HOME=/opt /opt/reput/bin/python -c 'from reput_pipeline.java import find_java_home; find_java_home()' \
+    && test -x /opt/reput/java/bin/java
+
+FROM python:3.11-slim-bookworm AS base
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="reput" \
@@ -33,19 +47,37 @@ LABEL org.opencontainers.image.title="reput" \
 RUN groupadd --gid 10001 reput \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/reput --shell /usr/sbin/nologin reput \
     && install -d -o 10001 -g 10001 -m 0750 /var/lib/reput
+ENV PATH=/opt/reput/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["reput"]
+
+FROM base AS spark
+LABEL org.opencontainers.image.title="reput-spark" \
+    org.opencontainers.image.description="The jobs of Reput's pipeline, with Spark and a Java runtime"
+USER root
+RUN install -d -o 10001 -g 10001 -m 0750 /archive
+USER 10001:10001
+COPY --from=build-spark /opt/reput /opt/reput
+COPY conf/spark-defaults.conf /etc/reput/spark/spark-defaults.conf
+ENV JAVA_HOME=/opt/reput/java \
+    SPARK_CONF_DIR=/etc/reput/spark
+WORKDIR /archive
+VOLUME /archive
+# As Ctrl-C: a job that follows ends in order, with 0.
+STOPSIGNAL SIGINT
+CMD ["pipeline", "--help"]
+
+FROM base
 COPY --from=build /opt/reput /opt/reput
 COPY conf/container.toml /etc/reput/broker.toml
 # A broker behind a published port cannot know the address that clients dial: REPUT_ADVERTISE says it.
-ENV PATH=/opt/reput/bin:$PATH \
-    PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1 \
-    REPUT_ADVERTISE=127.0.0.1:10911
-USER 10001:10001
+ENV REPUT_ADVERTISE=127.0.0.1:10911
 WORKDIR /var/lib/reput
 VOLUME /var/lib/reput
 # Clients of every kind, RocketMQ's name service port, and HTTP: metrics, health, status.
 EXPOSE 10911 9876 10913
-STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["reput", "health"]
-ENTRYPOINT ["reput"]
 CMD ["serve", "-c", "/etc/reput/broker.toml"]

@@ -137,6 +137,7 @@ lock: pyproject.toml ## choose new versions for the lock files, with uv (fetched
 	@PATH="$(CURDIR)/build/uv/bin:$$PATH"; set -ex; \
 		uv pip compile $(LOCK) --upgrade --extra dev --extra spark pyproject.toml -o requirements.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
+		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark pyproject.toml -o requirements-spark.lock; \
 		echo hatchling | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-build.lock
 
 clean: ## remove what the other targets made, .venv included; never a data directory

@@ -7,21 +7,30 @@ on loopback only, data in named volumes, and every mounted file present in the r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-SERVICES = ("reput", "prometheus", "grafana")
+SERVICES = ("reput", "spark", "prometheus", "grafana")
 SERVICE_KEYS = frozenset(
     {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports"}
-    | {"read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"}
+    | {"profiles", "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"}
 )
 TOP_KEYS = frozenset({"name", "services", "volumes"})
 # Which volume keeps what the service must not lose.
-DATA_VOLUMES = {"reput": "/var/lib/reput", "prometheus": "/prometheus", "grafana": "/var/lib/grafana"}
-DEPENDENCIES = {"prometheus": "reput", "grafana": "prometheus"}
+DATA_VOLUMES = {
+    "reput": "/var/lib/reput",
+    "spark": "/archive",
+    "prometheus": "/prometheus",
+    "grafana": "/var/lib/grafana",
+}
+DEPENDENCIES = {"spark": "reput", "prometheus": "reput", "grafana": "prometheus"}
+PROFILES = {"spark": ["spark"]}
+"""Services that start only when they are asked for."""
+BUILD_KEYS = frozenset({"context", "target"})
 
 
 def compose_problems(path: Path) -> list[str]:
@@ -50,10 +59,13 @@ def _service_problems(
         yield "its root file system is writable"
     if service.get("cap_drop") != ["ALL"]:
         yield "it keeps capabilities"
-    if "/tmp" not in service.get("tmpfs", []):
+    if "/tmp" not in [str(mount).partition(":")[0] for mount in service.get("tmpfs", [])]:
         yield "it has no tmpfs on /tmp"
     if "build" not in service and ":" not in str(service.get("image", "")):
         yield "its image has no version"
+    if service.get("profiles") != PROFILES.get(name):
+        yield f"its profiles are {service.get('profiles')}, not {PROFILES.get(name)}"
+    yield from _build_problems(service.get("build", "."), directory)
     for port in service.get("ports", []):
         if not str(port).startswith("127.0.0.1:"):
             yield f"port {port} is published beyond loopback"
@@ -63,6 +75,17 @@ def _service_problems(
         yield f"it does not wait until {dependency} is healthy"
     if name in DEPENDENCIES.values() and not service.get("healthcheck", {}).get("test"):
         yield "others wait for its health, which nothing checks"
+
+
+def _build_problems(build: object, directory: Path) -> Iterator[str]:
+    given: Mapping[str, Any] = build if isinstance(build, dict) else {"context": build}
+    yield from (f"unknown key {key!r} of build" for key in given if key not in BUILD_KEYS)
+    if given.get("context") != ".":
+        yield f"it is built from {given.get('context')}, not from the repository"
+    target = given.get("target")
+    stages = re.findall(r"^FROM \S+ AS (\S+)", (directory / "Dockerfile").read_text(), re.MULTILINE)
+    if target is not None and target not in stages:
+        yield f"the Dockerfile has no stage {target!r}"
 
 
 def _mount_problems(

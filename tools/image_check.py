@@ -99,7 +99,8 @@ def choose_engine(*, install: bool, not_run: list[str]) -> Engine | None:
 
 def base_image() -> str:
     """Return the one base image that every stage of the Dockerfile starts from."""
-    names = set(re.findall(r"^FROM (\S+)", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE))
+    stages = re.findall(r"^FROM (\S+)(?: AS (\S+))?$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)
+    names = {name for name, _ in stages} - {own for _, own in stages}
     if len(names) != 1:
         raise CheckFailed(f"the Dockerfile starts from {sorted(names)}; one pinned base was expected")
     return str(names.pop())

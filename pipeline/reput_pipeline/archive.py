@@ -8,24 +8,29 @@ is written again under the same names.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from reput_pipeline.archives.columns import PARTITION_COLUMNS
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind, Batch
-from reput_pipeline.archives.plan import addresses_of, catalog_of, next_tasks, open_ranges
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveKind, Batch
+from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
 from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.frame import job, main
-from reput_pipeline.jobs.outcomes import ArgumentError, Exit, Outcome
+from reput_pipeline.jobs.outcomes import ArgumentError, Exit, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.offline_store import directory_of
 from reput_pipeline.options import SourceOptions
+from reput_pipeline.resolve import Catalog
+from reput_protocol.errors import BrokerError
 
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
+_AWAY_S = 1.0
+"""After so many seconds at least a broker that was away is asked again."""
 
 
 @job
@@ -45,6 +50,11 @@ _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 )
 @click.option(
     "--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between batches."
+)
+@click.option(
+    "--same-source",
+    is_flag=True,
+    help="The brokers, or the store directory, are those of the archive, under other addresses.",
 )
 @click.option("--batches", type=click.IntRange(1), help="Stop after so many batches.")
 @click.option(
@@ -69,6 +79,7 @@ def command(
     compression: str,
     follow: bool,
     every: float,
+    same_source: bool,
     batches: int | None,
     batch_messages: int,
     file_messages: int,
@@ -85,23 +96,26 @@ def command(
         )
     columns = _partition_columns(partition_by)
     archive = ArchiveDirectory(target.absolute())
-    kind = _kind_of(options, columns)
-    _check_kind(archive, kind, partition_given=bool(partition_by))
+    _check_kind(archive, columns if partition_by else None)
     with catalog_of(options) as catalog:  # whatever cannot be is said before anything is made
+        kind = ArchiveKind("archive", _source_of(options, catalog), columns)
+        _check_source(archive, kind.source, same_source=same_source)
         open_ranges(catalog, options, archive.ends())
     with archive:
-        kind = archive.kind() or kind
+        found = archive.kind()
+        if found is not None:
+            kind = replace(found, source=kind.source)
         archive.begin(kind)
         work = _Archiving(run, archive, kind, options, compression)
-        written = work.clean_up()
+        written = 0
         try:
             while batches is None or written < batches:
-                if work.batch(batch_messages, file_messages):
+                if work.next(batch_messages, file_messages, waits=follow):
                     written += 1
                 elif not follow:
                     break
                 if follow:
-                    time.sleep(every)
+                    time.sleep(max(every, _AWAY_S) if work.is_away else every)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -111,7 +125,7 @@ def command(
             "archive": str(archive.root),
             "source": kind.source,
             "batches": written,
-            **summed(work.files),
+            **work.sums,
             "next_batch": archive.next_number(),
             "rows_in_archive": sum(manifest["rows"] for manifest in archive.manifests()),
         },
@@ -132,28 +146,43 @@ def _partition_columns(text: str) -> tuple[str, ...]:
     return names
 
 
-def _kind_of(options: SourceOptions, columns: tuple[str, ...]) -> ArchiveKind:
-    place = str(directory_of(options.path).absolute()) if options.path is not None else "broker"
-    return ArchiveKind("archive", place, columns)
+def _source_of(options: SourceOptions, catalog: Catalog) -> str:
+    """Return what an archive says of where it is from. The same offsets of another place are other messages."""
+    if options.path is not None:
+        return str(directory_of(options.path).absolute())
+    return ", ".join(f"{name} at {address}" for name, address in sorted(addresses_of(catalog).items()))
 
 
-def _check_kind(archive: ArchiveDirectory, wanted: ArchiveKind, *, partition_given: bool) -> None:
+def _check_kind(archive: ArchiveDirectory, partition_by: tuple[str, ...] | None) -> None:
     found = archive.kind()
     if found is None:
         check_target(archive)
         return
-    if found.kind != wanted.kind:
+    if found.kind != "archive":
         raise ArgumentError(
             "--to", f"{archive.root} was made by the job {found.kind}, and cannot be continued"
         )
-    if found.source != wanted.source:
-        raise ArgumentError(
-            "--to", f"{archive.root} is of {found.source}, not of {wanted.source}; name another directory"
-        )
-    if partition_given and found.partition_by != wanted.partition_by:
+    if partition_by is not None and found.partition_by != partition_by:
         there = ",".join(found.partition_by) or "nothing"
         raise ArgumentError(
             "--partition-by", f"{archive.root} is partitioned by {there}; leave it out, or name another --to"
+        )
+
+
+def _check_source(archive: ArchiveDirectory, source: str, *, same_source: bool) -> None:
+    found = archive.kind()
+    if found is None or found.source == source:
+        return
+    if found.source.startswith("/") != source.startswith("/"):
+        # A directory does not know its broker's name: every queue would count as a new one.
+        raise ArgumentError(
+            "--to", f"{archive.root} is of {found.source}, not of {source}; name another directory"
+        )
+    if not same_source:
+        raise ArgumentError(
+            "--to",
+            f"{archive.root} is of {found.source}, not of {source}; name another directory, or, if that is the same "
+            "place under another address, give --same-source",
         )
 
 
@@ -168,27 +197,52 @@ class _Archiving:
         options: SourceOptions,
         compression: str,
     ) -> None:
-        self.files: list[ArchiveFile] = []
+        self.sums = summed([])
+        """How many rows, files and bytes were written."""
+        self.is_away = False
+        """Whether a broker could not be reached when the last batch was tried."""
         self._run = run
         self._archive = archive
         self._kind = kind
         self._options = options
         self._compression = compression
 
-    def clean_up(self) -> int:
-        """Write a batch again that was cut short, and remove what else it has left; return how many there were."""
+    def next(self, most: int, file_messages: int, *, waits: bool) -> bool:
+        """Write the batch that was cut short, or the next one; return whether there was any.
+
+        Args:
+            most: about how many messages.
+            file_messages: how many messages a file may have.
+            waits: whether a broker that is away is noted, and not raised.
+        """
+        try:
+            found = self._clean_up() or self._batch(most, file_messages)
+        except Exception as error:  # what a task raises comes back as an error of Py4J or PySpark
+            if not waits or not _says_away(error):
+                raise
+            if not self.is_away:
+                self._run.note(f"waits for the broker: {failure_of(error).text}")
+            self.is_away = True
+            return False
+        if self.is_away:
+            self._run.note("the broker is back")
+        self.is_away = False
+        return found
+
+    def _clean_up(self) -> bool:
+        """Write a batch again that was cut short, and remove what else it has left; return whether there was one."""
         batch = self._archive.unfinished()
         if batch is None:
-            return 0
+            return False
         self._run.note(f"batch {batch.number} was cut short: it is written again")
         removed = self._archive.remove_strays()
         if removed:
             self._run.note(f"removed {len(removed)} files that it had left")
         with catalog_of(self._options) as catalog:
             self._write(batch, addresses_of(catalog))
-        return 1
+        return True
 
-    def batch(self, most: int, file_messages: int) -> bool:
+    def _batch(self, most: int, file_messages: int) -> bool:
         """Write the next batch; return whether there was anything."""
         with catalog_of(self._options) as catalog:
             start, end = open_ranges(catalog, self._options, self._archive.ends())
@@ -202,6 +256,8 @@ class _Archiving:
 
     def _write(self, batch: Batch, addresses: dict[str, str]) -> None:
         since = time.monotonic()
+        if self._options.path is None:
+            check_brokers(batch, addresses)
         tasks = [
             ArchiveTask(
                 str(self._archive.root),
@@ -219,9 +275,17 @@ class _Archiving:
         if rows < batch.size:
             more["left_out"] = batch.size - rows
         self._archive.complete(batch, files, **more)
-        self.files += files
+        for name, value in summed(files).items():
+            self.sums[name] += value
         taken = time.monotonic() - since
         self._run.note(f"batch {batch.number}: {rows} messages in {len(files)} files, {taken:.1f} s")
+
+
+def _says_away(error: Exception) -> bool:
+    """Whether an error, of this process or sent back by a task, is that of a broker that is away or starting."""
+    if isinstance(error, BrokerError):
+        return error.retryable
+    return failure_of(error).code in (Exit.CANNOT_CONNECT, Exit.PARTIAL)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from reput_broker.store.file_io import sync_directory
 from reput_pipeline.archives.columns import file_schema
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind, Batch
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.frame import job, main
@@ -64,18 +64,24 @@ def command(
     source = ArchiveDirectory(archive.absolute())
     source.existing()
     made = ArchiveDirectory(target.absolute())
-    if made.root == source.root or made.kind() is not None:
+    was_cut_short = _is_cut_short(made)
+    if made.root == source.root or (made.kind() is not None and not was_cut_short):
         raise ArgumentError("--to", f"{made.root} is an archive already; name a new directory")
-    check_target(made)
+    if not was_cut_short:
+        check_target(made)
     before = sum(file.rows for file in source.files())
     with made:
+        if was_cut_short:
+            run.note(f"removed {sweep(made)} files that a job had left which was cut short")
+        # On the disk before the first file is: so what lies here is known for ours, whatever stops this job.
+        batch = made.plan([])
         kept = chosen(
             read_archive(run.spark, source.root), by, drop_empty=drop_empty, drop_keyless=drop_keyless
         )
         with run.progress("compact"):
             files = write_frame(run, kept, made)
         made.begin(ArchiveKind("compact", str(source.root)))
-        made.complete(Batch(0, ()), files, by=by)
+        made.complete(batch, files, by=by)
     after = sum(file.rows for file in files)
     run.note(f"{after} of {before} messages are kept")
     return Outcome(
@@ -89,6 +95,25 @@ def command(
             "bytes": sum(file.bytes for file in files),
         }
     )
+
+
+def _is_cut_short(archive: ArchiveDirectory) -> bool:
+    """Whether a directory is what this job leaves that was stopped: a plan, and no manifest after it."""
+    kind = archive.kind()
+    return (kind is None or kind.kind == "compact") and archive.unfinished() is not None
+
+
+def sweep(archive: ArchiveDirectory) -> int:
+    """Remove what a job has left in an archive that was cut short; return how many files that were.
+
+    The names are Spark's, so they say nothing of what is in the files; there is nothing else in such an archive.
+    """
+    left = [*archive.root.glob("topic=*/part-*.parquet")]
+    for path in left:
+        path.unlink()
+    for directory in archive.directory.glob("writing-*"):
+        shutil.rmtree(directory)
+    return len(left)
 
 
 def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -> DataFrame:

@@ -17,7 +17,7 @@ from reput_client.blocking import Message, Producer
 from reput_pipeline.jobs.arguments import NO_SYSTEM_TOPICS
 from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
-from reput_pipeline.jobs.outcomes import ArgumentError, Exit, Outcome
+from reput_pipeline.jobs.outcomes import ArgumentError, Exit, JobFailed, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.jobs.tables import table_lines
 from reput_pipeline.options import parse_source_options
@@ -200,15 +200,24 @@ def _send(run: JobRun, letters: DataFrame, server: str, to_topic: str | None, ra
     sent = 0
     started_at = time.monotonic()
     ordered = letters.orderBy("storeTimestamp", "topic", "queueId", "queueOffset")
-    with Producer(server, group="reput-pipeline-dlq", retries=3) as producer:
-        for message in _messages(ordered.toLocalIterator(), to_topic):
-            early = started_at + sent / rate - time.monotonic()
-            if early > 0:
-                time.sleep(early)
-            producer.send(message)
-            sent += 1
-            if sent % 1000 == 0:
-                run.note(f"{sent} sent")
+    try:
+        with Producer(server, group="reput-pipeline-dlq", retries=3) as producer:
+            for message in _messages(ordered.toLocalIterator(), to_topic):
+                early = started_at + sent / rate - time.monotonic()
+                if early > 0:
+                    time.sleep(early)
+                producer.send(message)
+                sent += 1
+                if sent % 1000 == 0:
+                    run.note(f"{sent} sent")
+    except (Exception, KeyboardInterrupt) as error:
+        if not sent:
+            raise
+        failure = failure_of(error)
+        raise JobFailed(
+            f"{failure.text}; {sent} were sent before, the oldest ones, and a new run sends them again",
+            code=failure.code,
+        ) from error
     return sent
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from reput_protocol.errors import ReputError
+
+if TYPE_CHECKING:
+    from reput_pipeline.ranges import QueueRange
 
 
 class SourceError(ReputError):
@@ -53,6 +59,16 @@ class DamagedStore(SourceError):
 
 class NotAnArchive(SourceError):
     """A directory is no archive, not the kind that is wanted, or not whole."""
+
+
+class BrokerGone(SourceError):
+    """A batch was planned with messages of a broker that the cluster does not name any more."""
+
+    def __init__(self, part: QueueRange, brokers: Sequence[str]) -> None:
+        super().__init__(
+            f"the batch was planned with {part}, of broker {part.queue.broker}, but the cluster now names only "
+            f"{', '.join(brokers) or 'none'}; start that broker, or register it again, and start the job again"
+        )
 
 
 class TooManyPartitions(SourceError):

@@ -107,12 +107,15 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue in begin:
             if queue not in bounds:
                 self._lost(queue, "it is not there any more")
-        ends: dict[QueueKey, int] = {}
+        # A queue that is out of sight keeps its place: without one it would be read from message 0 once it is back.
+        ends = {queue: first for queue, first in begin.items() if queue not in bounds}
         for queue, (low, end) in bounds.items():
             high = end
             if self._target is not None:
                 if queue not in self._target:
-                    continue  # made after the query began
+                    if queue in begin:
+                        ends[queue] = begin[queue]
+                    continue  # made, or back, after the query began
                 high = min(end, self._target[queue])
             if queue not in begin and low >= high:
                 continue  # it counts from its first message on; an offset that differs would make an empty batch
@@ -170,7 +173,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             cluster = self._opened()
             for queue, offset in decode_offsets(end).items():
-                if self._published.get(queue) != offset:
+                if queue in self._latest and self._published.get(queue) != offset:
                     cluster.commit(queue, offset)
                     self._published[queue] = offset
         except ReputError as error:

@@ -56,6 +56,7 @@ def test_a_batch_is_what_was_sent(spark: Any, broker: BackgroundBroker) -> None:
     assert rows[0].properties["n"] == "1"
     one_tag = batch(spark, broker, subExpression="t1 || t2").select("tags").distinct().collect()
     assert sorted(row.tags for row in one_tag) == ["t1", "t2"]
+    assert batch(spark, broker).where("tags IN ('t1', 'nobody')").count() == 667
     assert batch(spark, broker).where("queueId = 0 AND queueOffset < 5").count() <= 5
     places = {
         "startingOffsets": '{"orders":{"0":3}}',

@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput_pipeline.archives.names import NULL_VALUE
 from reput_pipeline.schema import NATIVE_COLUMNS
 
 PARTITION_COLUMNS: Final = {"queueId": "int", "tags": "string", "date": "string", "hour": "string"}
@@ -62,4 +63,6 @@ def split(
 def _values(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name in _FORMATS:
         return pc.strftime(batch.column("storeTimestamp"), format=_FORMATS[name])
-    return batch.column(name).cast(pa.string())
+    column = batch.column(name).cast(pa.string())
+    # All three are one directory (`partition_name`), and one directory has one file of a range.
+    return pc.if_else(pc.is_in(column, pa.array(["", NULL_VALUE])), None, column)

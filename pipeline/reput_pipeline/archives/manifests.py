@@ -200,6 +200,8 @@ class ArchiveDirectory:
 
     def complete(self, batch: Batch, files: Sequence[ArchiveFile], **more: object) -> None:
         """Write the manifest of a batch whose files are all on the disk; the plan is not needed any more."""
+        paths = [file.path for file in files]
+        assert len({*paths}) == len(paths), f"batch {batch.number} has written a file twice"
         ends = self.ends()
         for part in batch.ranges:
             ends[part.queue] = max(ends.get(part.queue, 0), part.end)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from reput_pipeline.errors import DataLost
+from reput_pipeline.archives.manifests import Batch
+from reput_pipeline.errors import BrokerGone, DataLost
 from reput_pipeline.limits import limited
 from reput_pipeline.live_cluster import LiveCluster
 from reput_pipeline.offline_store import OfflineStore
@@ -35,6 +36,17 @@ def catalog_of(options: SourceOptions) -> Iterator[Catalog]:
 def addresses_of(catalog: Catalog) -> dict[str, str]:
     """Return the address of every broker by name; none for a store directory."""
     return dict(catalog.addresses) if isinstance(catalog, LiveCluster) else {}
+
+
+def check_brokers(batch: Batch, addresses: Mapping[str, str]) -> None:
+    """Check that all brokers are there whose messages a batch has.
+
+    Raises:
+        BrokerGone: one is not.
+    """
+    for part in batch.ranges:
+        if part.queue.broker not in addresses:
+            raise BrokerGone(part, sorted(addresses))
 
 
 def open_ranges(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from reput_pipeline.archives.columns import read_schema
+from reput_pipeline.archives.columns import read_schema, split
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
 from reput_pipeline.archives.names import NULL_VALUE, file_path, is_data_file, partition_name
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
@@ -119,6 +120,23 @@ def test_the_files_of_a_range_hold_it_and_nothing_else(tmp_path: Path) -> None:
     assert by_tag[0].path == f"topic=T/tags=tag0/0-{3:020d}-{20:020d}.parquet"
     assert "tags" not in pq.ParquetFile(tmp_path / "a" / by_tag[0].path).schema_arrow.names
     assert not list((tmp_path / "a").rglob(".*"))
+
+
+def test_values_that_share_a_directory_share_a_file() -> None:
+    tags = [None, "", NULL_VALUE, "a", ""]
+    rows = {name: [None] * len(tags) for name in read_schema().names}
+    batch = pa.RecordBatch.from_pydict({**rows, "tags": tags, "queueId": [*range(5)]}, read_schema())
+    found = {values: rows["queueId"].to_pylist() for values, rows in split(batch, ("tags",))}
+    assert found == {(None,): [0, 1, 2, 4], ("a",): [3]}
+
+
+def test_a_manifest_does_not_name_a_file_twice(tmp_path: Path) -> None:
+    archive = ArchiveDirectory(tmp_path / "a")
+    archive.begin(ArchiveKind("archive", "s"))
+    file = ArchiveFile("topic=T/x.parquet", "T", 1, 1, None, None)
+    with pytest.raises(AssertionError, match="batch 0 has written a file twice"):
+        archive.complete(archive.plan([]), [file, file])
+    assert archive.files() == []
 
 
 def test_a_manifest_comes_after_all_of_its_files_are_on_the_disk(

@@ -185,6 +185,35 @@ def test_what_is_lost_ends_the_query_or_is_passed_over(change: Any, words: str) 
     assert all(offset >= 10 for offset in ends(end))
 
 
+def test_a_queue_that_comes_back_goes_on_where_it_was() -> None:
+    stream = Stream(failOnDataLoss="false", groupId="g")
+    stream.has(10, 10)
+    start = stream.reader.initialOffset()
+    gone = stream.cluster.queues.pop(key(1))
+    stream.has(20)
+    with pytest.warns(UserWarning, match="not there any more"):
+        end = stream.latest(start)
+    assert sorted(ends(end)) == [10, 20]
+    (partition,) = stream.reader.partitions(start, end)
+    assert [part.queue for part in partition.ranges] == [key(0)]  # type: ignore[attr-defined]
+    stream.reader.commit(end)
+    assert stream.cluster.commits == [(key(0), 20)]
+    stream.cluster.queues[key(1)] = Bounds(0, gone.high + 5)
+    (partition,) = stream.reader.partitions(end, stream.latest(end))
+    assert [tuple(part) for part in partition.ranges] == [(key(1), 10, 15)]  # type: ignore[attr-defined]
+
+
+def test_available_now_keeps_the_place_of_a_queue_that_was_away_when_it_began() -> None:
+    stream = Stream(failOnDataLoss="false")
+    stream.has(10, 10)
+    start = stream.reader.initialOffset()
+    stream.has(20)
+    away = stream.cluster.queues.pop(key(1))
+    stream.reader.prepareForTriggerAvailableNow()
+    stream.cluster.queues[key(1)] = away
+    assert ends(stream.latest(start)) == [20, 10]
+
+
 def test_progress_is_published_and_its_failure_does_not_end_the_query(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

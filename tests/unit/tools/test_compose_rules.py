@@ -1,8 +1,13 @@
 from pathlib import Path
 
+import click
 import pytest
+import yaml
 
 from compose_rules import compose_problems
+from image_check import base_image
+from reput_pipeline.archive import command
+from reput_pipeline.session import DEFAULTS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMPOSE = REPOSITORY / "docker-compose.yml"
@@ -25,6 +30,13 @@ def test_the_shipped_file_keeps_every_promise() -> None:
         ("service_healthy", "service_started", "prometheus: it does not wait until reput is healthy"),
         ("prom/prometheus:v3.5.0", "prom/prometheus", "prometheus: its image has no version"),
         ("stop_grace_period", "stop_grace", "reput: unknown key 'stop_grace'"),
+        ("  spark:", "  sparks:", "service 'spark' is missing"),
+        ("profiles: [spark]", "profiles: [jobs]", "spark: its profiles are ['jobs'], not ['spark']"),
+        ("target: spark", "target: sparks", "spark: the Dockerfile has no stage 'sparks'"),
+        ("target: spark", "dockerfile: Other", "spark: unknown key 'dockerfile' of build"),
+        ("context: .", "context: ..", "spark: it is built from .., not from the repository"),
+        ("- archive-data:/archive", "- archive-data:/data", "spark: /archive is in no named volume"),
+        ('["/tmp:exec"]', '["/var/tmp"]', "spark: it has no tmpfs on /tmp"),
         ("  grafana:", "  graphs:", "service 'grafana' is missing"),
     ],
 )
@@ -34,6 +46,34 @@ def test_a_broken_promise_is_named(tmp_path: Path, kept: str, broken: str, probl
     for directory in ("prometheus", "grafana"):
         (tmp_path / "conf").mkdir(exist_ok=True)
         (tmp_path / "conf" / directory).symlink_to(REPOSITORY / "conf" / directory)
+    (tmp_path / "Dockerfile").symlink_to(REPOSITORY / "Dockerfile")
     path = tmp_path / "docker-compose.yml"
     path.write_text(text.replace(kept, broken))
     assert any(problem in found for found in compose_problems(path))
+
+
+def test_the_stages_of_the_image_start_from_one_base() -> None:
+    assert base_image().startswith("python:3.11-")
+
+
+def test_the_job_of_the_compose_file_is_one_that_there_is() -> None:
+    service = yaml.safe_load(COMPOSE.read_text())["services"]["spark"]
+    name, job, *arguments = service["command"]
+    assert (name, job) == ("pipeline", "archive")
+    context = command.make_context("archive", [*arguments])
+    assert isinstance(context, click.Context)
+    assert context.params["server"] == "reput:10911"
+    assert f"archive-data:{context.params['target']}" in service["volumes"]
+    assert context.params["follow"]
+
+
+def test_the_settings_for_spark_are_those_of_our_sessions() -> None:
+    text = (REPOSITORY / "conf" / "spark-defaults.conf").read_text()
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    assert all(len(line) == 2 for line in lines)
+    settings = dict(lines)
+    assert len(settings) == len(lines)
+    for name in ("spark.sql.python.filterPushdown.enabled", "spark.sql.session.timeZone"):
+        assert settings[name] == DEFAULTS[name]
+    # Whether a page with the progress is wanted is for each place to say.
+    assert not [name for name in settings if name.startswith("spark.ui.")]

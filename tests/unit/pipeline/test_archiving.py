@@ -1,0 +1,130 @@
+"""The job `archive` over a cluster, without Spark and without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from pipeline_jobs import Run, runner
+from reput_client.errors import ConnectFailed, ConnectionLost
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
+from reput_pipeline.archives.write import ArchiveTask
+from reput_pipeline.jobs.outcomes import Exit
+from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.live_cluster import LiveCluster
+from reput_pipeline.options import SourceOptions
+from reput_pipeline.places import QueueKey
+from reput_pipeline.ranges import Bounds
+
+QUEUE = QueueKey("orders", "b", 0)
+
+
+class FakeCluster(LiveCluster):
+    """One queue; what happens when the job connects is in `script`, one entry for each time, the last one for ever."""
+
+    script: list[Exception | int]
+    brokers: dict[str, str]
+
+    def __init__(self, options: SourceOptions) -> None:
+        pass
+
+    def __enter__(self) -> FakeCluster:
+        what = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(what, Exception):
+            raise what
+        self._addresses = self.brokers
+        self._bounds = {QUEUE: Bounds(0, what)}
+        return self
+
+    def close(self) -> None:
+        pass
+
+    def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
+        return {"orders": [QUEUE]}
+
+
+class Broken(Exception):
+    """As what a worker raised comes back from Spark."""
+
+
+class Scene:
+    """What the cluster says, how tasks end, and how long the job has slept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, run: Run, root: Any) -> None:
+        self.root = root / "a"
+        self.slept: list[float] = []
+        self.task_errors: list[Exception] = []
+        self.cluster(10)
+        self._run = run
+        monkeypatch.setattr("reput_pipeline.archives.plan.LiveCluster", FakeCluster)
+        monkeypatch.setattr("reput_pipeline.archive.write_task", self._write)
+        monkeypatch.setattr("reput_pipeline.archive.time.sleep", self.slept.append)
+        monkeypatch.setattr(JobRun, "parallelism", 2)
+        monkeypatch.setattr(JobRun, "each", _each)
+
+    def cluster(self, *script: Exception | int, **brokers: str) -> None:
+        FakeCluster.script = [*script]
+        FakeCluster.brokers = brokers or {"b": "127.0.0.1:1"}
+
+    def archive(self, *more: object) -> Any:
+        return self._run("archive", "--server", "127.0.0.1:1", "--topic", "orders", "--to", self.root, *more)
+
+    def _write(self, task: ArchiveTask) -> Iterator[ArchiveFile]:
+        if self.task_errors:
+            raise self.task_errors.pop(0)
+        for part in task.ranges:
+            yield ArchiveFile(f"topic=orders/{part.start}.parquet", "orders", part.size, 1, 1, 1)
+
+
+def _each(run: JobRun, what: str, items: Sequence[Any], work: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    return [result for item in items for result in work(item)]
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Any) -> Scene:
+    return Scene(monkeypatch, runner(capfd), tmp_path)
+
+
+def test_an_archive_is_not_continued_from_other_brokers(scene: Scene) -> None:
+    assert scene.archive().result["rows"] == 10
+    scene.cluster(30, b="10.0.0.9:1")
+    refused = scene.archive()
+    assert (refused.code, refused.result["argument"]) == (Exit.USAGE, "--to")
+    assert "is of b at 127.0.0.1:1, not of b at 10.0.0.9:1" in refused.err
+    assert scene.archive("--same-source").result["rows"] == 20
+    assert ArchiveDirectory(scene.root).existing().source == "b at 10.0.0.9:1"
+    assert scene.archive().code == 0
+
+
+def test_following_outlives_a_broker_that_is_away(scene: Scene) -> None:
+    lost = Broken("Traceback\nreput_client.errors.ConnectionLost: the broker closed the connection")
+    refused = ConnectFailed("127.0.0.1:1", "refused")
+    scene.task_errors = [lost]
+    scene.cluster(10, 10, refused, refused, ConnectionLost("127.0.0.1:1", "closed"), 10)
+    ran = scene.archive("--follow", "--every", 0, "--batches", 1)
+    assert (ran.code, ran.result["rows"], ran.result["batches"]) == (0, 10, 1), ran.err
+    assert ran.err.count("waits for the broker") == 1
+    assert "batch 0 was cut short: it is written again" in ran.err
+    assert "the broker is back" in ran.err
+    assert scene.slept == [1.0, 1.0, 1.0, 1.0, 0.0]
+
+
+def test_without_following_a_broker_that_is_away_ends_the_job(scene: Scene) -> None:
+    scene.cluster(10, ConnectFailed("127.0.0.1:1", "refused"))
+    assert scene.archive().code == Exit.CANNOT_CONNECT
+
+
+def test_other_errors_end_a_job_that_follows(scene: Scene) -> None:
+    scene.task_errors = [Broken("reput_pipeline.errors.DataLost: queue orders/0: messages are gone")]
+    assert scene.archive("--follow").code == Exit.FAILED
+
+
+def test_a_plan_with_a_broker_that_is_gone_says_so(scene: Scene) -> None:
+    scene.task_errors = [Broken("the disk is full")]
+    assert scene.archive().code == Exit.FAILED
+    scene.cluster(10, c="127.0.0.1:2")
+    ran = scene.archive("--same-source")
+    assert ran.code == Exit.FAILED
+    assert "of broker b, but the cluster now names only c; start that broker" in ran.err

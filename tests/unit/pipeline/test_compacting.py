@@ -1,0 +1,77 @@
+"""The job `compact` without Spark: what it leaves that was stopped, and what the next one does with that."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_jobs import Run, runner
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
+from reput_pipeline.jobs.run import JobRun
+
+
+class Stopped(BaseException):
+    """As a kill."""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setattr(JobRun, "spark", None)
+    monkeypatch.setattr(JobRun, "progress", lambda *_: nullcontext())
+    monkeypatch.setattr("reput_pipeline.compact.read_archive", lambda *_: None)
+    monkeypatch.setattr("reput_pipeline.compact.chosen", lambda *_, **__: None)
+    return runner(capfd)
+
+
+def write_one(name: str, *, stop: bool) -> Any:
+    def write_frame(run: JobRun, frame: Any, archive: ArchiveDirectory) -> list[ArchiveFile]:
+        del run, frame
+        path = archive.root / "topic=T" / name
+        for place in (path, archive.directory / f"writing-{name}" / name):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+        if stop:
+            raise Stopped
+        return [ArchiveFile(f"topic=T/{name}", "T", 1, 0, None, None)]
+
+    return write_frame
+
+
+@pytest.mark.parametrize("stopped_at", ["write_frame", "begin", "complete"])
+def test_what_a_stopped_run_has_left_is_swept(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_at: str
+) -> None:
+    with ArchiveDirectory(tmp_path / "a") as source:
+        source.begin(ArchiveKind("archive", "s"))
+        source.complete(source.plan([]), [])
+    arguments = ("compact", "--archive", tmp_path / "a", "--to", tmp_path / "k")
+
+    def stop(*_: object, **__: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "reput_pipeline.compact.write_frame",
+            write_one("part-0-old.zstd.parquet", stop=stopped_at == "write_frame"),
+        )
+        if stopped_at == "begin":
+            patched.setattr(ArchiveDirectory, "begin", stop)
+        elif stopped_at == "complete":
+            patched.setattr(ArchiveDirectory, "complete", stop)
+        with pytest.raises(Stopped):
+            run(*arguments)
+    monkeypatch.setattr(
+        "reput_pipeline.compact.write_frame", write_one("part-0-new.zstd.parquet", stop=False)
+    )
+    ran = run(*arguments)
+    assert ran.code == 0, ran.err
+    assert "removed 1 files that a job had left" in ran.err
+    made = ArchiveDirectory(tmp_path / "k")
+    assert made.existing().kind == "compact"
+    assert [path.name for path in made.root.glob("topic=*/*")] == ["part-0-new.zstd.parquet"]
+    assert [file.path for file in made.files()] == ["topic=T/part-0-new.zstd.parquet"]
+    assert made.unfinished() is None
+    assert run(*arguments).result["argument"] == "--to"

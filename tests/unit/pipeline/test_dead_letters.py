@@ -1,0 +1,77 @@
+"""Sending dead letters back, without Spark and without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from reput_client.blocking import Message
+from reput_client.errors import ConnectFailed
+from reput_pipeline.dlq import _send
+from reput_pipeline.jobs.outcomes import Exit, JobFailed
+from reput_pipeline.jobs.run import JobRun
+
+
+class Letters:
+    """So many letters in a frame."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def orderBy(self, *_: str) -> Letters:  # noqa: N802 (Spark's name)
+        return self
+
+    def toLocalIterator(self) -> Iterator[dict[str, Any]]:  # noqa: N802
+        for number in range(self.count):
+            yield {
+                "origin": "t",
+                "body": b"%d" % number,
+                "tags": None,
+                "keys": None,
+                "properties": {},
+                "flag": 0,
+            }
+
+
+class Refusing:
+    """A producer that stores two messages."""
+
+    error: BaseException = ConnectFailed("127.0.0.1:1", "refused")
+    room = 2
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.stored: list[Message] = []
+
+    def __enter__(self) -> Refusing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def send(self, message: Message) -> None:
+        if len(self.stored) == self.room:
+            raise self.error
+        self.stored.append(message)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ConnectFailed("127.0.0.1:1", "refused"), Exit.CANNOT_CONNECT, "cannot connect to"),
+        (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted"),
+    ],
+)
+def test_a_run_that_ends_early_says_how_many_it_has_sent(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: Exit, words: str
+) -> None:
+    monkeypatch.setattr("reput_pipeline.dlq.Producer", Refusing)
+    monkeypatch.setattr(Refusing, "error", error)
+    letters: Any = Letters(5)
+    with pytest.raises(JobFailed, match=f"{words}.*; 2 were sent before") as caught:
+        _send(JobRun("dlq"), letters, "127.0.0.1:1", None, 1e9)
+    assert caught.value.code is code
+    monkeypatch.setattr(Refusing, "room", 0)
+    with pytest.raises(type(error)):
+        _send(JobRun("dlq"), letters, "127.0.0.1:1", None, 1e9)
