@@ -32,7 +32,12 @@ def main() -> None:
     """Run every measurement and print one line each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of messages")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=0.3,
+        help="share of the full number of messages (0.3; 1 is a million in memory)",
+    )
     parser.add_argument("--only", choices=sorted(MEASURES), help="one measurement alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
