@@ -172,7 +172,7 @@ def test_handlers_that_fail_now_and_then(
         assert begun > len(events) * 1.05, "some were begun twice"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))  # `make histories` churns for minutes
 @KINDS
 def test_churn(tmp_path: Path, kind: tuple[str, ...], seed: int) -> None:
     chance = random.Random(seed)

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+collect_ignore = [] if os.environ.get("CLUSTERS") else ["test_clusters.py"]
+"""Which `make pipeline-clusters` runs."""
+
 pyspark = pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 

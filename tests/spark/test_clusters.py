@@ -1,7 +1,8 @@
 """The same streaming query on every kind of cluster that one machine can have.
 
-`make test` runs it on a standalone master with two workers; `CLUSTERS=all`, which `make pipeline-clusters` sets, on
-`local[2]` and `local-cluster` as well, and with a streaming aggregate beside it.
+`make pipeline-clusters` runs it, with `CLUSTERS=all`: on `local[2]`, `local-cluster` and a standalone master with two
+workers, with a streaming aggregate beside it. `CLUSTERS=standalone` runs that one alone, without the aggregate. Two
+Spark clusters take too long to start for `make test`.
 """
 
 from __future__ import annotations
