@@ -330,9 +330,7 @@ class Broker:
         config, counters, store = self.config, self.counters, self._store
         sync = config.store.flush == "sync"
         self._allocate = AllocateService(store)
-        self._reput = ReputMessageService(
-            store, self._after_dispatch, is_awaited=lambda: self._hold.count > 0
-        )
+        self._reput = ReputMessageService(store, self._after_dispatch)
         pooled = config.store.transient_store_pool
         self._flush = FlushCommitLogService(
             store,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from math import inf
 
 import structlog
 import trio
@@ -46,50 +45,26 @@ class ReputMessageService:
     Args:
         store: whose log is dispatched.
         after_step: runs after each step that found something; long polling answers there.
-        is_awaited: whether anybody waits to be told of new messages; if nobody does, a millisecond's worth is
-            dispatched together also where puts come one by one.
-        now_s: a steady clock.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        after_step: Callable[[], None],
-        *,
-        is_awaited: Callable[[], bool] = lambda: True,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: MessageStore, after_step: Callable[[], None]) -> None:
         self._store = store
         self._after_step = after_step
-        self._is_awaited = is_awaited
-        self._now_s = now_s
         self._woken = trio.Event()
         self._last_putter: object = None
-        self._last_put_s = -inf
-        self._may_rest = False
-        self._rest: trio.CancelScope | None = None
 
     def wake(self) -> None:
         """Note that there is something to dispatch now."""
         self._woken.set()
-        if self._rest is not None and self._is_awaited():
-            self._rest.cancel()  # it began before anybody waited
 
     def put_by(self, putter: object) -> None:
         """Dispatch what `putter` has put and been answered for.
 
         At once if it is alone and put little: waking a task costs more than a small step, and the step is done while
         the putter makes its next request. What several put at a time, or one in bulk, is left to `run`, which
-        dispatches it together. So is what follows a put within a millisecond while nobody waits for messages.
+        dispatches it together.
         """
-        now_s = self._now_s()
-        is_busy = now_s - self._last_put_s < _REPUT_INTERVAL_S
-        self._last_put_s = now_s
-        if is_busy and not self._is_awaited():
-            self._last_putter = putter
-            self._may_rest = True
-            self.wake()
-        elif putter is self._last_putter and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
+        if putter is self._last_putter and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
             self.catch_up(steps=1)
         else:
             self._last_putter = putter
@@ -123,11 +98,6 @@ class ReputMessageService:
             if store.dispatch_idle:
                 await self._woken.wait()
             self._woken = trio.Event()
-            may_rest, self._may_rest = self._may_rest, False
-            if may_rest and not self._is_awaited() and store.dispatch_behind_bytes < _WORTH_A_STEP_BYTES:
-                with trio.move_on_after(_REPUT_INTERVAL_S) as self._rest:
-                    await trio.sleep_forever()
-                self._rest = None
             before = store.dispatched_offset
             try:
                 dispatched = store.reput_step()
@@ -142,7 +112,6 @@ class ReputMessageService:
                 is_busy = store.dispatched_offset - before >= _BUSY_BYTES
                 if is_busy and store.dispatch_behind_bytes < _WORTH_A_STEP_BYTES:
                     await trio.sleep(_REPUT_INTERVAL_S)
-                    self._may_rest = False  # what came meanwhile has waited long enough
                 else:
                     await trio.lowlevel.checkpoint()
             elif not store.dispatch_idle:

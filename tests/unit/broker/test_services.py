@@ -114,57 +114,6 @@ def test_what_several_put_in_turn_is_left_to_be_dispatched_together() -> None:
 
 
 @pytest.mark.trio
-async def test_what_nobody_waits_for_is_dispatched_a_millisecond_at_a_time(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    store = FakeStore()
-    steps: list[int] = []
-    awaited = False
-    reput = ReputMessageService(
-        store,  # type: ignore[arg-type]
-        lambda: steps.append(store.behind),
-        is_awaited=lambda: awaited,
-        now_s=trio.current_time,
-    )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reput.run)
-        store.behind = 1
-        reput.put_by("a")  # nobody put just before
-        await trio.testing.wait_all_tasks_blocked()
-        assert steps == [0]
-        for _ in range(5):
-            store.behind += 2
-            reput.put_by("a")
-            await trio.testing.wait_all_tasks_blocked()
-        assert (steps, store.behind) == ([0], 10)
-        reput.settle()
-        assert (steps, store.behind) == ([0, 0], 0), "who looks sees all"
-        store.behind = 8
-        reput.put_by("a")
-        await trio.sleep(0.001)
-        await trio.testing.wait_all_tasks_blocked()
-        assert store.behind == 0
-        reput.put_by("a")
-        await trio.sleep(0.0005)
-        awaited = True
-        store.behind = 2
-        reput.put_by("a")
-        assert store.behind == 0, "whoever waits is told at once"
-        awaited = False
-        reput.put_by("a")
-        store.behind = 2
-        reput.put_by("a")
-        await trio.testing.wait_all_tasks_blocked()
-        assert store.behind == 2, "nobody waits"
-        awaited = True
-        store.behind = 4
-        reput.put_by("b")
-        await trio.testing.wait_all_tasks_blocked()
-        assert store.behind == 0, "a rest that began before somebody waited ends"
-        nursery.cancel_scope.cancel()
-
-
-@pytest.mark.trio
 async def test_what_is_left_is_dispatched_by_the_task() -> None:
     store = FakeStore()
     reput, steps = service(store)
