@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from reput_client.backoff import Backoff
 from reput_client.errors import BrokerNotFound
+from reput_client.fetching import FetchedBlock, fetch_ext, fetched_block
 from reput_client.offsets import OffsetRequests
 from reput_client.read_ahead import ReadAhead
 from reput_client.runtime import Runtime
@@ -19,37 +20,15 @@ from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
 from reput_protocol.bodies_bounds import QueueBoundsRequest, QueueBoundsTable
 from reput_protocol.bodies_route import ClusterInfo
 from reput_protocol.bodies_topic import TopicList
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands_fetch import (
     FETCH_BYTES,
-    FetchRecordsHeader,
-    FetchRecordsResult,
     QueryQueueBoundsHeader,
 )
-from reput_protocol.errors import error_from_response
 from reput_protocol.header import HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK
 _MASTER_ID: Final = 0
-_ANSWERS: Final = (
-    ResponseCode.SUCCESS.value,
-    ResponseCode.PULL_NOT_FOUND.value,
-    ResponseCode.PULL_OFFSET_MOVED.value,
-)
-
-
-class FetchedBlock(NamedTuple):
-    """What one fetch brought."""
-
-    records: memoryview
-    """Records back to back, unchecked; good for as long as it is kept."""
-    next_offset: int
-    """Everything wanted before it is in `records`."""
-    min_offset: int
-    max_offset: int
-    """The bounds of the queue; only what is durable counts."""
-    moved: bool
-    """Whether the messages asked for are not in the queue."""
 
 
 class BulkReader:
@@ -177,22 +156,18 @@ class BulkReader:
         """
         deadline = self._session.deadline(None)
         queue = (topic, queue_id)
-        ext = _ext(topic, queue_id, start, end, max_bytes, tags)
+        ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags)
         call = await self._ahead.take(topic, queue_id, ext, deadline)
         if call is None:
             call = await self._session.ask(
                 RequestCode.FETCH_RECORDS, ext, what=f"fetch from {topic}/{queue_id}", deadline=deadline
             )
-        header = call.answer
-        if header.code not in _ANSWERS:
-            raise error_from_response(header.code, header.remark, header.ext)
-        result = FetchRecordsResult.from_ext(header.ext)
-        moved = header.code == ResponseCode.PULL_OFFSET_MOVED
-        if not moved and start < result.next_offset < min(end, result.max_offset):
+        found = fetched_block(call)
+        if not found.moved and start < found.next_offset < min(end, found.max_offset):
             await self._ask_ahead(
-                queue, _ext(topic, queue_id, result.next_offset, end, max_bytes, tags), deadline
+                queue, fetch_ext(topic, queue_id, found.next_offset, end, max_bytes, tags), deadline
             )
-        return FetchedBlock(call.body, result.next_offset, result.min_offset, result.max_offset, moved)
+        return found
 
     async def prefetch(
         self,
@@ -209,14 +184,9 @@ class BulkReader:
         Raises:
             ConnectFailed: there is no connection, and none can be made in time.
         """
-        ext = _ext(topic, queue_id, start, end, max_bytes, tags)
+        ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags)
         await self._ask_ahead((topic, queue_id), ext, self._session.deadline(None))
 
     async def _ask_ahead(self, queue: tuple[str, int], ext: Mapping[str, Value], deadline: float) -> None:
         self._ahead.drop(*queue)
         self._ahead.start(*queue, ext, await self._session.open(None, deadline))
-
-
-def _ext(topic: str, queue_id: int, start: int, end: int, max_bytes: int, tags: str) -> dict[str, Value]:
-    subscription = None if tags == "*" else tags
-    return FetchRecordsHeader(topic, queue_id, start, end, max_bytes, subscription).to_ext(_MSGPACK)

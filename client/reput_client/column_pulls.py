@@ -8,26 +8,18 @@ import numpy as np
 
 from reput_client.core import Call
 from reput_client.errors import DamagedMessage
+from reput_client.fetching import fetched_block
 from reput_client.message_columns import MessageColumns
 from reput_client.pull_result import PullStatus
-from reput_protocol.codes import ResponseCode
 from reput_protocol.columns import chain, gather
-from reput_protocol.commands_fetch import FetchRecordsHeader, FetchRecordsResult
-from reput_protocol.errors import error_from_response
 from reput_protocol.filters import TagFilter
-from reput_protocol.header import HeaderType, Value
 from reput_protocol.record_columns import RecordColumns
 from reput_protocol.topic_match import has_topic
 
 COLUMN_BYTES: Final = 1 << 20
 """How much one pull of columns asks for by default; larger answers no longer fit into a processor's caches."""
 NO_END: Final = (1 << 62) - 1
-
-_ANSWERS: Final = (
-    ResponseCode.SUCCESS.value,
-    ResponseCode.PULL_NOT_FOUND.value,
-    ResponseCode.PULL_OFFSET_MOVED.value,
-)
+"""As the end of a range: as far as there are messages."""
 
 
 class ColumnsResult(NamedTuple):
@@ -43,13 +35,6 @@ class ColumnsResult(NamedTuple):
     """The bounds of the queue. What is not durable yet may count or not."""
 
 
-def fetch_ext(topic: str, queue_id: int, offset: int, max_bytes: int, tags: str) -> dict[str, Value]:
-    """Return the header fields of a request for records from `offset` on."""
-    subscription = None if tags == "*" else tags
-    header = FetchRecordsHeader(topic, queue_id, offset, NO_END, max_bytes, subscription)
-    return header.to_ext(HeaderType.MSGPACK)
-
-
 def fetched(topic: str, queue_id: int, offset: int, call: Call, tag_filter: TagFilter) -> ColumnsResult:
     """Return what an answered FETCH_RECORDS brought.
 
@@ -57,22 +42,18 @@ def fetched(topic: str, queue_id: int, offset: int, call: Call, tag_filter: TagF
         BrokerError: the broker refused it.
         DamagedMessage: the first message cannot be read; it names its offset.
     """
-    header = call.answer
-    if header.code not in _ANSWERS:
-        raise error_from_response(header.code, header.remark, header.ext)
-    answer = FetchRecordsResult.from_ext(header.ext)
-    moved = header.code == ResponseCode.PULL_OFFSET_MOVED
+    found = fetched_block(call)
     return columns_result(
         topic,
         queue_id,
         offset,
-        b"" if moved else call.body,
+        b"" if found.moved else found.records,
         ColumnsResult(
-            PullStatus.OFFSET_ILLEGAL if moved else PullStatus.NO_NEW_MESSAGE,
+            PullStatus.OFFSET_ILLEGAL if found.moved else PullStatus.NO_NEW_MESSAGE,
             no_columns(topic, queue_id),
-            answer.next_offset,
-            answer.min_offset,
-            answer.max_offset,
+            found.next_offset,
+            found.min_offset,
+            found.max_offset,
         ),
         tag_filter,
     )

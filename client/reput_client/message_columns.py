@@ -13,6 +13,7 @@ from reput_protocol.codes import MessageSysFlag
 from reput_protocol.properties import KEYS, TAGS, decode_properties
 from reput_protocol.properties_units import PropertyUnits, units_of
 from reput_protocol.record_columns import RecordColumns
+from reput_protocol.rows_at import rows_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +90,7 @@ class MessageColumns:
         sizes = self.records.body_size
         if not len(self) or (sizes != sizes[0]).any() or self.compressed.any():
             return None
-        return _table(self.records.buffer, self.records.body_position, int(sizes[0]))
+        return rows_at(self.records.buffer, self.records.body_position, int(sizes[0]))
 
     def bodies(self) -> tuple[ByteArray, IntArray]:
         """Return the bodies back to back, and where they begin and end: body i is `data[bounds[i]:bounds[i + 1]]`.
@@ -157,7 +158,7 @@ class MessageColumns:
             records = self.records
             sizes = records.properties_size
             if len(self) and (sizes == sizes[0]).all():
-                table = _table(records.buffer, records.properties_position, int(sizes[0]))
+                table = rows_at(records.buffer, records.properties_position, int(sizes[0]))
                 data, bounds = table.ravel(), np.arange(len(self) + 1, dtype=np.int64) * int(sizes[0])
             else:
                 data, bounds = _joined([records.properties(row) for row in range(len(self))])
@@ -184,20 +185,6 @@ class MessageColumns:
         return record_batch(self.records, self.inflated, names)
 
 
-def _table(buffer: Any, position: IntArray, size: int) -> ByteArray:
-    """Return the `size` bytes at each position as rows; a view where the positions are evenly spaced."""
-    if not size:
-        return np.empty((len(position), 0), np.uint8)
-    steps = np.diff(position)
-    if not len(steps) or (steps == steps[0]).all():
-        step = int(steps[0]) if len(steps) else size
-        view: ByteArray = np.ndarray((len(position), size), np.uint8, buffer, int(position[0]), (step, 1))
-        return view
-    windows = np.ndarray((len(buffer) - size + 1,), f"V{size}", buffer, 0, (1,))
-    table: ByteArray = windows[position].view(np.uint8).reshape(-1, size)
-    return table
-
-
 def _common(data: ByteArray, starts: IntArray, ends: IntArray) -> str | None:
     """Return the text that all slices have in common; None if they differ, or there is none."""
     if not len(starts):
@@ -205,7 +192,7 @@ def _common(data: ByteArray, starts: IntArray, ends: IntArray) -> str | None:
     size = int(ends[0] - starts[0])
     if (ends - starts != size).any():
         return None
-    rows = _table(data, starts, size)
+    rows = rows_at(data, starts, size)
     first = rows[0].tobytes()
     return first.decode(errors="replace") if (rows == rows[0]).all() else None
 

@@ -10,12 +10,13 @@ from typing import Self
 from reput_client.backoff import Backoff
 from reput_client.column_pulls import (
     COLUMN_BYTES,
+    NO_END,
     ColumnsResult,
     columns_result,
-    fetch_ext,
     fetched,
     no_columns,
 )
+from reput_client.fetching import fetch_ext
 from reput_client.offsets import OffsetRequests
 from reput_client.pull_result import PullResult, PullStatus
 from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX, pull_ext, pull_result
@@ -197,7 +198,7 @@ class PullConsumer:
         tag_filter = TagFilter.parse(tags)
         deadline = self._session.deadline(None)
         _, address = await self._session.queue(check_topic(topic), queue_id, deadline)
-        ext = fetch_ext(topic, queue_id, offset, max_bytes, tags)
+        ext = fetch_ext(topic, queue_id, offset, NO_END, max_bytes, tags)
         call = await self._columns_ahead.take(topic, queue_id, ext, deadline)
         if call is None:
             call = await self._session.ask(
@@ -213,7 +214,7 @@ class PullConsumer:
             # Blocks end with what is durable; an ordinary pull sees further, and can wait.
             return await self._pull_as_columns(topic, queue_id, offset, wait_s, tag_filter, max_bytes)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
-            following = fetch_ext(topic, queue_id, result.next_begin_offset, max_bytes, tags)
+            following = fetch_ext(topic, queue_id, result.next_begin_offset, NO_END, max_bytes, tags)
             self._columns_ahead.start(topic, queue_id, following, self._session.connection_to(address))
         return result
 

@@ -17,6 +17,7 @@ from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record_layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, HEAD_BYTES, STORE_HOST_IPV6
 from reput_protocol.record_scan import ScanStatus, locate
+from reput_protocol.rows_at import rows_at
 from reput_protocol.tag_codes import parked_tags_code, tags_codes_in
 
 IntArray: TypeAlias = NDArray[np.int64]
@@ -184,7 +185,8 @@ class RecordColumns:
         sizes = self.body_size
         if sizes[0] and (sizes == sizes[0]).all():
             # Bodies of one size are taken out by NumPy, which costs half of slicing them one by one.
-            sums = list(map(crc32, self._void_rows(self.body_position, int(sizes[0])).tolist()))
+            bodies = rows_at(self.buffer, self.body_position, int(sizes[0]))
+            sums = list(map(crc32, bodies.view(f"V{bodies.shape[1]}")[:, 0].tolist()))
         else:
             # Slices of bytes are copied, and still come cheaper than views of them.
             data = self.buffer if isinstance(self.buffer, bytes) else memoryview(self.buffer)
@@ -192,15 +194,6 @@ class RecordColumns:
             ends = (self.body_position + sizes).tolist()
             sums = [crc32(data[start:end]) for start, end in zip(starts, ends, strict=True)]
         return np.flatnonzero((np.array(sums, np.int64) & 0x7FFF_FFFF) != stated)
-
-    def _void_rows(self, position: IntArray, size: int) -> NDArray[Any]:
-        """Return the `size` bytes at each position as opaque values, without a copy where they are evenly spaced."""
-        steps = np.diff(position)
-        if not len(steps) or (steps == steps[0]).all():
-            step = int(steps[0]) if len(steps) else size
-            return np.ndarray((len(position),), f"V{size}", self.buffer, int(position[0]), (step,))
-        windows: NDArray[Any] = np.ndarray((len(self.buffer) - size + 1,), f"V{size}", self.buffer, 0, (1,))
-        return windows[position]
 
     def sealed(self) -> IntArray:
         """Return the rows that end with what looks like the whole record's checksum (`__CRC32#`)."""

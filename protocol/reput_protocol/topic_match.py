@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from reput_protocol.columns import BoolArray, RecordColumns
+from reput_protocol.rows_at import rows_at
 
 
 def has_topic(columns: RecordColumns, sound: BoolArray, topic: str) -> BoolArray:
@@ -13,9 +14,6 @@ def has_topic(columns: RecordColumns, sound: BoolArray, topic: str) -> BoolArray
     same: BoolArray = sound & (columns.topic_size == len(name))
     if not same.any():
         return same
-    windows = np.ndarray((len(columns.buffer) - len(name) + 1,), f"V{len(name)}", columns.buffer, 0, (1,))
-    at = columns.topic_position[same]
-    same[same] = (windows[at].view(np.uint8).reshape(-1, len(name)) == np.frombuffer(name, np.uint8)).all(
-        axis=1
-    )
+    topics = rows_at(columns.buffer, columns.topic_position[same], len(name))
+    same[same] = (topics == np.frombuffer(name, np.uint8)).all(axis=1)
     return same

@@ -9,7 +9,7 @@ import pytest
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.bulk import BulkReader
-from reput_client.bulk import FetchedBlock
+from reput_client.fetching import FetchedBlock
 from reput_protocol.columns import decode_columns
 from reput_protocol.errors import BrokerError, FilterRefused, TopicNotFound
 from reput_protocol.record_columns import RecordColumns

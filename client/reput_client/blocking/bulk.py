@@ -8,7 +8,7 @@ from reput_client import bulk as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.bulk import FetchedBlock
+from reput_client.fetching import FetchedBlock
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_protocol.bodies_bounds import QueueBoundsTable
 from reput_protocol.commands_fetch import FETCH_BYTES
