@@ -4,6 +4,7 @@ Uses docker or podman where a daemon answers and the base image can be pulled; o
 the base image, a stand-in (`stand_in_base.py`). Then, as 10001:10001 with a read-only root and no capabilities, as
 process 1: healthy; messages put and pulled from outside; SIGTERM ends in 0; a new container on the same volume has
 the same messages. The compose file is held to its rules. Prints each step, and at the end what could not be run.
+With `--spark` the target `spark` is built as well, and archives what a broker holds (`image_spark.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from compose_rules import compose_problems
-from image_engines import UID, ChrootEngine, Container, DaemonEngine, Engine, EngineError, run
+from image_engines import UID, CheckFailed, ChrootEngine, Container, DaemonEngine, Engine, EngineError, run
+from image_spark import check_spark_image
 from reput_client.blocking import Message, Producer, PullConsumer
 from stand_in_base import make_stand_in
 
@@ -39,14 +41,11 @@ NEEDED = {
 }
 
 
-class CheckFailed(Exception):
-    """The image does not do what it promises."""
-
-
 def main() -> int:
     """Run every check; 0 if all that could be run passed, 1 if one failed, 2 if nothing could be run."""
     parser = argparse.ArgumentParser(description="Build the image and see it work as a container.")
     parser.add_argument("--install", action="store_true", help="apt-get install what is missing (needs root)")
+    parser.add_argument("--spark", action="store_true", help="build and run the target `spark` as well")
     arguments = parser.parse_args()
     not_run: list[str] = []
     try:
@@ -56,6 +55,11 @@ def main() -> int:
             return _finish(not_run, 2)
         try:
             check_image(engine)
+            if arguments.spark:
+                for what in check_spark_image(engine, REPOSITORY, base_image()):
+                    _passed(what)
+            else:
+                not_run.append("the target `spark`: make image-check ARGS=--spark")
         finally:
             engine.close()
             not_run += engine.left_out

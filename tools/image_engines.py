@@ -29,6 +29,10 @@ STOP_DEADLINE_S = 40.0
 START_DEADLINE_S = 10.0
 
 
+class CheckFailed(Exception):
+    """The image does not do what it promises."""
+
+
 class EngineError(Exception):
     """A builder or runtime failed; the message holds the command and the end of what it said."""
 
@@ -45,6 +49,12 @@ def run(command: Sequence[str], *, deadline_s: float = 1800.0, quiet: bool = Tru
     return done.stdout or ""
 
 
+def volume_of(config: Mapping[str, Any]) -> str:
+    """Return the path of the one volume that an image declares."""
+    (path,) = config["Volumes"]
+    return str(path)
+
+
 class Container(ABC):
     """One running container of the image."""
 
@@ -57,6 +67,10 @@ class Container(ABC):
         """Send SIGTERM to process 1 and return its exit status."""
 
     @abstractmethod
+    def wait(self, deadline_s: float) -> int:
+        """Wait until process 1 has ended by itself; return its exit status, EngineError at the deadline."""
+
+    @abstractmethod
     def kill(self) -> None:
         """End what still runs; remove the container, never the volume."""
 
@@ -66,22 +80,29 @@ class Container(ABC):
 
 
 class Engine(ABC):
-    """Builds the image once, then starts containers of it."""
+    """Builds one image at a time, then starts containers of it."""
 
     name: str
     left_out: list[str]
 
     @abstractmethod
-    def build(self, repository: Path, base: str) -> str:
-        """Build `IMAGE` from the repository's Dockerfile; return what stood for the base image."""
+    def build(self, repository: Path, base: str, target: str | None = None) -> str:
+        """Build `IMAGE` from the repository's Dockerfile, or a target of it; return what stood for the base image."""
 
     @abstractmethod
     def image_config(self) -> dict[str, Any]:
         """Return the image's configuration: User, Env, Entrypoint, Cmd, Volumes, ..."""
 
     @abstractmethod
-    def start(self, environment: Mapping[str, str], ports: Sequence[int]) -> Container:
-        """Start a new container on the engine's one volume, its ports published on loopback."""
+    def start(
+        self, environment: Mapping[str, str], ports: Sequence[int], arguments: Sequence[str] = ()
+    ) -> Container:
+        """Start a new container on the engine's one volume.
+
+        Args:
+            ports: published on loopback; with none the container has the machine's own network.
+            arguments: in place of the image's own.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -98,13 +119,14 @@ class DaemonEngine(Engine):
         self.name = program
         self.left_out = []
 
-    def build(self, repository: Path, base: str) -> str:
+    def build(self, repository: Path, base: str, target: str | None = None) -> str:
         """Pull the base image, build, and make the volume."""
         self.close()  # what an interrupted check left
         run([self.name, "pull", base], deadline_s=600)
         # podman's own image format has no room for a health check.
         formats = ["--format", "docker"] if self.name == "podman" else []
-        run([self.name, "build", *formats, "--tag", IMAGE, str(repository)])
+        targets = ["--target", target] if target else []
+        run([self.name, "build", *formats, *targets, "--tag", IMAGE, str(repository)])
         run([self.name, "volume", "create", self.NAME])
         return f"{base}, pulled"
 
@@ -114,7 +136,9 @@ class DaemonEngine(Engine):
         # docker notes the health check in the configuration, podman beside it.
         return {"Healthcheck": inspected.get("Healthcheck"), **inspected["Config"]}
 
-    def start(self, environment: Mapping[str, str], ports: Sequence[int]) -> Container:
+    def start(
+        self, environment: Mapping[str, str], ports: Sequence[int], arguments: Sequence[str] = ()
+    ) -> Container:
         """Start it detached, read-only and without capabilities."""
         command = [
             self.name,
@@ -126,14 +150,17 @@ class DaemonEngine(Engine):
             "--cap-drop",
             "ALL",
             "--tmpfs",
-            "/tmp",
+            "/tmp:exec",
         ]
-        command += ["--security-opt", "no-new-privileges", "--volume", f"{self.NAME}:/var/lib/reput"]
+        volume = volume_of(self.image_config())
+        command += ["--security-opt", "no-new-privileges", "--volume", f"{self.NAME}:{volume}"]
         for port in ports:
             command += ["--publish", f"127.0.0.1:{port}:{port}"]
+        if not ports:
+            command += ["--network", "host"]
         for name, value in environment.items():
             command += ["--env", f"{name}={value}"]
-        return _DaemonContainer(self.name, run([*command, IMAGE]).strip())
+        return _DaemonContainer(self.name, run([*command, IMAGE, *arguments]).strip())
 
     def close(self) -> None:
         """Remove container, volume and image; the base image stays."""
@@ -152,6 +179,9 @@ class _DaemonContainer(Container):
     def stop(self) -> int:
         run([self._program, "stop", "--time", str(int(STOP_DEADLINE_S)), self._container])
         return int(run([self._program, "wait", self._container]))
+
+    def wait(self, deadline_s: float) -> int:
+        return int(run([self._program, "wait", self._container], deadline_s=deadline_s))
 
     def kill(self) -> None:
         subprocess.run([self._program, "rm", "--force", self._container], capture_output=True, check=False)
@@ -180,7 +210,7 @@ class ChrootEngine(Engine):
         self._config: dict[str, Any] = {}
         self._containers = 0
 
-    def build(self, repository: Path, base: str) -> str:
+    def build(self, repository: Path, base: str, target: str | None = None) -> str:
         """Build with buildah, from a stand-in where the base image cannot be pulled."""
         self.close()  # what an interrupted check left: its stand-in must not pass for a base image that was pulled
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -188,14 +218,16 @@ class ChrootEngine(Engine):
         try:
             self._buildah("pull", base, deadline_s=120)
         except EngineError as error:
-            self.left_out.append(f"the published base image {base}: {str(error).splitlines()[-1].strip()}")
+            why = f"the published base image {base}: {str(error).splitlines()[-1].strip()}"
+            self.left_out += [why] if why not in self.left_out else []
             source = f"a stand-in for {base}, made with debootstrap"
             container = self._buildah("from", "scratch").strip()
             self._buildah("add", "--quiet", container, str(self._stand_in(self._directory, base)), "/")
             self._buildah("commit", "--quiet", "--rm", container, f"localhost/{base}")
         with _network_settings(self._directory) as mounts:
             build = ["bud", "--isolation", "chroot", "--pull-never", "--format", "docker", "--tag", IMAGE]
-            self._buildah(*build, *mounts, str(repository), deadline_s=1800)
+            targets = ["--target", target] if target else []
+            self._buildah(*build, *targets, *mounts, str(repository), deadline_s=1800)
         inspected = json.loads(self._buildah("inspect", "--type", "image", IMAGE))
         self._config = inspected["Docker"]["config"]
         self._volume.mkdir(exist_ok=True)
@@ -206,7 +238,9 @@ class ChrootEngine(Engine):
         """Return what buildah noted down in the image."""
         return self._config
 
-    def start(self, environment: Mapping[str, str], ports: Sequence[int]) -> Container:
+    def start(
+        self, environment: Mapping[str, str], ports: Sequence[int], arguments: Sequence[str] = ()
+    ) -> Container:
         """Start the image's command as process 1 of its own namespaces; ports are the machine's."""
         del ports  # the container shares the machine's network
         self._containers += 1
@@ -219,8 +253,9 @@ class ChrootEngine(Engine):
         script = _MOUNTS.format(
             root=shlex.quote(root),
             volume=shlex.quote(str(self._volume)),
+            kept=shlex.quote(volume_of(self._config)),
             workdir=shlex.quote(self._config["WorkingDir"]),
-            command=shlex.join([*user, *self._config["Entrypoint"], *self._config["Cmd"]]),
+            command=shlex.join([*user, *self._config["Entrypoint"], *(arguments or self._config["Cmd"])]),
             chdir=_CHDIR,
         )
         command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script]
@@ -245,13 +280,16 @@ class ChrootEngine(Engine):
         return run([*self._command, *arguments], deadline_s=deadline_s)
 
 
-# Inside unshare: a private view of the container's root, then nothing but the image's own process, as number 1.
+# Inside unshare: a private view of the container's root, then nothing but the image's own process, as number 1. A
+# runtime gives a container a file that knows its host name; Java asks for it.
 _MOUNTS = """set -e
 mount --bind {root} {root}
-mount --bind {volume} {root}/var/lib/reput
+mount --bind {volume} {root}{kept}
 mount -t tmpfs -o mode=1777 tmpfs {root}/tmp
 mount -t proc proc {root}/proc
 mount --rbind /dev {root}/dev
+touch {root}/etc/hosts
+mount --bind /etc/hosts {root}/etc/hosts
 mount -o remount,bind,ro {root}
 exec chroot {root} sh -c {chdir} sh {workdir} {command}
 """
@@ -277,6 +315,12 @@ class _ChrootContainer(Container):
             return self._process.wait(STOP_DEADLINE_S)
         except subprocess.TimeoutExpired as error:
             raise EngineError(f"SIGTERM did not end process 1 within {STOP_DEADLINE_S:.0f} s") from error
+
+    def wait(self, deadline_s: float) -> int:
+        try:
+            return self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(f"process 1 has not ended within {deadline_s:.0f} s") from error
 
     def kill(self) -> None:
         if self._process.poll() is None:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_LOOK_ROUND_S = 1.0
 
 
 class BlockingEvent:
@@ -36,9 +37,11 @@ class BlockingEvent:
         self._condition.notify_all()
 
     async def wait(self, timeout_s: float) -> None:
-        """Block until set or `timeout_s` is over."""
-        if not self._flag:
-            self._condition.wait(None if timeout_s == math.inf else timeout_s)
+        """Block until set or `timeout_s` is over; in short waits, as `_poll` says."""
+        until = time.monotonic() + timeout_s
+        while not self._flag and timeout_s > 0:
+            self._condition.wait(min(timeout_s, _LOOK_ROUND_S))
+            timeout_s = until - time.monotonic()
 
 
 class BlockingRuntime:
@@ -172,11 +175,19 @@ class BlockingRuntime:
         self._poll(poller, timeout_s)
 
     def _poll(self, poller: select.poll, timeout_s: float) -> None:
-        timeout_ms = None if timeout_s == math.inf else max(0, math.ceil(timeout_s * 1000))
+        """Wait without the lock.
+
+        A long wait is made of short ones: Python calls signal handlers in the main thread, and where another thread got
+        the signal, the main one only notices between two waits.
+        """
+        until = time.monotonic() + timeout_s
         lock = self._lock
         lock.release()
         try:
-            poller.poll(timeout_ms)
+            while not poller.poll(max(0, math.ceil(min(timeout_s, _LOOK_ROUND_S) * 1000))):
+                timeout_s = until - time.monotonic()
+                if timeout_s <= 0:
+                    return
         finally:
             lock.acquire()
 
