@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 import trio
@@ -30,6 +29,7 @@ _CATCH_UP_STEPS = 4
 _STUCK_INTERVAL_S = 0.1
 _RETRY_INTERVAL_S = 1.0
 _UNLOCK_AFTER_S = 6.0  # (RocketMQ: CommitLog, unlockMappedFile)
+_LOOK_BYTES = 16 * 1024  # little against a half file, after which one is wanted
 _INDEX_STEP_BYTES = 256 * 1024
 _INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred MiB a second
 
@@ -83,12 +83,14 @@ class ReputMessageService:
 
     def catch_up(self, steps: int = _CATCH_UP_STEPS) -> None:
         """Dispatch what has just become readable, at once; what takes longer, or fails, is left to `run`."""
-        with suppress(ReputError):
-            for _ in range(steps):
-                if self._store.dispatch_idle or not self._store.reput_step():
-                    break
+        store = self._store
+        try:
+            while steps and not store.dispatch_idle and store.reput_step():
+                steps -= 1
                 self._after_step()
-        if not self._store.dispatch_idle:
+        except ReputError:
+            pass  # `run` comes across it and says so
+        if not store.dispatch_idle:
             self.wake()
 
     async def run(self) -> None:
@@ -128,6 +130,7 @@ class AllocateService:
         self._store = store
         self._wanted = trio.Event()
         self._filled = trio.Event()
+        self._look_from = 0
         store.when_file_wanted(self._want)
         if store.file_refusal is not None:  # nothing can be appended to the file that the start found
             self._want()
@@ -136,9 +139,12 @@ class AllocateService:
         self._wanted.set()
 
     def dispatched(self) -> None:
-        """Look whether a file is wanted; called after each step of dispatch."""
-        if not self._wanted.is_set() and self._store.should_prepare_next_file():
-            self._wanted.set()
+        """Look whether a file is wanted; called after each step of dispatch, and looks once in so many bytes of it."""
+        offset = self._store.dispatched_offset
+        if offset >= self._look_from:
+            self._look_from = offset + _LOOK_BYTES
+            if not self._wanted.is_set() and self._store.should_prepare_next_file():
+                self._wanted.set()
 
     async def run(self) -> None:
         """Make files until cancelled. What fails is tried again by itself, and said once until it is over.
