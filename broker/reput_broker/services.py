@@ -64,11 +64,15 @@ class ReputMessageService:
         the putter makes its next request. What several put at a time, or one in bulk, is left to `run`, which
         dispatches it together.
         """
-        if putter is self._last_putter and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
-            self.catch_up(steps=1)
-        else:
+        store = self._store
+        behind = store.dispatch_behind_bytes
+        if putter is not self._last_putter or behind > _AT_ONCE_BYTES:
             self._last_putter = putter
             self.wake()
+        elif behind:
+            self._step()
+            if not store.dispatch_idle:
+                self.wake()
 
     def settle(self, *, can_wait: bool = False) -> None:
         """Dispatch what was acknowledged and is not dispatched: somebody is about to look.
@@ -81,17 +85,24 @@ class ReputMessageService:
             return
         self.catch_up()
 
-    def catch_up(self, steps: int = _CATCH_UP_STEPS) -> None:
+    def catch_up(self) -> None:
         """Dispatch what has just become readable, at once; what takes longer, or fails, is left to `run`."""
         store = self._store
-        try:
-            while steps and not store.dispatch_idle and store.reput_step():
-                steps -= 1
-                self._after_step()
-        except ReputError:
-            pass  # `run` comes across it and says so
+        for _ in range(_CATCH_UP_STEPS):
+            if store.dispatch_idle or not self._step():
+                break
         if not store.dispatch_idle:
             self.wake()
+
+    def _step(self) -> bool:
+        """Dispatch what a step takes; False if that was nothing. `run` comes across an error again and says so."""
+        try:
+            dispatched = self._store.reput_step() > 0
+            if dispatched:
+                self._after_step()
+            return dispatched
+        except ReputError:
+            return False
 
     async def run(self) -> None:
         """Dispatch until cancelled."""

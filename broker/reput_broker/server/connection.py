@@ -151,7 +151,8 @@ class Connection:
         if run.is_answered:
             return
         run.is_answered = True
-        self._no_longer_deferred(run)
+        if self._deferred:
+            self._no_longer_deferred(run)
         run.traffic.done(response_code, time.monotonic() - run.received_at, run.count)
         if self._close_reason is None:
             self.outbox.write(frames)
