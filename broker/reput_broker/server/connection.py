@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.config import LimitsConfig
-from reput_broker.counters import Counters, ListenerTraffic
+from reput_broker.counters import Counters, ListenerTraffic, RequestTraffic
 from reput_broker.request import ClientAnswer, ClientGone, PutRun, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import Dispatcher
@@ -90,6 +90,7 @@ class Connection:
         self._scope = trio.CancelScope()
         self._reader = FrameReader(limits.frame_size, limits.header_size)
         self._put_headers = PutHeaderCache()
+        self._put_traffic: RequestTraffic | None = None
         self._put_runs = False
         self.outbox = Outbox(
             transport,
@@ -258,7 +259,7 @@ class Connection:
 
     async def _serve(self) -> None:
         receive, reader = self._transport.receive, self._reader
-        while not self.is_closed:
+        while self._close_reason is None:
             data = await receive()
             if not data:
                 await self._finish_answers()
@@ -283,7 +284,11 @@ class Connection:
     @property
     def _is_held_back(self) -> bool:
         """Whether so much waits for this peer, or for all together, that nothing more of it is handled."""
-        return self.outbox.is_crowded or self._memory.is_over or self._owes_too_many_answers
+        return (
+            self.outbox.is_crowded
+            or self._memory.is_over
+            or (self._deferred_requests > 0 and self._owes_too_many_answers)
+        )
 
     @property
     def _owes_too_many_answers(self) -> bool:
@@ -340,7 +345,9 @@ class Connection:
         if header is None:
             return None
         ack = header.ack
-        traffic = self._counters.request(_MSGPACK, _PUT_CODE)
+        traffic = self._put_traffic
+        if traffic is None:
+            traffic = self._put_traffic = self._counters.request(_MSGPACK, _PUT_CODE)
         run = PutRun(self, received_at, traffic, ack, [opaque_of(header_bytes)], [header], [body], 1)
         for header_type, header_bytes, body in frames[start + 1 : start + _ANSWERS_A_WRITE]:
             header = find(header_bytes) if header_type == _MSGPACK else None

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from reput_broker.request import Handler, PutRun, Refusal, Request, Response, RunHandler
+from reput_broker.request import Handler, Refusal, Request, Response, RunHandler
 from reput_protocol.codes import PullSysFlag, RequestCode
 from reput_protocol.errors import (
     BodyMalformed,

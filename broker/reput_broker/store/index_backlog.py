@@ -65,7 +65,7 @@ class KeyBacklog:
         """Take the keys of the batch that were not taken before."""
         if batch.end_offset <= self.end_offset:
             return
-        rows = len(batch.rows)
+        rows = batch.rows.count
         if rows < _SMALL_BATCH_ROWS and batch.start_offset >= self.end_offset:
             self._small.append(batch)
             self._small_rows += rows

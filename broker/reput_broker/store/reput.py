@@ -84,7 +84,7 @@ class Reput:
                     raise
                 position = first  # the file has expired: who is so far behind goes on after it
                 continue
-            count = len(rows)
+            count = rows.count
             if count:
                 self._dispatch(position, data, rows, count)
                 position += rows.consumed
