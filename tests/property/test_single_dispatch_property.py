@@ -32,9 +32,11 @@ records = st.builds(
 
 
 def plain(queues: list[QueueRows]) -> list[tuple[object, ...]]:
+    """Queue by queue: where offsets do not follow each other, the parts of different queues come in any order."""
+    ordered = sorted(queues, key=lambda rows: (rows.topic, rows.queue_id))
     return [
         (rows.topic, rows.queue_id, rows.first_queue_offset, *([int(value) for value in c] for c in rows[3:]))
-        for rows in queues
+        for rows in ordered
     ]
 
 
