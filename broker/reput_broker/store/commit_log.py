@@ -136,11 +136,9 @@ class CommitLog:
         if self._flush_sync:
             return self.flushed_offset
         file = self._file
-        if (
-            self.pool is None and file is not None
-        ):  # asked several times a message: `max_offset`, without the calls
-            return file.base_offset + file.wrote_position
-        return self.max_offset
+        if self.pool is not None or file is None:
+            return self.max_offset
+        return file.base_offset + file.wrote_position  # the same, for who asks several times a message
 
     def is_able_to_flush(self, least_pages: int) -> bool:
         """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""

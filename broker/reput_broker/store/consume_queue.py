@@ -169,11 +169,8 @@ class ConsumeQueue:
         """
         files = self._files
         position = queue_offset * UNIT_BYTES
-        if (
-            position == files.end
-            and physical_offset >= self.max_physical_offset
-            and not (files.is_empty or self._ext.are_kept)
-        ):  # the very next one: nothing to decide
+        follows = position == files.end and physical_offset >= self.max_physical_offset
+        if follows and not files.is_empty and not self._ext.are_kept:  # nothing to decide
             files.write(position, UNIT.pack(physical_offset, size, tags_code))
             self.max_physical_offset = physical_offset + size
         else:
