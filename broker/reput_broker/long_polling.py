@@ -7,17 +7,16 @@ broker down, or when its connection is gone. It is then run once more, and answe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
-from numpy.typing import NDArray
 
 from reput_broker.config import LongPollingConfig
 from reput_broker.request import Client, Request
-from reput_broker.store.dispatch import ArrivedRecords
+from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_protocol.filters import MessageFilter
 from reput_protocol.sql import SqlFilter
 
@@ -92,25 +91,17 @@ class PullRequestHoldService:
             self._earlier_deadline.set()
         heapq.heappush(self._deadlines, (deadline, number))
 
-    def arriving(
-        self,
-        topic: str,
-        queue_id: int,
-        max_queue_offset: int,
-        tags_codes: Sequence[int] | NDArray[Any],
-        store_timestamp_ms: int,
-        records: ArrivedRecords,
-    ) -> None:
+    def arriving(self, rows: QueueRows, batch: DispatchBatch) -> None:
         """Note new messages; pulls that they are for run again at the next `answer_ready`."""
-        del store_timestamp_ms
-        queue = (topic, queue_id)
+        waiting = self._held.get((rows.topic, rows.queue_id))
+        if not waiting:
+            return
+        end = rows.end_queue_offset
         verdicts: dict[SqlFilter, bool] = {}  # members of a group have one filter
-        for held in list(self._held.get(queue, ())):
+        for held in list(waiting):
             if held.request.client.is_closed:
                 self._drop(held)
-            elif max_queue_offset > held.offset and _lets_any_through(
-                held.message_filter, tags_codes, records, verdicts
-            ):
+            elif end > held.offset and _lets_any_through(held.message_filter, rows, batch, verdicts):
                 self._release(held)
                 self._ready.append(held)
 
@@ -197,8 +188,8 @@ def _discard(table: dict[K, set[HeldPull]], key: K, held: HeldPull) -> None:
 
 def _lets_any_through(
     message_filter: MessageFilter | None,
-    tags_codes: Sequence[int] | NDArray[Any],
-    records: ArrivedRecords,
+    rows: QueueRows,
+    batch: DispatchBatch,
     verdicts: dict[SqlFilter, bool],
 ) -> bool:
     if message_filter is None:
@@ -206,12 +197,14 @@ def _lets_any_through(
     if isinstance(message_filter, SqlFilter):
         verdict = verdicts.get(message_filter)
         if verdict is None:
-            verdict = verdicts[message_filter] = _matches_any(message_filter, records)
+            verdict = verdicts[message_filter] = _matches_any(message_filter, rows, batch)
         return verdict
-    return message_filter.matches_all or any(message_filter.matches_code(int(code)) for code in tags_codes)
+    return message_filter.matches_all or any(
+        message_filter.matches_code(int(code)) for code in rows.tags_codes
+    )
 
 
-def _matches_any(sql_filter: SqlFilter, records: ArrivedRecords) -> bool:
-    if len(records) > _LOOKED_AT_MAX:
+def _matches_any(sql_filter: SqlFilter, rows: QueueRows, batch: DispatchBatch) -> bool:
+    if len(rows.sizes) > _LOOKED_AT_MAX:
         return True  # the pull itself looks, in bounds
-    return any(properties is None or sql_filter.matches(properties) for properties in records.properties())
+    return any(properties is None or sql_filter.matches(properties) for properties in batch.properties(rows))

@@ -190,12 +190,9 @@ class PutRun:
     headers: list[PutMessageHeader]
     blocks: list[memoryview]
     """The bodies, until they are stored."""
+    count: int
+    """How many requests these are."""
     is_answered: bool = False
-
-    @property
-    def count(self) -> int:
-        """How many requests these are."""
-        return len(self.opaques)
 
 
 RunHandler: TypeAlias = Callable[[PutRun], bool]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 import trio
@@ -30,6 +29,7 @@ _CATCH_UP_STEPS = 4
 _STUCK_INTERVAL_S = 0.1
 _RETRY_INTERVAL_S = 1.0
 _UNLOCK_AFTER_S = 6.0  # (RocketMQ: CommitLog, unlockMappedFile)
+_LOOK_BYTES = 16 * 1024  # little against a half file, after which one is wanted
 _INDEX_STEP_BYTES = 256 * 1024
 _INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred MiB a second
 
@@ -64,11 +64,15 @@ class ReputMessageService:
         the putter makes its next request. What several put at a time, or one in bulk, is left to `run`, which
         dispatches it together.
         """
-        if putter is self._last_putter and self._store.dispatch_behind_bytes <= _AT_ONCE_BYTES:
-            self.catch_up(steps=1)
-        else:
+        store = self._store
+        behind = store.dispatch_behind_bytes
+        if putter is not self._last_putter or behind > _AT_ONCE_BYTES:
             self._last_putter = putter
             self.wake()
+        elif behind:
+            self._step()
+            if not store.dispatch_idle:
+                self.wake()
 
     def settle(self, *, can_wait: bool = False) -> None:
         """Dispatch what was acknowledged and is not dispatched: somebody is about to look.
@@ -81,15 +85,24 @@ class ReputMessageService:
             return
         self.catch_up()
 
-    def catch_up(self, steps: int = _CATCH_UP_STEPS) -> None:
+    def catch_up(self) -> None:
         """Dispatch what has just become readable, at once; what takes longer, or fails, is left to `run`."""
-        with suppress(ReputError):
-            for _ in range(steps):
-                if self._store.dispatch_idle or not self._store.reput_step():
-                    break
-                self._after_step()
-        if not self._store.dispatch_idle:
+        store = self._store
+        for _ in range(_CATCH_UP_STEPS):
+            if store.dispatch_idle or not self._step():
+                break
+        if not store.dispatch_idle:
             self.wake()
+
+    def _step(self) -> bool:
+        """Dispatch what a step takes; False if that was nothing. `run` comes across an error again and says so."""
+        try:
+            dispatched = self._store.reput_step() > 0
+            if dispatched:
+                self._after_step()
+            return dispatched
+        except ReputError:
+            return False
 
     async def run(self) -> None:
         """Dispatch until cancelled."""
@@ -128,6 +141,7 @@ class AllocateService:
         self._store = store
         self._wanted = trio.Event()
         self._filled = trio.Event()
+        self._look_from = 0
         store.when_file_wanted(self._want)
         if store.file_refusal is not None:  # nothing can be appended to the file that the start found
             self._want()
@@ -136,9 +150,12 @@ class AllocateService:
         self._wanted.set()
 
     def dispatched(self) -> None:
-        """Look whether a file is wanted; called after each step of dispatch."""
-        if not self._wanted.is_set() and self._store.should_prepare_next_file():
-            self._wanted.set()
+        """Look whether a file is wanted; called after each step of dispatch, and looks once in so many bytes of it."""
+        offset = self._store.dispatched_offset
+        if offset >= self._look_from:
+            self._look_from = offset + _LOOK_BYTES
+            if not self._wanted.is_set() and self._store.should_prepare_next_file():
+                self._wanted.set()
 
     async def run(self) -> None:
         """Make files until cancelled. What fails is tried again by itself, and said once until it is over.

@@ -196,9 +196,9 @@ class Connection:
     def _notice_end(self) -> None:
         """Notice that the broker hung up while the connection was idle, before a frame is risked on it."""
         if (
-            self._core.pending == 0
+            self._runtime.now() - self._read_at > _IDLE_S
+            and self._core.pending == 0
             and not self._pump.reading
-            and self._runtime.now() - self._read_at > _IDLE_S
         ):
             self.read_ready()
 
@@ -355,9 +355,9 @@ class Connection:
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
                 return False
-            filled = len(data) == wanted
-            self._read_bytes = _READ_BYTES_LARGE if filled or core.expects_more else _READ_BYTES
-            if not filled and not core.expects_more:
+            more = len(data) == wanted or core.expects_more
+            self._read_bytes = _READ_BYTES_LARGE if more else _READ_BYTES
+            if not more:
                 break
         return True
 

@@ -2,8 +2,8 @@
 
 Sizes are checked, so that what is decoded later stays within its record. No checksum covers topic, queue id and queue
 offset of a record (unless it has the whole-record one), and what leads to a record, the broker's queue entry, may be
-damaged too; so both are compared with the pull, whose messages follow each other. The usual pull passes in one loop;
-anything else is judged record by record (`pull_survey`).
+damaged too; so both are compared with the pull, whose messages follow each other. The usual pull passes as one table or
+in one loop; anything else is judged record by record (`pull_survey`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record_layout import HEAD_BYTES, HOST_BITS, I16, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from reput_protocol.record_table import read_table
 
 # Size, magic, queue id, queue offset, sysFlag, body length. With an IPv6 host the last is elsewhere.
 _HEAD: Final = struct.Struct(">ii4xi4xq8xi44xi").unpack_from
@@ -22,6 +25,9 @@ _SIZES: Final = struct.Struct(">ii28xi44xi").unpack_from
 _UNPACK_I16: Final = I16.unpack_from
 _UNPACK_I32: Final = I32.unpack_from
 _TOPIC_BYTES_V2: Final = 128
+# As many records as make array code worth its start; most pulls of fewer bytes hold fewer.
+_TABLE_ROWS_MIN: Final = 64
+_TABLE_BYTES_MIN: Final = _TABLE_ROWS_MIN * RECORD_BYTES_MIN
 
 
 class Pulled(NamedTuple):
@@ -64,6 +70,29 @@ def record_positions(records: Buffer) -> list[int]:
 
 def pulled_positions(records: bytes, pulled: Pulled) -> list[int] | None:
     """Do the same for what a pull brought; None if not all of it is as it must be."""
+    positions = table_positions(records, pulled) if len(records) >= _TABLE_BYTES_MIN else None
+    return checked_positions(records, pulled) if positions is None else positions
+
+
+def table_positions(records: bytes, pulled: Pulled) -> list[int] | None:
+    """Return what `checked_positions` does for many records of one size and shape; None says nothing."""
+    table = read_table(records, None, _TABLE_ROWS_MIN)
+    if table is None or table.stopped_by is not None or table.topic != pulled.topic.encode():
+        return None
+    queue_offsets = table.head["queue_offset"].astype(np.int64)
+    after = int(queue_offsets[-1]) + 1
+    if (
+        queue_offsets[0] < pulled.offset
+        or (after > pulled.next_offset if pulled.filtered else after != pulled.next_offset)
+        or (table.head["queue_id"] != pulled.queue_id).any()
+        or (queue_offsets[1:] <= queue_offsets[:-1]).any()
+    ):
+        return None
+    return list(range(0, len(records) + 1, table.size))
+
+
+def checked_positions(records: bytes, pulled: Pulled) -> list[int] | None:
+    """Do what `pulled_positions` does, record by record."""
     topic_text, wanted, least, next_offset, filtered = pulled
     topic, topic_field, common_magic = _topic_field(topic_text)
     topic_size = len(topic_field)

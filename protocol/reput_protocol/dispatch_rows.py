@@ -80,7 +80,7 @@ class DispatchRows:
     Otherwise `tables` holds the properties of all rows as tables.
     """
 
-    __slots__ = ("_columns", "consumed", "few", "runs", "stopped_by", "tables")
+    __slots__ = ("_columns", "consumed", "count", "few", "runs", "stopped_by", "tables")
 
     def __init__(
         self,
@@ -93,6 +93,8 @@ class DispatchRows:
     ) -> None:
         assert (columns is None) == (tables is None) != (few is None)
         self._columns = columns
+        self.count = len(few) if columns is None else len(columns[0])  # type: ignore[arg-type]
+        """How many rows there are."""
         self.few = few
         self.runs = runs
         self.consumed = consumed
@@ -159,7 +161,7 @@ class DispatchRows:
         return self.few[-1][5] if self.few is not None else int(self.store_timestamp_ms[-1])
 
     def __len__(self) -> int:
-        return len(self.few) if self.few is not None else len(self.position)
+        return self.count
 
     @property
     def indexed(self) -> BoolArray:

@@ -93,12 +93,13 @@ def check_block_size(block: Buffer, limits: BlockLimits) -> None:
 
 def check_records(block: Buffer, topic: str, queue_id: int, count: int, limits: BlockLimits) -> BlockCheck:
     """Check a block record by record; the meaning of `record_batch.check_put_block`."""
-    check_block_size(block, limits)
+    body_max, properties_max, block_max = limits
+    end = len(block)
+    if not 0 < end <= block_max:
+        check_block_size(block, limits)
     magic, topic_bytes = topic_of_records(topic)
-    body_max, properties_max, _ = limits
     tail_size = len(topic_bytes) + 2
     view = memoryview(block)
-    end = len(block)
     positions: list[int] = []
     sealed: list[int] = []
     position = 0

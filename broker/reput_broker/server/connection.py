@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.config import LimitsConfig
-from reput_broker.counters import Counters, ListenerTraffic
+from reput_broker.counters import Counters, ListenerTraffic, RequestTraffic
 from reput_broker.request import ClientAnswer, ClientGone, PutRun, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import Dispatcher
@@ -71,6 +71,8 @@ class Connection:
         self.dialled_address = dialled_address
         self.header_type = HeaderType.JSON.value
         self.silent_since = trio.current_time()
+        self.was_heard = False
+        """Whether the peer has sent something since somebody last looked and set `silent_since`."""
         self._transport = transport
         self._dispatcher = dispatcher
         self._limits = limits
@@ -88,6 +90,7 @@ class Connection:
         self._scope = trio.CancelScope()
         self._reader = FrameReader(limits.frame_size, limits.header_size)
         self._put_headers = PutHeaderCache()
+        self._put_traffic: RequestTraffic | None = None
         self._put_runs = False
         self.outbox = Outbox(
             transport,
@@ -149,7 +152,8 @@ class Connection:
         if run.is_answered:
             return
         run.is_answered = True
-        self._no_longer_deferred(run)
+        if self._deferred:
+            self._no_longer_deferred(run)
         run.traffic.done(response_code, time.monotonic() - run.received_at, run.count)
         if self._close_reason is None:
             self.outbox.write(frames)
@@ -255,12 +259,12 @@ class Connection:
 
     async def _serve(self) -> None:
         receive, reader = self._transport.receive, self._reader
-        while not self.is_closed:
+        while self._close_reason is None:
             data = await receive()
             if not data:
                 await self._finish_answers()
                 return
-            self.silent_since = trio.current_time()
+            self.was_heard = True
             self._traffic.bytes_in += len(data)
             try:
                 frames = reader.receive_data(data)
@@ -280,7 +284,11 @@ class Connection:
     @property
     def _is_held_back(self) -> bool:
         """Whether so much waits for this peer, or for all together, that nothing more of it is handled."""
-        return self.outbox.is_crowded or self._memory.is_over or self._owes_too_many_answers
+        return (
+            self.outbox.is_crowded
+            or self._memory.is_over
+            or (self._deferred_requests > 0 and self._owes_too_many_answers)
+        )
 
     @property
     def _owes_too_many_answers(self) -> bool:
@@ -311,7 +319,9 @@ class Connection:
                     for frame in frames[position : position + count]:
                         await self._handle_one(frame, received_at)
                 position += count
-                if self.outbox.unsent_bytes > _BYTES_A_TURN or self._memory.is_over:
+                if position < len(frames) and (
+                    self.outbox.unsent_bytes > _BYTES_A_TURN or self._memory.is_over
+                ):
                     await self._give_turn()
                 if self._close_reason is not None:
                     return
@@ -330,22 +340,23 @@ class Connection:
     def _run_of_puts(self, frames: list[Frame], start: int, received_at: float) -> PutRun | None:
         """Return the native puts from frame `start` on that can be handled together; None if it is none."""
         find = self._put_headers.find
-        run: PutRun | None = None
-        for index in range(start, min(start + _ANSWERS_A_WRITE, len(frames))):
-            header_type, header_bytes, body = frames[index]
-            if header_type != _MSGPACK:
-                break
-            header = find(header_bytes)
-            if header is None:
-                break
-            if run is None:
-                traffic = self._counters.request(_MSGPACK, _PUT_CODE)
-                run = PutRun(self, received_at, traffic, header.ack, [], [], [])
-            elif header.ack is not run.ack:
+        header_type, header_bytes, body = frames[start]
+        header = find(header_bytes) if header_type == _MSGPACK else None
+        if header is None:
+            return None
+        ack = header.ack
+        traffic = self._put_traffic
+        if traffic is None:
+            traffic = self._put_traffic = self._counters.request(_MSGPACK, _PUT_CODE)
+        run = PutRun(self, received_at, traffic, ack, [opaque_of(header_bytes)], [header], [body], 1)
+        for header_type, header_bytes, body in frames[start + 1 : start + _ANSWERS_A_WRITE]:
+            header = find(header_bytes) if header_type == _MSGPACK else None
+            if header is None or header.ack is not ack:
                 break
             run.opaques.append(opaque_of(header_bytes))
             run.headers.append(header)
             run.blocks.append(body)
+        run.count = len(run.opaques)
         return run
 
     def _begin_run(self, run: PutRun) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from reput_broker.request import Handler, PutRun, Refusal, Request, Response, RunHandler
+from reput_broker.request import Handler, Refusal, Request, Response, RunHandler
 from reput_protocol.codes import PullSysFlag, RequestCode
 from reput_protocol.errors import (
     BodyMalformed,
@@ -53,13 +53,10 @@ class Dispatcher:
         before_look: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._handlers = dict(handlers)
-        self._put_run = put_run
+        self.begin_run = put_run
+        """Stores a run of puts; False if it has to be begun one by one instead."""
         self.after_puts = after_puts
         self._before_look = before_look
-
-    def begin_run(self, run: PutRun) -> bool:
-        """Store a run of puts; False if it has to be begun one by one instead."""
-        return self._put_run(run)
 
     def begin(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Start a request: return its answer, a coroutine that leads to it, or None if it comes by itself.

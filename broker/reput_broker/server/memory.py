@@ -28,7 +28,8 @@ class BufferedBytes:
     @property
     def is_over(self) -> bool:
         """Whether more is held than may be: nobody reads on until it is less."""
-        return self.total > self._limit()
+        total = self._buffered["read"] + self._buffered["write"]
+        return total > 0 and total > self._limit()
 
     def change(self, kind: str, difference: int) -> None:
         """Note that more (or less) is held; those who wait go on once it is little enough."""

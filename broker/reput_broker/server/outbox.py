@@ -70,7 +70,8 @@ class Outbox:
     @property
     def is_crowded(self) -> bool:
         """Whether more waits here than one connection may leave waiting."""
-        return self._unsent_bytes > self._limit()
+        unsent = self._unsent_bytes
+        return unsent > 0 and unsent > self._limit()
 
     async def drained(self) -> None:
         """Wait until the peer has taken everything, or is gone."""

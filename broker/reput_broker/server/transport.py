@@ -51,9 +51,10 @@ class SocketTransport:
 
     async def receive(self) -> bytes:
         """See `Transport`. Gives other tasks their turn at least once a call."""
+        # The others' turn comes first: what arrives meanwhile is found by the first look.
+        await trio.lowlevel.checkpoint()
         data = self._try_receive()
         if data is not None:
-            await trio.lowlevel.checkpoint()
             return data
         if self._skip_looks:
             self._skip_looks -= 1

@@ -133,7 +133,12 @@ class CommitLog:
 
     def readable_end(self) -> int:
         """Up to where records may be seen. Under SYNC_FLUSH nobody sees what a power cut could take back."""
-        return self.flushed_offset if self._flush_sync else self.max_offset
+        if self._flush_sync:
+            return self.flushed_offset
+        file = self._file
+        if self.pool is not None or file is None:
+            return self.max_offset
+        return file.base_offset + file.wrote_position  # the same, for who asks several times a message
 
     def is_able_to_flush(self, least_pages: int) -> bool:
         """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""

@@ -167,9 +167,16 @@ class ConsumeQueue:
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
         """
-        self._put_sequence(
-            (physical_offset,), (size,), (tags_code,), queue_offset, (store_timestamp_ms,), (bit_map,)
-        )
+        files = self._files
+        position = queue_offset * UNIT_BYTES
+        follows = position == files.end and physical_offset >= self.max_physical_offset
+        if follows and not files.is_empty and not self._ext.are_kept:  # nothing to decide
+            files.write(position, UNIT.pack(physical_offset, size, tags_code))
+            self.max_physical_offset = physical_offset + size
+        else:
+            self._put_sequence(
+                (physical_offset,), (size,), (tags_code,), queue_offset, (store_timestamp_ms,), (bit_map,)
+            )
         return True
 
     def put_batch(

@@ -57,31 +57,26 @@ class ConsumeQueueBuilder:
             QueueGap: the batch does not follow what its queue holds.
         """
         for rows in batch.queues:
-            queue = self._queues.get(rows.topic, rows.queue_id)
+            topic, queue_id, first, physical_offsets, sizes, tags_codes, stored_ms = rows
+            queue = self._queues.get(topic, queue_id)
             if queue is None:
-                queue = self._queues.find_or_create(rows.topic, rows.queue_id)
-            if rows.first_queue_offset > queue.max_queue_offset:
-                self._fill_gap(queue, rows)
-            bit_maps = None if self._bit_maps_of is None else self._bit_maps_of(batch, rows)
+                queue = self._queues.find_or_create(topic, queue_id)
             before = queue.max_queue_offset
-            if len(rows.sizes) == 1:
+            if first > before:
+                self._fill_gap(queue, rows)
+                before = queue.max_queue_offset
+            bit_maps = None if self._bit_maps_of is None else self._bit_maps_of(batch, rows)
+            if len(sizes) == 1:
                 queue.put_message_position_info(
-                    int(rows.physical_offsets[0]),
-                    int(rows.sizes[0]),
-                    int(rows.tags_codes[0]),
-                    rows.first_queue_offset,
-                    int(rows.store_timestamps_ms[0]),
+                    int(physical_offsets[0]),
+                    int(sizes[0]),
+                    int(tags_codes[0]),
+                    first,
+                    int(stored_ms[0]),
                     None if bit_maps is None else bit_maps[0],
                 )
             else:
-                queue.put_batch(
-                    rows.physical_offsets,
-                    rows.sizes,
-                    rows.tags_codes,
-                    rows.first_queue_offset,
-                    rows.store_timestamps_ms,
-                    bit_maps,
-                )
+                queue.put_batch(physical_offsets, sizes, tags_codes, first, stored_ms, bit_maps)
             self.entries += queue.max_queue_offset - before
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:

@@ -68,6 +68,11 @@ class DispatchBatch:
     queues: list[QueueRows]
     """The records that get queue entries, by queue."""
 
+    def properties(self, rows: QueueRows) -> Iterator[bytes | None]:
+        """The properties text of each of these records; None for one that has none that could be read."""
+        for physical_offset, size in zip(rows.physical_offsets, rows.sizes, strict=True):
+            yield properties_of(self.data, int(physical_offset) - self.start_offset, int(size))
+
 
 def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
     """Put the rows of each queue together, without records of deleted topics and those that get no queue entry.
@@ -81,14 +86,19 @@ def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[Que
 
 
 def _few_by_queue(rows: list[Row], runs: list[DispatchRun], deleted: DeletedTopics | None) -> list[QueueRows]:
+    if len(rows) == 1:  # which is a step of its own for each message that is sent alone
+        ((_, physical_offset, size, queue_offset, code, stored_at, sys_flag, _, _),) = rows
+        topic, queue_id, _, _ = runs[0]
+        if _is_seen(topic, physical_offset, sys_flag, deleted):
+            return [
+                QueueRows(topic, queue_id, queue_offset, (physical_offset,), (size,), (code,), (stored_at,))
+            ]
+        return []
     parts: list[tuple[str, int, int, list[int], list[int], list[int], list[int]]] = []
     latest: dict[tuple[str, int], tuple[str, int, int, list[int], list[int], list[int], list[int]]] = {}
     for topic, queue_id, start, stop in runs:
         for _, physical_offset, size, queue_offset, code, stored_at, sys_flag, _, _ in rows[start:stop]:
-            transaction = sys_flag & TRANSACTION_BITS
-            if transaction and transaction != TRANSACTION_COMMIT:
-                continue
-            if deleted is not None and deleted.hides(topic, physical_offset):
+            if not _is_seen(topic, physical_offset, sys_flag, deleted):
                 continue
             part = latest.get((topic, queue_id))
             if part is None or queue_offset != part[2] + len(part[3]):
@@ -100,6 +110,14 @@ def _few_by_queue(rows: list[Row], runs: list[DispatchRun], deleted: DeletedTopi
             part[5].append(code)
             part[6].append(stored_at)
     return [QueueRows(*part) for part in parts]
+
+
+def _is_seen(topic: str, physical_offset: int, sys_flag: int, deleted: DeletedTopics | None) -> bool:
+    """Whether consumers may see a record."""
+    transaction = sys_flag & TRANSACTION_BITS
+    if transaction and transaction != TRANSACTION_COMMIT:
+        return False
+    return deleted is None or not deleted.hides(topic, physical_offset)
 
 
 def _many_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
@@ -164,35 +182,8 @@ class Dispatcher(Protocol):
         """
 
 
-@dataclass(slots=True)
-class ArrivedRecords:
-    """The records by which a queue has grown in one step, for whoever wants to look into them while they are here."""
-
-    data: bytes
-    start_offset: int
-    """The log offset at which `data` starts."""
-    physical_offsets: Column
-    sizes: Column
-
-    def __len__(self) -> int:
-        return len(self.physical_offsets)
-
-    def properties(self) -> Iterator[bytes | None]:
-        """The properties text of each record; None for one that has none that could be read."""
-        for physical_offset, size in zip(self.physical_offsets, self.sizes, strict=True):
-            yield properties_of(self.data, int(physical_offset) - self.start_offset, int(size))
-
-
 class MessageArrivingListener(Protocol):
     """Told about new messages once they can be read (RocketMQ: MessageArrivingListener). Long polling hangs on it."""
 
-    def arriving(
-        self,
-        topic: str,
-        queue_id: int,
-        max_queue_offset: int,
-        tags_codes: Column,
-        store_timestamp_ms: int,
-        records: ArrivedRecords,
-    ) -> None:
-        """Note that a queue now ends at `max_queue_offset`; called once per queue and step, after all dispatchers."""
+    def arriving(self, rows: QueueRows, batch: DispatchBatch) -> None:
+        """Note that a queue has grown by `rows` of `batch`; called once per queue and step, after all dispatchers."""

@@ -50,13 +50,10 @@ class KeyBacklog:
         self.end_offset = 0
         self._keys: list[GatheredKeys] = []
         self._count = 0
+        self.is_due = False
+        """Whether there are enough keys to insert them."""
         self._small: list[DispatchBatch] = []
         self._small_rows = self._small_bytes = 0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether there are enough keys to insert them."""
-        return self._count >= KEYS_AT_ONCE
 
     def start_at(self, offset: int) -> None:
         """Forget everything; the keys of records from a log offset on are wanted."""
@@ -68,7 +65,7 @@ class KeyBacklog:
         """Take the keys of the batch that were not taken before."""
         if batch.end_offset <= self.end_offset:
             return
-        rows = len(batch.rows)
+        rows = batch.rows.count
         if rows < _SMALL_BATCH_ROWS and batch.start_offset >= self.end_offset:
             self._small.append(batch)
             self._small_rows += rows
@@ -97,7 +94,11 @@ class KeyBacklog:
 
     def _replace(self, keys: list[GatheredKeys]) -> None:
         self._keys = keys
-        self._count = sum(map(len, keys))
+        self._count_is(sum(map(len, keys)))
+
+    def _count_is(self, count: int) -> None:
+        self._count = count
+        self.is_due = count >= KEYS_AT_ONCE
 
     def _hash_small(self) -> None:
         """Hash the small batches as if they had come as one."""
@@ -126,4 +127,4 @@ class KeyBacklog:
             keys = GatheredKeys(*(column[wanted] for column in keys))
         if len(keys):
             self._keys.append(keys)
-            self._count += len(keys)
+            self._count_is(self._count + len(keys))

@@ -18,7 +18,6 @@ from typing import NoReturn
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import (
-    ArrivedRecords,
     DispatchBatch,
     Dispatcher,
     MessageArrivingListener,
@@ -75,24 +74,23 @@ class Reput:
         Whatever is raised, `position` stays before what could not be dispatched.
         """
         limit = self._limit()
-        position = max(self.position, self._log.min_offset)
+        position = self.position
         while position < limit:
             try:
                 data, rows = self._scan(position, limit, max_bytes)
             except FileMissing:
-                if position >= self._log.min_offset:
+                first = self._log.min_offset
+                if position >= first:
                     raise
-                position = (
-                    self._log.min_offset
-                )  # the file expired meanwhile: who is so far behind goes on after it
+                position = first  # the file has expired: who is so far behind goes on after it
                 continue
-            if rows.consumed:
-                self._dispatch(position, data, rows)
+            count = rows.count
+            if count:
+                self._dispatch(position, data, rows, count)
                 position += rows.consumed
             if rows.stopped_by is not None and rows.stopped_by.status is ScanStatus.BLANK:
                 position = self._log.next_file_offset(position)
             self.position = position
-            count = len(rows)
             if count:
                 return count
         return 0
@@ -113,7 +111,7 @@ class Reput:
             # One record is larger than the step: take it alone.
             size = min(available, max(stop.size, 2 * size))
 
-    def _dispatch(self, position: int, data: bytes, rows: DispatchRows) -> None:
+    def _dispatch(self, position: int, data: bytes, rows: DispatchRows, count: int) -> None:
         queues = rows_by_queue(rows, self._deleted if len(self._deleted) else None)
         batch = DispatchBatch(position, position + rows.consumed, data, rows, queues)
         for dispatcher in self._dispatchers:
@@ -122,17 +120,11 @@ class Reput:
         self.store_timestamp_ms = rows.last_store_timestamp_ms
         stats = self._stats
         stats.dispatch_steps += 1
-        stats.dispatched_messages += len(rows)
-        if self._listener is not None:
+        stats.dispatched_messages += count
+        listener = self._listener
+        if listener is not None:
             for queue in queues:
-                self._listener.arriving(
-                    queue.topic,
-                    queue.queue_id,
-                    queue.end_queue_offset,
-                    queue.tags_codes,
-                    queue.store_timestamp_ms,
-                    ArrivedRecords(data, position, queue.physical_offsets, queue.sizes),
-                )
+                listener.arriving(queue, batch)
 
     def _fail(self, offset: int, reason: str) -> NoReturn:
         file = self._log.files.find_by_offset(offset)

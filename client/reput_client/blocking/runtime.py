@@ -114,9 +114,8 @@ class BlockingRuntime:
         if self._on_fork is not None:
             self._on_fork()
 
-    def now(self) -> float:
-        """Return the monotonic clock."""
-        return time.monotonic()
+    # The monotonic clock; read six times a send, so without a call of our own around it.
+    now = staticmethod(time.monotonic)
 
     def event(self) -> BlockingEvent:
         """Return a new event under this client's lock."""
@@ -140,7 +139,7 @@ class BlockingRuntime:
 
     async def wait_readable(self, sockets: Sequence[socket.socket], timeout_s: float) -> None:
         """Block until a socket is readable, interrupted, closed, or `timeout_s` is over."""
-        poller = self._poller_of(tuple(sock.fileno() for sock in sockets))
+        poller = self._poller_of(tuple(map(socket.socket.fileno, sockets)))
         self._polling = True
         try:
             self._poll(poller, timeout_s)

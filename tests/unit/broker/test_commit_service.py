@@ -332,7 +332,7 @@ async def test_a_run_that_is_not_stored_says_so_for_each_of_its_puts() -> None:
 
     client: Any = SimpleNamespace(answer_run=answer_run, flush=lambda: None)
     headers = [PutMessageHeader("t", queue_id, 1, AckLevel.PAGE_CACHE) for queue_id in (0, 1)]
-    run = PutRun(client, time.monotonic(), Any, AckLevel.PAGE_CACHE, [70, 80], headers, [])  # type: ignore[arg-type]
+    run = PutRun(client, time.monotonic(), Any, AckLevel.PAGE_CACHE, [70, 80], headers, [], 2)  # type: ignore[arg-type]
     bench.store.written = 200
     stored = RunResult([5, 6], [0, 100], 200, 1_000)
     bench.commit.answer_when_committed(200, PendingRun(run, b"done", stored, "127.0.0.1:10911", messages=2))

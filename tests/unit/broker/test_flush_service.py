@@ -269,7 +269,7 @@ def put_run(bench: Bench) -> RunClient:
     bench.store.written += 200
     client: Any = RunClient()
     headers = [PutMessageHeader("t", queue_id, 3, AckLevel.FLUSHED) for queue_id in (0, 1)]
-    run = PutRun(client, time.monotonic(), Any, AckLevel.FLUSHED, [70, 80], headers, [])  # type: ignore[arg-type]
+    run = PutRun(client, time.monotonic(), Any, AckLevel.FLUSHED, [70, 80], headers, [], 2)  # type: ignore[arg-type]
     stored = RunResult([5, 6], [700, 800], bench.store.written, 1_000)
     pending = PendingRun(run, b"done", stored, "127.0.0.1:10911", messages=6)
     bench.service.answer_when_flushed(stored.end_offset, pending)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +12,25 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from reput_broker.config import LongPollingConfig
 from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.store.dispatch import ArrivedRecords
+from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_protocol.filters import MessageFilter, TagFilter
 from reput_protocol.hashing import tags_code
 from reput_protocol.properties import encode_properties
 from reput_protocol.record import Record, encode_record
+from reput_protocol.record_batch import scan_dispatch
 from reput_protocol.sql import SqlFilter
 
 QUEUE = ("orders", 0)
-NO_RECORDS = ArrivedRecords(b"", 0, [], [])
+
+
+def arrive(
+    service: PullRequestHoldService, end: int, codes: list[int], records: Sequence[bytes] = ()
+) -> None:
+    sizes = [len(record) for record in records] or [100] * len(codes)
+    starts = [1000 + sum(sizes[:index]) for index in range(len(sizes))]
+    rows = QueueRows(*QUEUE, end - len(codes), starts, sizes, codes, [0] * len(codes))
+    data = b"".join(records)
+    service.arriving(rows, DispatchBatch(1000, 1000 + sum(sizes), data, scan_dispatch(data), [rows]))
 
 
 class Peer:
@@ -60,8 +70,9 @@ class Holder:
         )
         return client
 
-    def arrive(self, end: int, *tags: str, records: ArrivedRecords = NO_RECORDS) -> None:
-        self.service.arriving(*QUEUE, end, [tags_code(tag) for tag in tags], 0, records)
+    def arrive(self, end: int, *tags: str, records: Sequence[bytes] = ()) -> None:
+        """Let messages come to the end of the queue: some with only these tags, or these records."""
+        arrive(self.service, end, [tags_code(tag) for tag in tags] or [0] * len(records), records)
         self.service.answer_ready()
 
     @property
@@ -113,7 +124,7 @@ async def test_a_gone_client_is_forgotten() -> None:
     assert holder.service.count == 1
     assert holder.abandoned == ["gone"]
     late = holder.hold("leaves later", 0)
-    holder.service.arriving(*QUEUE, 1, [tags_code("x")], 0, NO_RECORDS)
+    arrive(holder.service, 1, [tags_code("x")])
     late.is_closed = True
     holder.service.answer_ready()
     holder.hold("gone unnoticed", 1).is_closed = True
@@ -162,13 +173,8 @@ async def test_only_the_pulls_of_one_group_are_run_again_when_its_offsets_are_se
     assert holder.service.count == 1
 
 
-def arrived(*properties: dict[str, str]) -> ArrivedRecords:
-    encoded = [
-        bytes(encode_record(Record("orders", b"", properties=encode_properties(p)))) for p in properties
-    ]
-    sizes = [len(record) for record in encoded]
-    starts = [1000 + sum(sizes[:index]) for index in range(len(sizes))]
-    return ArrivedRecords(b"".join(encoded), 1000, starts, sizes)
+def arrived(*properties: dict[str, str]) -> list[bytes]:
+    return [bytes(encode_record(Record("orders", b"", properties=encode_properties(p)))) for p in properties]
 
 
 @pytest.mark.trio
@@ -191,8 +197,8 @@ async def test_a_pull_with_an_expression_is_woken_by_messages_for_which_it_is_tr
 async def test_when_it_cannot_be_told_what_arrived_the_pull_itself_looks() -> None:
     holder = Holder()
     holder.hold("damaged", 0, sql="amount > 100")
-    records = arrived({"amount": "7"})
-    holder.arrive(1, records=replace(records, data=b"\xff" + records.data[1:]))
+    (record,) = arrived({"amount": "7"})
+    holder.arrive(1, records=[b"\xff" + record[1:]])
     assert holder.names == ["damaged"]
     holder.hold("many", 0, sql="amount > 100")
     holder.arrive(1000, records=arrived(*[{"amount": "7"}] * 257))

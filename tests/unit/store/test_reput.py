@@ -3,14 +3,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.dispatch import ArrivedRecords, DispatchBatch
+from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_broker.store.errors import DiskFull, StoreReadOnly
 from reput_broker.store.reput_steps import DISPATCH_RETRY_MS
 from reput_broker.store.status import PutStatus
@@ -23,18 +22,9 @@ from stores import T0, FakeClock, bodies, dispatch_all, flip_bit, opened, put, s
 class Arrivals:
     calls: list[tuple[str, int, int, list[int], int]] = field(default_factory=list)
 
-    def arriving(
-        self,
-        topic: str,
-        queue_id: int,
-        max_queue_offset: int,
-        tags_codes: Sequence[int],
-        store_timestamp_ms: int,
-        records: ArrivedRecords,
-    ) -> None:
-        self.calls.append(
-            (topic, queue_id, max_queue_offset, [int(code) for code in tags_codes], store_timestamp_ms)
-        )
+    def arriving(self, rows: QueueRows, batch: DispatchBatch) -> None:
+        codes = [int(code) for code in rows.tags_codes]
+        self.calls.append((rows.topic, rows.queue_id, rows.end_queue_offset, codes, rows.store_timestamp_ms))
 
 
 @dataclass
