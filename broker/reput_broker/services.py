@@ -29,7 +29,6 @@ _CATCH_UP_STEPS = 4
 _STUCK_INTERVAL_S = 0.1
 _RETRY_INTERVAL_S = 1.0
 _UNLOCK_AFTER_S = 6.0  # (RocketMQ: CommitLog, unlockMappedFile)
-_LOOK_BYTES = 16 * 1024  # little against a half file, after which one is wanted
 _INDEX_STEP_BYTES = 256 * 1024
 _INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred MiB a second
 
@@ -141,7 +140,6 @@ class AllocateService:
         self._store = store
         self._wanted = trio.Event()
         self._filled = trio.Event()
-        self._look_from = 0
         store.when_file_wanted(self._want)
         if store.file_refusal is not None:  # nothing can be appended to the file that the start found
             self._want()
@@ -150,12 +148,9 @@ class AllocateService:
         self._wanted.set()
 
     def dispatched(self) -> None:
-        """Look whether a file is wanted; called after each step of dispatch, and looks once in so many bytes of it."""
-        offset = self._store.dispatched_offset
-        if offset >= self._look_from:
-            self._look_from = offset + _LOOK_BYTES
-            if not self._wanted.is_set() and self._store.should_prepare_next_file():
-                self._wanted.set()
+        """Look whether a file is wanted; called after each step of dispatch."""
+        if not self._wanted.is_set() and self._store.should_prepare_next_file():
+            self._wanted.set()
 
     async def run(self) -> None:
         """Make files until cancelled. What fails is tried again by itself, and said once until it is over.

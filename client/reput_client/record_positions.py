@@ -12,12 +12,9 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record_layout import HEAD_BYTES, HOST_BITS, I16, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from reput_protocol.record_table import read_table
 
 # Size, magic, queue id, queue offset, sysFlag, body length. With an IPv6 host the last is elsewhere.
 _HEAD: Final = struct.Struct(">ii4xi4xq8xi44xi").unpack_from
@@ -76,10 +73,12 @@ def pulled_positions(records: bytes, pulled: Pulled) -> list[int] | None:
 
 def table_positions(records: bytes, pulled: Pulled) -> list[int] | None:
     """Return what `checked_positions` does for many records of one size and shape; None says nothing."""
+    from reput_protocol.record_table import read_table  # brings NumPy, which a program may never need
+
     table = read_table(records, None, _TABLE_ROWS_MIN)
     if table is None or table.stopped_by is not None or table.topic != pulled.topic.encode():
         return None
-    queue_offsets = table.head["queue_offset"].astype(np.int64)
+    queue_offsets = table.head["queue_offset"].astype("i8")
     after = int(queue_offsets[-1]) + 1
     if (
         queue_offsets[0] < pulled.offset

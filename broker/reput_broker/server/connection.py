@@ -71,8 +71,6 @@ class Connection:
         self.dialled_address = dialled_address
         self.header_type = HeaderType.JSON.value
         self.silent_since = trio.current_time()
-        self.was_heard = False
-        """Whether the peer has sent something since somebody last looked and set `silent_since`."""
         self._transport = transport
         self._dispatcher = dispatcher
         self._limits = limits
@@ -264,7 +262,7 @@ class Connection:
             if not data:
                 await self._finish_answers()
                 return
-            self.was_heard = True
+            self.silent_since = trio.current_time()
             self._traffic.bytes_in += len(data)
             try:
                 frames = reader.receive_data(data)

@@ -207,8 +207,7 @@ class Server:
                     if now - connection.outbox.progress_at > limits.slow_reader_timeout:
                         log.warning("connection_refused", peer=connection.peer, reason="slow_reader")
                         connection.close("slow_reader")
-                elif connection.was_heard or connection.is_busy:
-                    connection.was_heard = False
+                elif connection.is_busy:
                     connection.silent_since = now  # with a parked pull it is the broker's turn to speak
                 elif now - connection.silent_since > limits.idle_timeout:
                     connection.close("idle")

@@ -28,7 +28,7 @@ class BufferedBytes:
     @property
     def is_over(self) -> bool:
         """Whether more is held than may be: nobody reads on until it is less."""
-        total = self._buffered["read"] + self._buffered["write"]
+        total = self.total
         return total > 0 and total > self._limit()
 
     def change(self, kind: str, difference: int) -> None:

@@ -16,9 +16,9 @@ import trio
 # large ones only for peers that fill them.
 _READ_BYTES = 1 << 16
 _READ_BYTES_MAX = 1 << 18
-# A peer that waits for each answer sends again a moment after it has got one: looking twice more, a turn of the loop
-# apart, finds that without going to sleep and being woken, which takes longer. A peer whose rhythm is another one is
-# looked at like this ever more rarely.
+# A peer that waits for each answer sends again a moment after it has got one: looking twice more than every
+# read does, a turn of the loop apart, finds that without going to sleep and being woken, which takes longer. A peer
+# whose rhythm is another one is looked at like this ever more rarely.
 _LOOKS = 2
 _SKIPPED_MAX = 63
 

@@ -21,7 +21,7 @@ from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT
 from reput_protocol.record_tail import properties_of
 
 Column = Sequence[int] | NDArray[Any]
-"""Integers of one field, one per record: a list where there are few, an array of 64-bit integers where many."""
+"""Integers of one field, one per record: a list or tuple of few, an array of 64-bit integers where many."""
 
 FEW_ROWS = 24
 """Up to so many records lists are faster than arrays."""
@@ -186,4 +186,7 @@ class MessageArrivingListener(Protocol):
     """Told about new messages once they can be read (RocketMQ: MessageArrivingListener). Long polling hangs on it."""
 
     def arriving(self, rows: QueueRows, batch: DispatchBatch) -> None:
-        """Note that a queue has grown by `rows` of `batch`; called once per queue and step, after all dispatchers."""
+        """Note that a queue has grown by `rows` of `batch`, up to `rows.end_queue_offset`.
+
+        Called once per queue and step, after all dispatchers.
+        """

@@ -14,11 +14,15 @@ import pytest
 
 from reput_broker.store import clean_consume_queue, disk_usage, opening
 from reput_broker.store.clean_consume_queue import Follower
+from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.disk_usage import UNREADABLE, disk_used_ratio
+from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import FileMissing, FlushFailed
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.reput import Reput
 from reput_broker.store.results import Extent
 from reput_broker.store.retention import MANUAL_ROUNDS, DiskLevel, DiskWatch, RetentionRules
+from reput_broker.store.stats import StoreStats
 from reput_broker.store.status import GetStatus, PutStatus
 from reput_protocol.message import Message
 from reput_protocol.record_batch import encode_put_block
@@ -298,6 +302,35 @@ def test_a_disk_that_does_not_answer_is_unreadable(tmp_path: Path, monkeypatch: 
 
 
 # -- readers --------------------------------------------------------------------------------------------------
+
+
+class Starts:
+    """A dispatcher that notes where each batch begins."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        self.offsets.append(batch.start_offset)
+
+
+def test_who_follows_the_log_from_an_expired_offset_goes_on_with_the_first_record_there_is(
+    store: MessageStore, machine: FakeMachine
+) -> None:
+    expired_and_held(store, machine)[1].release()
+    first, log = store.min_physical_offset, store._log
+    assert first > 0
+    seen: list[list[int]] = []
+    for position in (0, first):
+        starts, no_marks = Starts(), DeletedTopics(store.options.data_dir / "none")
+        end = log.readable_end
+        reader = Reput(log, [starts], no_marks, StoreStats(), limit=end, position=position, levels_ms=())
+        while reader.step(1):
+            pass
+        assert reader.position == end()
+        seen.append(starts.offsets)
+    assert seen[0] == seen[1]
+    assert seen[0][0] == first
 
 
 def expired_and_held(store: MessageStore, machine: FakeMachine, **rules: object) -> tuple[Cleaning, Any]:
