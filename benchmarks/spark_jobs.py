@@ -1,7 +1,8 @@
 """The jobs `archive` and `audit` against what they are to be compared with. A part of `spark_run.py`.
 
 `archive` of a store directory is compared with reading the same directory as a frame and having Spark write it as zstd
-Parquet; `audit` with a loop in one process that does nothing but check the CRC of every body, for each core.
+Parquet; `audit` with a loop in one process that does nothing but check the CRC of every body, for each core, over a
+directory of its own.
 """
 
 from __future__ import annotations
@@ -17,16 +18,30 @@ from typing import Any
 
 from reput_pipeline.jobs.frame import run_job
 from spark_measure import Line, Turns, compared
-from spark_source import TOPIC
+from spark_source import TOPIC, fill
 from verify import crc_loop
+
+AUDITED = 3
+"""So many times as many messages are audited: they are checked faster than read."""
+_FILE_BYTES = 64 << 20
 
 
 class JobBench:
-    """The measurements; the session is the active one, the directory `root/store` is nobody's at the time."""
+    """The measurements; the session is the active one, the directory `root/store` is nobody's at the time.
 
-    def __init__(self, spark: Any, root: Path, messages: int, turns: Turns) -> None:
+    Args:
+        spark: the session.
+        root: holds the directory `store`.
+        messages: how many there are.
+        size: bytes of a body.
+        turns: runs them.
+    """
+
+    def __init__(self, spark: Any, root: Path, messages: int, size: int, turns: Turns) -> None:
         self._spark = spark
         self._store = root / "store"
+        self._audited = root / "audited"
+        self._size = size
         self._out = root / "out"
         self._messages = messages
         self._turns = turns
@@ -35,7 +50,7 @@ class JobBench:
         """A directory to Parquet."""
         ways = {
             "writer": self._writer,
-            "archive": lambda: int(self._job("archive", "--to", str(self._out))["rows"]),
+            "archive": lambda: int(self._job("archive", self._store, "--to", str(self._out))["rows"]),
         }
         spent = self._turns.take(self._messages, ways)
         yield compared(
@@ -48,14 +63,16 @@ class JobBench:
 
     def audit(self) -> Iterator[Line]:
         """Everything in a directory checked."""
+        messages = AUDITED * self._messages
+        fill(self._audited, messages, self._size, _FILE_BYTES)
         ways = {
-            "loop": lambda: crc_loop(self._store),
-            "audit": lambda: int(self._job("audit")["figures"]["records"]),
+            "loop": lambda: crc_loop(self._audited),
+            "audit": lambda: int(self._job("audit", self._audited)["figures"]["records"]),
         }
-        spent = self._turns.take(self._messages, ways)
+        spent = self._turns.take(messages, ways)
         yield compared(
             "audit, per core / CRC loop",
-            self._messages,
+            messages,
             spent["audit"],
             spent["loop"],
             cores=os.cpu_count() or 1,
@@ -68,10 +85,10 @@ class JobBench:
         frame.write.option("compression", "zstd").parquet(str(self._out))
         return sum(_rows_of(path) for path in self._out.glob("*.parquet"))
 
-    def _job(self, name: str, *arguments: str) -> dict[str, Any]:
+    def _job(self, name: str, directory: Path, *arguments: str) -> dict[str, Any]:
         shutil.rmtree(self._out, ignore_errors=True)
         with contextlib.redirect_stdout(io.StringIO()) as output:
-            code = run_job(name, ["--path", str(self._store), "--quiet", *arguments], stop_session=False)
+            code = run_job(name, ["--path", str(directory), "--quiet", *arguments], stop_session=False)
         if code:
             raise SystemExit(output.getvalue())
         result: dict[str, Any] = json.loads(output.getvalue().splitlines()[-1])

@@ -111,7 +111,7 @@ class Bench:
             with broker("sync", STORE__COMMIT_LOG_FILE_SIZE="256MiB") as running:
                 sink = SinkBench(spark, running, given.messages, given.size, turns)
                 self._take("sink", sink.sink)
-        jobs = JobBench(spark, root, given.messages, turns)
+        jobs = JobBench(spark, root, given.messages, given.size, turns)
         for name in ("archive", "audit"):
             if name in only:
                 self._take(name, getattr(jobs, name))

@@ -25,6 +25,8 @@ SEGMENT_SHARE: Final = 0.5
 _TASK_BYTES_MIN: Final = 8 << 20
 _TASK_BYTES_MAX: Final = 512 << 20
 _TASKS_PER_CORE: Final = 2
+"""They even out what cores do, but only from so many bytes each on does that make up for the start of a task:"""
+_TASK_BYTES_EVEN: Final = 128 << 20
 
 
 class WantedRange(NamedTuple):
@@ -126,8 +128,10 @@ def _last_end(store: OfflineStore) -> int:
 
 def _parts(size: int) -> int:
     """How many tasks: what all cores can do at once, unless those would be tiny or huge."""
-    most = max(1, size // _TASK_BYTES_MIN)
-    return int(min(most, max(_TASKS_PER_CORE * cores(), -(-size // _TASK_BYTES_MAX))))
+    at_once = cores()
+    few = min(at_once, size // _TASK_BYTES_MIN)
+    even = min(_TASKS_PER_CORE * at_once, size // _TASK_BYTES_EVEN)
+    return int(max(1, few, even, -(-size // _TASK_BYTES_MAX)))
 
 
 def _files(store: OfflineStore, wanted: Sequence[WantedRange]) -> list[Stretch]:
