@@ -169,12 +169,12 @@ class SourceBench:
         self._spark.sparkContext.setLogLevel("OFF")  # the batch that is cut short is no error
         query.stop()
         self._spark.sparkContext.setLogLevel("ERROR")
-        batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
+        batches = [progress for progress in query.recentProgress if progress["numInputRows"]][_FIRST_BATCHES:]
         for batch in batches:
             planned = _planned(batch["sources"][0])
             if batch["numInputRows"] != planned or planned < BATCH_ROWS - QUEUES:
                 raise LostRows(f"a micro-batch of {planned} rows had {batch['numInputRows']}")
-        return [float(batch["durationMs"]["triggerExecution"]) for batch in batches[_FIRST_BATCHES:]]
+        return [float(batch["durationMs"]["triggerExecution"]) for batch in batches]
 
 
 def _planned(source: Any) -> int:
