@@ -25,7 +25,6 @@ SEGMENT_SHARE: Final = 0.5
 _TASK_BYTES_MIN: Final = 8 << 20
 _TASK_BYTES_MAX: Final = 512 << 20
 _TASKS_PER_CORE: Final = 2
-"""They even out what cores do, but only from so many bytes each on does that make up for the start of a task:"""
 _TASK_BYTES_EVEN: Final = 128 << 20
 
 
@@ -95,7 +94,7 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
     count = sum(part.size for part in ranges)
     of_all = count / max(count, _messages_between(store, low, high))
     bytes_wanted = int((high - low) * of_all)
-    parts = options.min_partitions or _parts(bytes_wanted)
+    parts = options.min_partitions or task_count(bytes_wanted, cores())
     by_tag = narrowing.tags is not None or not options.tag_filter.matches_all
     if by_tag or of_all < SEGMENT_SHARE:
         return [QueuePartition(part) for part in pack(ranges, parts)]
@@ -126,12 +125,15 @@ def _last_end(store: OfflineStore) -> int:
     )
 
 
-def _parts(size: int) -> int:
-    """How many tasks: what all cores can do at once, unless those would be tiny or huge."""
-    at_once = cores()
-    few = min(at_once, size // _TASK_BYTES_MIN)
-    even = min(_TASKS_PER_CORE * at_once, size // _TASK_BYTES_EVEN)
-    return int(max(1, few, even, -(-size // _TASK_BYTES_MAX)))
+def task_count(size: int, at_once: int) -> int:
+    """Return by how many tasks so many bytes are read: by as many as run at once, unless those would be tiny or huge.
+
+    Twice as many even out what cores do, once each has so much to read that the start of a task, 50 to 70 ms of CPU,
+    does not count.
+    """
+    even = _TASKS_PER_CORE * at_once
+    many = even if size >= even * _TASK_BYTES_EVEN else at_once
+    return int(max(1, min(many, size // _TASK_BYTES_MIN), -(-size // _TASK_BYTES_MAX)))
 
 
 def _files(store: OfflineStore, wanted: Sequence[WantedRange]) -> list[Stretch]:
