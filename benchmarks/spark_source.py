@@ -115,7 +115,7 @@ class SourceBench:
         yield per_cpu_second("Parquet", rows, base)
         yield per_cpu_second("offline source", rows, spent["offline"])
         yield per_cpu_second("offline, three columns", rows, spent["three"])
-        yield per_cpu_second("live source, without the broker", rows, spent["live"])
+        yield per_cpu_second("live source, broker included", rows, spent["live"])
 
     def parts(self) -> Iterator[Line]:
         """Rows per CPU second by the number of partitions."""

@@ -30,7 +30,7 @@ def measure_workers(root: Path, address: str, messages: int, turns: Turns) -> It
         try:
             sources = {
                 "offline, 2 workers": {"path": str(root / "store")},
-                "live, 2 workers, without the broker": {"nameServer": address},
+                "live, 2 workers, broker included": {"nameServer": address},
             }
             ways: dict[str, Way] = {
                 name: partial(
