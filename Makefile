@@ -27,7 +27,7 @@ LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-delay bench-groups
-.PHONY: bench-memory bench-store crash faults planted histories histories-planted filters conformance image-check
+.PHONY: bench-memory bench-store bench-spark crash faults planted histories histories-planted filters conformance image-check
 .PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip lock clean
 
 help: ## list the targets
@@ -94,6 +94,9 @@ bench-store: $(READY) ## measure the store alone: dispatch, opening, recovery, k
 	$(BIN)/python benchmarks/store.py $(ARGS)
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/filters.py
+
+bench-spark: $(READY) ## measure the pipeline on Spark: sources, sink, archive, audit, as one table of ratios
+	$(BIN)/python benchmarks/spark_run.py $(ARGS)
 
 crash: $(READY) ## kill the broker ROUNDS times (200) and look for what it lost; SEED repeats a run
 	$(BIN)/python tests/crash/run.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -1,133 +1,102 @@
-"""The jobs `archive` and `audit` against what they are to be compared with, in one run.
-
-    python benchmarks/spark_jobs.py [--messages 600000] [--size 300] [--rounds 3] [--cores 1,2,4] [--only archive,audit]
+"""The jobs `archive` and `audit` against what they are to be compared with. A part of `spark_run.py`.
 
 `archive` of a store directory is compared with reading the same directory as a frame and having Spark write it as zstd
-Parquet; `audit` with a loop in one process that does nothing but check the CRC of every body. Rows per second of the
-clock, and per second of CPU that this process, the JVM and all Python workers have used together. With several numbers
-of cores, a session of each: how the cost of a row grows with tasks that run at once. Bodies are slices of the standard
-library's source text.
+Parquet; `audit` with a loop in one process that does nothing but check the CRC of every body, for each core, over a
+directory of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
+import json
 import os
 import shutil
-import statistics
-import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from reput_pipeline.jobs.frame import run_job
-from reput_pipeline.session import make_session
-from reput_pipeline.source import register
-from spark_source import TOPIC, cpu_s, fill
+from spark_measure import Line, Turns, compared
+from spark_source import TOPIC, fill
 from verify import crc_loop
 
-CRC, WRITER, ARCHIVE, AUDIT = "CRC loop", "source, Spark's writer", "archive", "audit"
+AUDITED = 3
+"""So many times as many messages are audited: they are checked faster than read."""
+_FILE_BYTES = 64 << 20
 
 
-class Rate(NamedTuple):
-    """Rows per second of the clock, and of CPU."""
+class JobBench:
+    """The measurements; the session is the active one, the directory `root/store` is nobody's at the time.
 
-    wall: float
-    cpu: float
+    Args:
+        spark: the session.
+        root: holds the directory `store`.
+        messages: how many there are.
+        size: bytes of a body.
+        turns: runs them.
+    """
 
-
-def main() -> None:
-    """Fill a store, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--messages", type=int, default=600_000)
-    parser.add_argument("--size", type=int, default=300, help="bytes of a body, about")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", default="1,2,4", help="tasks at once, a session of each")
-    parser.add_argument("--only", default="archive,audit")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="reput-bench-") as name:
-        root = Path(name)
-        fill(root / "store", given.messages, given.size)
-        crc_loop(root / "store")  # into the page cache
-        print(
-            f"\n{'cores':8}{'way':26}{'rows/s':>12}{'rows per CPU s':>16}{'ratio, clock':>14}{'ratio, CPU':>12}"
-        )
-        for cores in map(int, given.cores.split(",")):
-            ways = Ways(root, given.messages, given.only.split(","))
-            report(cores, ways.measured(cores, given.rounds))
-
-
-class Ways:
-    """What is measured."""
-
-    def __init__(self, root: Path, messages: int, only: list[str]) -> None:
-        self._root = root
-        self._only = only
-        self._messages = messages
+    def __init__(self, spark: Any, root: Path, messages: int, size: int, turns: Turns) -> None:
+        self._spark = spark
+        self._store = root / "store"
+        self._audited = root / "audited"
+        self._size = size
         self._out = root / "out"
-        self._spark: Any = None
+        self._messages = messages
+        self._turns = turns
 
-    def measured(self, cores: int, rounds: int) -> dict[str, Rate]:
-        """Run every way in turn, with so many tasks at once; return medians."""
-        self._spark = make_session(
-            "bench", master=f"local[{cores}]", conf={"spark.driver.memory": "1g"}, quiet=True
-        )
-        register(self._spark)
-        ways: dict[str, Callable[[], None]] = {}
-        if ARCHIVE in self._only:
-            ways |= {WRITER: self._writer, ARCHIVE: lambda: self._job("archive", "--to", str(self._out))}
-        if AUDIT in self._only:
-            ways |= {CRC: lambda: crc_loop(self._root / "store"), AUDIT: lambda: self._job("audit")}
-        try:
-            rates: dict[str, list[Rate]] = {name: [] for name in ways}
-            for _ in range(rounds + 1):  # the first starts workers
-                for name, way in ways.items():
-                    rates[name].append(self._rate(way))
-        finally:
-            self._spark.stop()
-        return {
-            name: Rate(*(statistics.median(column) for column in zip(*found[1:], strict=True)))
-            for name, found in rates.items()
+    def archive(self) -> Iterator[Line]:
+        """A directory to Parquet."""
+        ways = {
+            "writer": self._writer,
+            "archive": lambda: int(self._job("archive", self._store, "--to", str(self._out))["rows"]),
         }
-
-    def _rate(self, way: Callable[[], None]) -> Rate:
-        cpu, since = cpu_s() + time.process_time(), time.perf_counter()
-        way()
-        wall = time.perf_counter() - since
-        used = cpu_s() + time.process_time() - cpu
-        shutil.rmtree(self._out, ignore_errors=True)
-        return Rate(self._messages / wall, self._messages / used)
-
-    def _writer(self) -> None:
-        frame = (
-            self._spark.read.format("reput").options(path=str(self._root / "store"), subscribe=TOPIC).load()
+        spent = self._turns.take(self._messages, ways)
+        yield compared(
+            "archive / source and Spark's writer",
+            self._messages,
+            spent["archive"],
+            spent["writer"],
+            goal=1.7,
         )
-        frame.write.option("compression", "zstd").parquet(str(self._out))
 
-    def _job(self, name: str, *arguments: str) -> None:
+    def audit(self) -> Iterator[Line]:
+        """Everything in a directory checked."""
+        messages = AUDITED * self._messages
+        fill(self._audited, messages, self._size, _FILE_BYTES)
+        ways = {
+            "loop": lambda: crc_loop(self._audited),
+            "audit": lambda: int(self._job("audit", self._audited)["figures"]["records"]),
+        }
+        spent = self._turns.take(messages, ways)
+        yield compared(
+            "audit, per core / CRC loop",
+            messages,
+            spent["audit"],
+            spent["loop"],
+            cores=os.cpu_count() or 1,
+            goal=0.4,
+        )
+
+    def _writer(self) -> int:
+        shutil.rmtree(self._out, ignore_errors=True)
+        frame = self._spark.read.format("reput").options(path=str(self._store), subscribe=TOPIC).load()
+        frame.write.option("compression", "zstd").parquet(str(self._out))
+        return sum(_rows_of(path) for path in self._out.glob("*.parquet"))
+
+    def _job(self, name: str, directory: Path, *arguments: str) -> dict[str, Any]:
+        shutil.rmtree(self._out, ignore_errors=True)
         with contextlib.redirect_stdout(io.StringIO()) as output:
-            code = run_job(
-                name, ["--path", str(self._root / "store"), "--quiet", *arguments], stop_session=False
-            )
+            code = run_job(name, ["--path", str(directory), "--quiet", *arguments], stop_session=False)
         if code:
             raise SystemExit(output.getvalue())
+        result: dict[str, Any] = json.loads(output.getvalue().splitlines()[-1])
+        return result
 
 
-def report(cores: int, rates: dict[str, Rate]) -> None:
-    """Print the rates; the ratios are to Spark's writer, and for the audit to the loop on one core."""
-    first = next(iter(rates))
-    for name, rate in rates.items():
-        base = rates[CRC] if name in (CRC, AUDIT) else rates[WRITER]
-        used = min(cores, os.cpu_count() or 1) if name == AUDIT else 1
-        print(
-            f"{cores if name == first else '':<8}{name:26}{rate.wall:12.0f}{rate.cpu:16.0f}"
-            f"{rate.wall / base.wall / used:14.2f}{rate.cpu / base.cpu:12.2f}",
-            flush=True,
-        )
+def _rows_of(path: Path) -> int:
+    """How many rows a file's footer states."""
+    import pyarrow.parquet as pq
 
-
-if __name__ == "__main__":
-    main()
+    return int(pq.read_metadata(path).num_rows)

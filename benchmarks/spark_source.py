@@ -1,18 +1,13 @@
 """The Spark source against Spark's own zstd Parquet read of the same rows, and micro-batches against its rate source.
 
-    python benchmarks/spark_source.py [--messages 600000] [--rounds 3] [--only scan,stream,parts,memory]
-
-Everything is measured in one session in turn, so that the ratios of one run can be compared; only ratios are meant to
-be. Bodies are pieces of the standard library's source text.
+A part of `spark_run.py`. Bodies are pieces of the standard library's source text.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
+import json
 import statistics
 import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,55 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from filled_store import dispatch, opened, options_for, put
-from reput_broker.background import BackgroundBroker
-from reput_broker.config import BrokerConfig
-from reput_pipeline.session import make_session
 from reput_protocol.message import Message
 from reput_protocol.record_batch import encode_put_block
+from spark_measure import Line, LostRows, Turns, Way, compared, per_cpu_second
+from spark_ready import BATCH_ROWS, ReadySource
 
 TOPIC = "bench"
 QUEUES = 8
 BLOCK = 64
-BATCH_ROWS = 1000
-TICK = os.sysconf("SC_CLK_TCK")
+LOG_FILE_BYTES = 64 << 20
 THREE = "topic string, queueOffset long, tags string"
+_FIRST_BATCHES = 5
+_BATCHES = 25
+_PATIENCE_S = 120.0
 
 
-def main() -> None:
-    """Fill a store, measure, print."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("--messages", type=int, default=600_000)
-    arguments.add_argument("--size", type=int, default=300, help="bytes of a body")
-    arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--only", default="scan,parts,stream,memory")
-    given = arguments.parse_args()
-    only = given.only.split(",")
-    with tempfile.TemporaryDirectory(prefix="reput-bench-") as name:
-        root = Path(name)
-        fill(root / "store", given.messages, given.size)
-        spark = make_session("bench", master=f"local[{os.cpu_count()}]", conf={"spark.driver.memory": "1g"})
-        spark.sparkContext.setLogLevel("ERROR")
-        config = {
-            "data_dir": root / "store",
-            "port": 0,
-            "http_port": None,
-            "store": {"commit_log_file_size": 64 << 20},
-        }
-        broker = BackgroundBroker(BrokerConfig.model_validate(config))
-        broker.start()
-        try:
-            bench = Bench(spark, root, broker.address, given.messages, given.rounds)
-            for measure in only:
-                getattr(bench, measure)()
-        finally:
-            spark.stop()
-            broker.stop()
-
-
-def fill(root: Path, messages: int, size: int) -> None:
-    """Make a store with so many messages in some queues, blocks of them in turn."""
+def fill(root: Path, messages: int, size: int, file_bytes: int = LOG_FILE_BYTES) -> None:
+    """Make a store with so many messages in some queues, blocks of them in turn; its log has files of one size."""
     text = b"".join(path.read_bytes() for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))
-    store = opened(options_for(root))
+    store = opened(options_for(root, file_size=file_bytes))
     for start in range(0, messages, BLOCK):
         numbers = range(start, min(start + BLOCK, messages))
         queue_id = start // BLOCK % QUEUES
@@ -95,135 +60,131 @@ def fill(root: Path, messages: int, size: int) -> None:
     store.close()
 
 
-class Bench:
-    """The measurements."""
+def read_through(make: Callable[[], Any]) -> int:
+    """Plan a frame, read it, throw it away; return how many rows it had."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
 
-    def __init__(self, spark: Any, root: Path, address: str, messages: int, rounds: int) -> None:
-        self.spark = spark
-        self.root = root
-        self.offline = {"path": str(root / "store"), "subscribe": TOPIC}
-        self.live = {"nameServer": address, "subscribe": TOPIC}
-        self.messages = messages
-        self.rounds = rounds
+    seen = Observation()
+    frame = make().observe(seen, count(lit(1)).alias("rows"))
+    frame.write.format("noop").mode("overwrite").save()
+    return int(seen.get["rows"])
 
-    def frame(self, schema: str | None = None, **options: str) -> Any:
-        """The source as a frame."""
-        reader = self.spark.read.format("reput").options(**options)
+
+class SourceBench:
+    """The measurements.
+
+    Args:
+        spark: the session.
+        root: holds the directory `store`; Parquet and checkpoints go beside it.
+        address: of a broker that serves that directory.
+        messages: how many there are.
+        turns: runs them.
+    """
+
+    def __init__(self, spark: Any, root: Path, address: str, messages: int, turns: Turns) -> None:
+        self._spark = spark
+        self._root = root
+        self._offline = {"path": str(root / "store"), "subscribe": TOPIC}
+        self._live = {"nameServer": address, "subscribe": TOPIC}
+        self._messages = messages
+        self._turns = turns
+
+    def _frame(self, schema: str | None = None, **options: str) -> Any:
+        reader = self._spark.read.format("reput").options(**options)
         return (reader.schema(schema) if schema else reader).load()
 
-    def scan(self) -> None:
+    def scan(self) -> Iterator[Line]:
         """Read everything and throw it away."""
-        parquet = str(self.root / "rows.parquet")
-        self.frame(**self.offline).write.option("compression", "zstd").parquet(parquet)
-        frames: dict[str, Callable[[], Any]] = {
-            "Parquet zstd": lambda: self.spark.read.parquet(parquet),
-            "offline": lambda: self.frame(**self.offline),
-            "offline, by queue": lambda: self.frame(
-                **self.offline, subExpression=" || ".join(f"tag{n}" for n in range(8))
-            ),
-            "offline, three columns": lambda: self.frame(THREE, **self.offline),
-            "live": lambda: self.frame(**self.live),
+        parquet = str(self._root / "rows.parquet")
+        self._frame(**self._offline).write.option("compression", "zstd").parquet(parquet)
+        ways: dict[str, Way] = {
+            name: partial(read_through, make)
+            for name, make in {
+                "parquet": lambda: self._spark.read.parquet(parquet),
+                "offline": lambda: self._frame(**self._offline),
+                "three": lambda: self._frame(THREE, **self._offline),
+                "live": lambda: self._frame(**self._live),
+            }.items()
         }
-        rates: dict[str, list[tuple[float, float]]] = {name: [] for name in frames}
-        for _ in range(self.rounds + 1):
-            for name, make in frames.items():
-                rates[name].append(self.run(make))
-        print(f"\n{'path':26}{'rows/s':>12}{'ratio':>8}{'rows per CPU s':>16}{'ratio':>8}")
-        base = None
-        for name, pairs in rates.items():
-            wall, cpu = (statistics.median(column) for column in zip(*pairs[1:], strict=True))
-            base = base or (wall, cpu)
-            print(f"{name:26}{wall:12.0f}{wall / base[0]:8.2f}{cpu:16.0f}{cpu / base[1]:8.2f}")
+        spent = self._turns.take(self._messages, ways)
+        base, rows = spent["parquet"], self._messages
+        yield compared("offline source / Parquet", rows, spent["offline"], base, goal=0.8, floor=0.7)
+        yield compared("live source / Parquet", rows, spent["live"], base, goal=0.5, floor=0.45)
+        yield compared("three columns / all, offline", rows, spent["three"], spent["offline"], goal=1.0)
+        yield per_cpu_second("Parquet", rows, base)
+        yield per_cpu_second("offline source", rows, spent["offline"])
+        yield per_cpu_second("offline, three columns", rows, spent["three"])
+        yield per_cpu_second("live source, broker included", rows, spent["live"])
 
-    def parts(self) -> None:
+    def parts(self) -> Iterator[Line]:
         """Rows per CPU second by the number of partitions."""
-        print(f"\n{'offline, partitions':26}{'rows/s':>12}{'rows per CPU s':>16}")
-        for parts in (1, 2, 4):
-            pairs = [
-                self.run(partial(self.frame, **self.offline, minPartitions=str(parts)))
-                for _ in range(self.rounds)
-            ]
-            wall, cpu = (statistics.median(column) for column in zip(*pairs, strict=True))
-            print(f"{parts:<26}{wall:12.0f}{cpu:16.0f}")
+        ways: dict[str, Way] = {
+            f"offline, {parts} partition{'s'[: parts > 1]}": partial(
+                read_through, partial(self._frame, **self._offline, minPartitions=str(parts))
+            )
+            for parts in (1, 2, 4)
+        }
+        for name, spent in self._turns.take(self._messages, ways).items():
+            yield per_cpu_second(name, self._messages, spent)
 
-    def run(self, make: Callable[[], Any]) -> tuple[float, float]:
-        """Read a frame once; return rows per second of the clock and of all processes' CPU."""
-        cpu, since = cpu_s(), time.perf_counter()
-        make().write.format("noop").mode("overwrite").save()
-        wall = time.perf_counter() - since
-        return self.messages / wall, self.messages / (cpu_s() - cpu)
-
-    def stream(self) -> None:
+    def stream(self) -> Iterator[Line]:
         """Micro-batches of 1,000 rows in one partition, beside those of Spark's rate source."""
-        ours = self.spark.readStream.format("reput").options(
-            **self.live, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS), minPartitions="1"
+        ours = self._spark.readStream.format("reput").options(
+            **self._live, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS), minPartitions="1"
         )
-        theirs = self.spark.readStream.format("rate-micro-batch").options(
+        theirs = self._spark.readStream.format("rate-micro-batch").options(
             rowsPerBatch=str(BATCH_ROWS), numPartitions="1"
         )
-        found: dict[str, list[float]] = {"rate source": [], "live": []}
-        for round_ in range(self.rounds):
-            for name, reader in (("rate source", theirs), ("live", ours)):
-                found[name] += self.batches(reader, self.root / f"checkpoint-{name[:4]}-{round_}")
-        print(f"\n{'micro-batch of 1,000 rows':26}{'ms':>12}{'ratio':>8}")
-        base = statistics.median(found["rate source"])
-        for name, times in found.items():
-            print(f"{name:26}{statistics.median(times):12.0f}{statistics.median(times) / base:8.2f}")
+        self._spark.dataSource.register(ReadySource)
+        ready = self._spark.readStream.format("ready")
+        found: dict[str, list[float]] = {"rate": [], "ready": [], "live": []}
+        for number in range(self._turns.rounds + 1):
+            for name, reader in (("rate", theirs), ("ready", ready), ("live", ours)):
+                times = self._batches(reader, self._root / f"checkpoint-{name}-{number}")
+                if number:
+                    found[name].append(statistics.median(times))
+        for name, what, goal in (
+            ("live", "micro-batch of 1,000 rows / rate source", 1.6),
+            ("ready", "rows that are ready in a Python source / rate source", None),
+        ):
+            yield Line(
+                what,
+                "ms",
+                statistics.median(found[name]),
+                statistics.median(found["rate"]),
+                [mine / base for mine, base in zip(found[name], found["rate"], strict=True)],
+                goal=goal,
+                at_most=True,
+            )
 
-    def batches(self, reader: Any, checkpoint: Path) -> list[float]:
+    def _batches(self, reader: Any, checkpoint: Path) -> list[float]:
         """Return how long each of some micro-batches took, in ms, the first ones left out."""
         query = reader.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
-        until = time.monotonic() + 60
-        while query.lastProgress is None or query.lastProgress["batchId"] < 25:
+        until = time.monotonic() + _PATIENCE_S
+        while query.lastProgress is None or query.lastProgress["batchId"] < _BATCHES:
             if time.monotonic() > until:
-                break
+                raise LostRows(f"{_BATCHES} micro-batches took more than {_PATIENCE_S:.0f} s")
             time.sleep(0.1)
+        self._spark.sparkContext.setLogLevel("OFF")  # the batch that is cut short is no error
         query.stop()
-        times = [
-            float(progress["durationMs"]["triggerExecution"])
-            for progress in query.recentProgress
-            if progress["numInputRows"]
-        ]
-        return times[5:]
-
-    def memory(self) -> None:
-        """Private memory of the Python workers after all that."""
-        workers = [rss_anon_mib(pid) for pid in descendants(os.getpid()) if is_python(pid)]
-        print(f"\nprivate memory of {len(workers)} Python processes of Spark: at most {max(workers):.0f} MiB")
+        self._spark.sparkContext.setLogLevel("ERROR")
+        batches = [progress for progress in query.recentProgress if progress["numInputRows"]][_FIRST_BATCHES:]
+        for batch in batches:
+            planned = _planned(batch["sources"][0])
+            if batch["numInputRows"] != planned or planned < BATCH_ROWS - QUEUES:
+                raise LostRows(f"a micro-batch of {planned} rows had {batch['numInputRows']}")
+        return [float(batch["durationMs"]["triggerExecution"]) for batch in batches]
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """Yield a process's children, theirs, and so on."""
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            yield int(child)
-            yield from descendants(int(child))
-
-
-def is_python(pid: int) -> bool:
-    """Whether a process runs Python."""
-    return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
-
-
-def rss_anon_mib(pid: int) -> float:
-    """Private memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-def cpu_s() -> float:
-    """CPU seconds that this process's children have used so far, those that have ended included; not the broker's."""
-    total = 0
-    for pid in descendants(os.getpid()):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        total += sum(int(fields[index]) for index in (11, 12, 13, 14))
-    return total / TICK
-
-
-if __name__ == "__main__":
-    main()
+def _planned(source: Any) -> int:
+    """How many rows a micro-batch is to have; the live source rounds the shares of queues down."""
+    start, end = json.loads(source["startOffset"]), json.loads(source["endOffset"])
+    if "topics" not in end:
+        return BATCH_ROWS
+    return sum(
+        offset - start["topics"][topic][broker][queue_id]
+        for topic, brokers in end["topics"].items()
+        for broker, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    )

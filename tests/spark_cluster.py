@@ -70,7 +70,7 @@ class SparkCluster:
                 self._start(f"worker-{number}", _WORKER, *arguments, self.master)
             for number in range(len(WORKER_HOSTS)):
                 name = f"worker-{number}"
-                self._wait(name, lambda name=name: _READY in self._log(name))  # type: ignore[misc]
+                self._wait(name, lambda name=name: _READY in self._log(name))
         except BaseException:
             self.__exit__(None, None, None)
             raise

@@ -25,6 +25,7 @@ SEGMENT_SHARE: Final = 0.5
 _TASK_BYTES_MIN: Final = 8 << 20
 _TASK_BYTES_MAX: Final = 512 << 20
 _TASKS_PER_CORE: Final = 2
+_TASK_BYTES_EVEN: Final = 128 << 20
 
 
 class WantedRange(NamedTuple):
@@ -93,7 +94,7 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
     count = sum(part.size for part in ranges)
     of_all = count / max(count, _messages_between(store, low, high))
     bytes_wanted = int((high - low) * of_all)
-    parts = options.min_partitions or _parts(bytes_wanted)
+    parts = options.min_partitions or task_count(bytes_wanted, cores())
     by_tag = narrowing.tags is not None or not options.tag_filter.matches_all
     if by_tag or of_all < SEGMENT_SHARE:
         return [QueuePartition(part) for part in pack(ranges, parts)]
@@ -124,10 +125,15 @@ def _last_end(store: OfflineStore) -> int:
     )
 
 
-def _parts(size: int) -> int:
-    """How many tasks: what all cores can do at once, unless those would be tiny or huge."""
-    most = max(1, size // _TASK_BYTES_MIN)
-    return int(min(most, max(_TASKS_PER_CORE * cores(), -(-size // _TASK_BYTES_MAX))))
+def task_count(size: int, at_once: int) -> int:
+    """Return by how many tasks so many bytes are read: by as many as run at once, unless those would be tiny or huge.
+
+    Twice as many even out what cores do, once each has so much to read that the start of a task, 50 to 70 ms of CPU,
+    does not count.
+    """
+    even = _TASKS_PER_CORE * at_once
+    many = even if size >= even * _TASK_BYTES_EVEN else at_once
+    return int(max(1, min(many, size // _TASK_BYTES_MIN), -(-size // _TASK_BYTES_MAX)))
 
 
 def _files(store: OfflineStore, wanted: Sequence[WantedRange]) -> list[Stretch]:

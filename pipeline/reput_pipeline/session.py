@@ -83,7 +83,6 @@ def make_session(
         JavaMissing: there is no Java for Spark.
         ImportError: pyspark is not installed; the extra `spark` brings it.
     """
-    prepare_environment()
     try:
         from pyspark.conf import SparkConf
         from pyspark.sql import SparkSession
@@ -92,6 +91,7 @@ def make_session(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
+    prepare_environment()  # asks Java for its version, which takes a while
     settings = SparkConf()  # holds what spark-submit was given
     master = master or settings.get("spark.master", None) or os.environ.get("MASTER") or "local[*]"
     defaults = {**DEFAULTS, **(LOCAL_DEFAULTS if master.startswith("local") else {})}

@@ -28,7 +28,7 @@ from reput_pipeline.options import SourceOptions
 from reput_pipeline.ranges import QueueRange
 from reput_pipeline.tasks import read_task
 
-_BUFFER_BYTES: Final = 32 << 20
+_BUFFER_BYTES: Final = 16 << 20
 """So much is collected before a row group is written: larger ones compress better, smaller ones need less memory."""
 _FILES_MAX: Final = 2000
 

@@ -12,7 +12,7 @@ import pytest
 from reput_pipeline.errors import DamagedStore, DataLost, NoSuchTopic, NotAStore
 from reput_pipeline.known_options import OptionError
 from reput_pipeline.narrowing import NOTHING_NARROWED, Narrowing
-from reput_pipeline.offline_plan import PlacesPartition, QueuePartition, SegmentPartition, plan
+from reput_pipeline.offline_plan import PlacesPartition, QueuePartition, SegmentPartition, plan, task_count
 from reput_pipeline.offline_store import OfflineStore
 from reput_pipeline.options import parse_source_options
 from reput_pipeline.tasks import read_task
@@ -64,6 +64,13 @@ def test_the_log_read_through_gives_every_message_once(root: Path, parts: int | 
     assert all(isinstance(partition, SegmentPartition) for partition in partitions)
     assert len(partitions) <= (parts or 1)
     assert places(rows) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("mib", "tasks"), [(0, 1), (7, 1), (16, 2), (100, 4), (900, 4), (1024, 8), (3000, 8), (8192, 16)]
+)
+def test_tasks_are_as_many_as_cores_unless_they_would_be_tiny_or_huge(mib: int, tasks: int) -> None:
+    assert task_count(mib << 20, 4) == tasks
 
 
 @pytest.mark.parametrize("parts", [1, 3, 60])

@@ -1,0 +1,164 @@
+"""Ways of doing the same, run in turn, every run's rows counted; and the table of what came of it.
+
+Only ratios of one run mean something on another machine. They are taken round by round, so that whatever else the
+machine does meets both sides; a ratio that varies by more than a fifth between rounds is marked.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from spark_processes import WorkerMemory, cpu_s
+
+NOISY = 0.2
+Way = Callable[[], int]
+"""Does something once, and returns the rows that it has seen."""
+
+
+class LostRows(Exception):
+    """A way did not see the rows that there are: what it took says nothing."""
+
+
+class Spent(NamedTuple):
+    """What one run took, in seconds."""
+
+    wall: float
+    cpu: float
+    """Of the JVMs and all Python workers, and of this process; of a broker only if it is a thread of this one."""
+
+
+class Line(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    unit: str
+    ours: float
+    baseline: float | None = None
+    ratios: Sequence[float] = ()
+    """Of each round: how many times as fast as the baseline, or with `at_most` as slow."""
+    cpu_ratio: float | None = None
+    goal: float | None = None
+    floor: float | None = None
+    at_most: bool = False
+    """Whether the goal is an upper bound."""
+    rounds: int = 0
+    spread: float | None = None
+
+
+class Turns:
+    """Runs ways in turn.
+
+    Args:
+        rounds: how often each, after a first time that starts workers and does not count.
+        memory: looks at the workers after each run.
+    """
+
+    def __init__(self, rounds: int, memory: WorkerMemory) -> None:
+        self.rounds = rounds
+        self._memory = memory
+
+    def take(self, rows: int, ways: Mapping[str, Way], but: int = 0) -> dict[str, list[Spent]]:
+        """Return what each round of each way took.
+
+        Args:
+            rows: what each has to see.
+            ways: by name.
+            but: a process whose CPU does not count.
+
+        Raises:
+            LostRows: a way saw more rows, or fewer.
+        """
+        spent: dict[str, list[Spent]] = {name: [] for name in ways}
+        for number in range(self.rounds + 1):
+            for name, way in ways.items():
+                cpu, since = cpu_s(but) + time.process_time(), time.perf_counter()
+                seen = way()
+                wall = time.perf_counter() - since
+                used = cpu_s(but) + time.process_time() - cpu
+                if seen != rows:
+                    raise LostRows(f"{name}: {seen:,} rows of {rows:,}")
+                if number:
+                    spent[name].append(Spent(wall, used))
+                self._memory.look()
+        return spent
+
+
+def compared(
+    name: str, rows: int, ours: Sequence[Spent], baseline: Sequence[Spent], *, cores: int = 1, **bounds: Any
+) -> Line:
+    """Return a line of rows per second, each of `cores` cores for ours."""
+    ratios = [base.wall / mine.wall / cores for mine, base in zip(ours, baseline, strict=True)]
+    cpu = [base.cpu / mine.cpu for mine, base in zip(ours, baseline, strict=True)]
+    return Line(
+        name,
+        "rows/s",
+        rows / statistics.median(one.wall for one in ours) / cores,
+        rows / statistics.median(one.wall for one in baseline),
+        ratios,
+        statistics.median(cpu),
+        **bounds,
+    )
+
+
+def per_cpu_second(name: str, rows: int, ours: Sequence[Spent]) -> Line:
+    """Return a line of rows per CPU second."""
+    rates = [rows / one.cpu for one in ours]
+    middle = statistics.median(rates)
+    return Line(name, "rows/CPU s", middle, rounds=len(rates), spread=(max(rates) - min(rates)) / middle)
+
+
+HEADINGS = ("", "unit", "ours", "baseline", "ratio", "ratio, CPU", "goal", "floor", "rounds", "spread", "")
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    """Return what stands in a line of the table."""
+    ratio = statistics.median(line.ratios) if line.ratios else None
+    spread = line.spread
+    if ratio is not None:
+        spread = (max(line.ratios) - min(line.ratios)) / ratio
+    bound = "<=" if line.at_most else ">="
+    held = ratio if line.baseline is not None else line.ours
+    remarks = []
+    if line.goal is not None and held is not None:
+        remarks.append(_verdict(line, held))
+    if spread is not None and spread > NOISY:
+        remarks.append("noisy")
+    return (
+        line.name,
+        line.unit,
+        f"{line.ours:,.0f}",
+        "" if line.baseline is None else f"{line.baseline:,.0f}",
+        "" if ratio is None else f"{ratio:.2f}",
+        "" if line.cpu_ratio is None else f"{line.cpu_ratio:.2f}",
+        "" if line.goal is None else f"{bound} {line.goal:g}",
+        "" if line.floor is None else f"{bound} {line.floor:g}",
+        str(len(line.ratios) or line.rounds or ""),
+        "" if spread is None else f"{spread:.0%}",
+        ", ".join(remarks),
+    )
+
+
+def _verdict(line: Line, held: float) -> str:
+    assert line.goal is not None, "asked for where there is one"
+    if line.at_most:
+        return "reached" if held <= line.goal else "missed"
+    if held >= line.goal:
+        return "reached"
+    return "above the floor" if line.floor is not None and held >= line.floor else "missed"
+
+
+def print_table(lines: Sequence[Line]) -> None:
+    """Print all lines, as a table of Markdown."""
+    rows = [HEADINGS, *map(cells, lines)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        texts = [
+            text.ljust(width) if at in (0, 1, 10) else text.rjust(width)
+            for at, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print(f"| {' | '.join(texts)} |")
+        if not number:
+            print(f"|{'|'.join('-' * (width + 2) for width in widths)}|")

@@ -1,0 +1,149 @@
+"""`make bench-spark`: the pipeline on Spark against what it is to be compared with, as one table of ratios.
+
+    python benchmarks/spark_run.py [--messages 300000] [--size 300] [--rounds 3] [--cores 2]
+        [--only scan,stream,parts,sink,archive,audit,memory,workers]
+
+Everything runs in one session, both sides of a ratio in turn; only ratios are meant to be carried to another machine.
+`ratio` is of the clock, `ratio, CPU` of the CPU seconds of Spark and its workers, which another user of the machine
+changes less. A run whose rows do not come out even has no figure, and ends the program with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from reput_broker.background import BackgroundBroker
+from reput_broker.config import BrokerConfig
+from reput_pipeline.session import make_session
+from reput_pipeline.source import register
+from servers import broker
+from spark_jobs import JobBench
+from spark_measure import Line, LostRows, Turns, print_table
+from spark_processes import WorkerMemory
+from spark_sink import SinkBench
+from spark_source import LOG_FILE_BYTES, SourceBench, fill
+from spark_workers import measure_workers
+
+MEASURES = ("scan", "stream", "parts", "sink", "archive", "audit", "memory", "workers")
+WORKER_MIB = 200.0
+Measure = Callable[[], Iterator[Line]]
+
+
+def main() -> None:
+    """Fill a store, measure, print."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    arguments.add_argument("--messages", type=int, default=300_000)
+    arguments.add_argument("--size", type=int, default=300, help="bytes of a body, about")
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="tasks at once")
+    arguments.add_argument("--only", default=",".join(MEASURES), help="measurements, with commas")
+    given = arguments.parse_args()
+    only = given.only.split(",")
+    if unknown := sorted(set(only) - set(MEASURES)):
+        arguments.error(f"no measurement {unknown[0]!r}; there are {', '.join(MEASURES)}")
+    # The sink that only receives is a class of this directory, and the workers have to find it.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        (str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", ""))
+    ).rstrip(os.pathsep)
+    started_at, load = time.monotonic(), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="reput-bench-") as name:
+        bench = Bench(Path(name), given)
+        bench.run(only)
+    print(
+        f"\nSpark {pyspark.__version__}, Python {platform.python_version()}, local[{given.cores}] on {os.cpu_count()} "
+        f"cores, {given.messages:,} messages of {given.size} to {given.size + 96} bytes, load {load:.1f} before and "
+        f"{os.getloadavg()[0]:.1f} after, {time.monotonic() - started_at:.0f} s\n"
+    )
+    print_table(bench.lines)
+    for reason in bench.lost:
+        print(f"NO FIGURE: {reason}")
+    sys.exit(1 if bench.lost else 0)
+
+
+class Bench:
+    """One run: the lines so far, and what was lost."""
+
+    def __init__(self, root: Path, given: argparse.Namespace) -> None:
+        self.lines: list[Line] = []
+        self.lost: list[str] = []
+        self._root = root
+        self._given = given
+        self._memory = WorkerMemory()
+        self._turns = Turns(given.rounds, self._memory)
+
+    def run(self, only: list[str]) -> None:
+        """Measure what is wanted."""
+        given, root = self._given, self._root
+        fill(root / "store", given.messages, given.size)
+        if set(only) - {"workers"}:
+            spark = make_session(
+                "bench", master=f"local[{given.cores}]", conf={"spark.driver.memory": "1g"}, quiet=True
+            )
+            register(spark)
+            try:
+                self._in_session(spark, only)
+            finally:
+                spark.stop()
+        if "workers" in only:
+            with self._serving() as address:
+                self._take("workers", lambda: measure_workers(root, address, given.messages, self._turns))
+
+    def _in_session(self, spark: Any, only: list[str]) -> None:
+        given, root, turns = self._given, self._root, self._turns
+        if {"scan", "stream", "parts"} & set(only):
+            with self._serving() as address:
+                source = SourceBench(spark, root, address, given.messages, turns)
+                for name in ("scan", "stream", "parts"):
+                    if name in only:
+                        self._take(name, getattr(source, name))
+        if "sink" in only:
+            with broker("sync", STORE__COMMIT_LOG_FILE_SIZE="256MiB") as running:
+                sink = SinkBench(spark, running, given.messages, given.size, turns)
+                self._take("sink", sink.sink)
+        jobs = JobBench(spark, root, given.messages, given.size, turns)
+        for name in ("archive", "audit"):
+            if name in only:
+                self._take(name, getattr(jobs, name))
+        if "memory" in only:
+            most = self._memory.most_mib
+            self.lines.append(
+                Line("private memory of a Python worker", "MiB", most, goal=WORKER_MIB, at_most=True)
+            )
+
+    def _take(self, name: str, measure: Measure) -> None:
+        print(f"measuring: {name}", file=sys.stderr, flush=True)
+        try:
+            self.lines += measure()
+        except LostRows as error:
+            self.lost.append(str(error))
+
+    @contextmanager
+    def _serving(self) -> Iterator[str]:
+        """Run a broker on the store in a thread of this process; yield its address."""
+        config = {
+            "data_dir": self._root / "store",
+            "port": 0,
+            "http_port": None,
+            "store": {"commit_log_file_size": LOG_FILE_BYTES},
+        }
+        serving = BackgroundBroker(BrokerConfig.model_validate(config))
+        serving.start()
+        try:
+            yield serving.address
+        finally:
+            serving.stop()
+
+
+if __name__ == "__main__":
+    main()
