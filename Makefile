@@ -27,7 +27,8 @@ LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-stalls bench-delay
-.PHONY: bench-scaling bench-groups bench-memory bench-store crash faults planted histories histories-planted filters conformance image-check
+.PHONY: bench-scaling bench-groups bench-memory bench-store crash faults planted histories histories-planted
+.PHONY: filters conformance image-check
 .PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip lock clean
 
 help: ## list the targets
@@ -82,6 +83,9 @@ bench-peers: $(READY) ## compare with Kafka, Redis, NATS and RabbitMQ, fetched i
 
 bench-stalls: $(READY) ## does anybody stall anybody: a producer alone, and beside cold reads, flushes, new files, tables, lists
 	$(BIN)/python benchmarks/stalls.py $(ARGS)
+
+bench-scaling: $(READY) ## throughput and cost against connections, queues, message size, store size
+	$(BIN)/python benchmarks/scaling.py $(ARGS)
 
 bench-delay: $(READY) ## measure how late delayed messages are, with 100,000 of them waiting
 	$(BIN)/python benchmarks/delay.py $(ARGS)
