@@ -45,33 +45,50 @@ def write_bars(path: Path, title: str, bars: Sequence[tuple[str, float]], ours: 
     path.write_text("\n".join([*parts, "</svg>"]) + "\n")
 
 
-def write_curve(path: Path, title: str, points: Sequence[tuple[float, float, str]], x_title: str) -> None:
-    """Write a curve through points (x, y, how x is called); x runs by powers, y from 0."""
-    left, top, bottom = 80, 44, 44
+def write_curves(
+    path: Path,
+    title: str,
+    places: Sequence[tuple[float, str]],
+    curves: Sequence[tuple[str, Sequence[float]]],
+    x_title: str,
+) -> None:
+    """Write named curves over the same places (x, and how it is called); x runs by powers, y from 0."""
+    left, top, bottom = 80, 64, 44
     width, height = left + _WIDE + 60, top + _HIGH + bottom
-    most = max(y for _, y, _ in points) * 1.1 or 1.0
-    low, high = math.log(points[0][0]), math.log(points[-1][0])
+    most = max(max(values) for _, values in curves) * 1.1 or 1.0
+    low, high = math.log(places[0][0]), math.log(places[-1][0])
     parts = _start(width, height, title)
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (math.log(x) - low) / (high - low) if high > low else 0.5
-        return left + 10 + across * (_WIDE - 20), top + _HIGH * (1 - y / most)
+    def across(x: float) -> float:
+        return left + 10 + ((math.log(x) - low) / (high - low) if high > low else 0.5) * (_WIDE - 20)
+
+    def down(y: float) -> float:
+        return top + _HIGH * (1 - y / most)
 
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        _, line = place(points[0][0], most * share)
+        line = down(most * share)
         parts += [
             f'<line x1="{left}" x2="{left + _WIDE}" y1="{line:.1f}" y2="{line:.1f}" stroke="{_GRID}"/>',
             f'<text x="{left - 8}" y="{line + 4:.1f}" text-anchor="end" fill="{_INK}">{most * share:,.3g}</text>',
         ]
-    places = [place(x, y) for x, y, _ in points]
-    line_of = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    parts.append(f'<polyline points="{line_of}" fill="none" stroke="{_OURS}" stroke-width="2"/>')
-    for (x, y), (_, value, name) in zip(places, points, strict=True):
+    for number, (label, values) in enumerate(curves):
+        colour = _OURS if number == 0 else _OTHERS
+        points = [(across(x), down(y)) for (x, _), y in zip(places, values, strict=True)]
+        line_of = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_OURS}"/>',
-            f'<text x="{x:.1f}" y="{y - 10:.1f}" text-anchor="middle" fill="{_INK}">{value:,.3g}</text>',
-            f'<text x="{x:.1f}" y="{top + _HIGH + 18}" text-anchor="middle" fill="{_INK}">{escape(name)}</text>',
+            f'<polyline points="{line_of}" fill="none" stroke="{colour}" stroke-width="2"/>',
+            f'<text x="{left + 110 * number}" y="44" fill="{colour}">{escape(label)}</text>',
         ]
+        for (x, y), value in zip(points, values, strict=True):
+            parts += [
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>',
+                f'<text x="{x:.1f}" y="{y - 10:.1f}" text-anchor="middle" font-size="11" fill="{_INK}">'
+                f"{value:,.3g}</text>",
+            ]
+    for x, name in places:
+        parts.append(
+            f'<text x="{across(x):.1f}" y="{top + _HIGH + 18}" text-anchor="middle" fill="{_INK}">{escape(name)}</text>'
+        )
     middle = left + _WIDE / 2
     parts.append(
         f'<text x="{middle}" y="{height - 6}" text-anchor="middle" fill="{_INK}">{escape(x_title)}</text>'

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import count as numbers_from
 from pathlib import Path
 
-from drawing import write_curve
+from drawing import write_curves
 from reput_cli.bench_payload import Payloads
 from reput_cli.bench_report import host_facts
 from reput_client import Message, Producer
@@ -85,10 +85,18 @@ def _draw(points: list[Point], directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for axis in dict.fromkeys(point.axis for point in points):
         own = [point for point in points if point.axis == axis]
-        by_bytes = axis == "message size"
-        curve = [(point.x, point.mb_per_s if by_bytes else point.rate, point.name) for point in own]
-        unit = "MB a second" if by_bytes else "messages a second"
-        write_curve(directory / f"scaling-{axis.replace(' ', '-')}.svg", f"{axis}: {unit}", curve, axis)
+        # Messages of several sizes compare by what a KiB of them costs.
+        shares = [point.x / KIB if axis == "message size" else 1.0 for point in own]
+        write_curves(
+            directory / f"scaling-{axis.replace(' ', '-')}.svg",
+            f"{axis}: microseconds of processor time a {'KiB' if axis == 'message size' else 'message'}",
+            [(point.x, point.name) for point in own],
+            [
+                ("broker", [point.broker_us / share for point, share in zip(own, shares, strict=True)]),
+                ("client", [point.client_us / share for point, share in zip(own, shares, strict=True)]),
+            ],
+            axis,
+        )
 
 
 # -- the axes ------------------------------------------------------------------------------------------------------
