@@ -249,7 +249,8 @@ def member_trio(job: Job, ready: Start) -> None:
                 if _is_settled(consumer):
                     break
                 await trio.sleep(0.01)
-            ready.wait()
+            # Beside the loop, which goes on: the others wait for what this member has yet to let go of.
+            await trio.to_thread.run_sync(ready.wait)
             left = job.messages
             if job.concurrency:
 
