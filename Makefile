@@ -26,8 +26,9 @@ LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-com
 LOCK += --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-delay bench-groups
-.PHONY: bench-memory bench-store crash faults planted histories histories-planted filters conformance image-check
+.PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-stalls bench-delay
+.PHONY: bench-scaling bench-groups bench-memory bench-store crash faults planted histories histories-planted
+.PHONY: filters conformance image-check
 .PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip lock clean
 
 help: ## list the targets
@@ -79,6 +80,12 @@ bench: $(READY) ## measure speed and memory on this machine
 
 bench-peers: $(READY) ## compare with Kafka, Redis, NATS and RabbitMQ, fetched into build/peers (apt-get, mvn, java, PyPI)
 	PYTHONPATH=benchmarks $(BIN)/python -m peers.run $(ARGS)
+
+bench-stalls: $(READY) ## does anybody stall anybody: a producer alone, and beside cold reads, flushes, new files, tables, lists
+	$(BIN)/python benchmarks/stalls.py $(ARGS)
+
+bench-scaling: $(READY) ## throughput and cost against connections, queues, message size, store size
+	$(BIN)/python benchmarks/scaling.py $(ARGS)
 
 bench-delay: $(READY) ## measure how late delayed messages are, with 100,000 of them waiting
 	$(BIN)/python benchmarks/delay.py $(ARGS)

@@ -1,7 +1,8 @@
 """`make bench`: the broker against a bare echo server, same frames, same run, medians of several rounds.
 
 Bodies differ, messages are built inside the timed part, the consumer reads every body and every tag. One client
-process, one server process. Each line names load and durability; the ratio is against the echo server beside it.
+process, one server process. Each line names load and durability; the ratio is against the echo server beside it. A
+round that loses or repeats a message, or reads another one than was sent, ends the run without a figure.
 """
 
 from __future__ import annotations
@@ -11,190 +12,259 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from itertools import count as numbers_from
 
 from echo_client import EchoClient
 from reput_cli.bench_clients import BenchPlan, run_consumer, run_producer
 from reput_cli.bench_payload import Payloads
-from reput_cli.bench_report import host_facts
+from reput_cli.bench_report import ClientResult, host_facts
 from reput_client.blocking import Admin
 from servers import RunningBroker, broker, echo_server
+from tables import NOISY_SPREAD, aligned, figure, spread_of
 
-TOPIC = "bench"
 SIZE = 1024
 BATCH = 64
-IN_FLIGHT = 64
+QUEUES = (0, 1, 2, 3)
 FILE_MIB = 16
-Row = dict[str, Any]
+_DISPATCH_S = 10.0
+_topics = numbers_from(1)
+
+
+@dataclass
+class Row:
+    """One line of the table: medians over the rounds, and the median of their ratios."""
+
+    measure: str
+    unit: str
+    reput: float
+    baseline: float | None = None
+    """The same of the echo server, or what `baseline_is` says."""
+    baseline_is: str = "echo"
+    ratio: float | None = None
+    spread: float | None = None
+    """How far Reput's figures of the rounds lie apart, as a share of their median."""
+    facts: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of_pairs(cls, measure: str, unit: str, pairs: list[tuple[float, float]]) -> Row:
+        """Return the row of rounds, each a figure of Reput and one of the baseline."""
+        ours, theirs = zip(*pairs, strict=True)
+        ratio = statistics.median(a / b for a, b in pairs)
+        return cls(
+            measure,
+            unit,
+            round(statistics.median(ours), 1),
+            round(statistics.median(theirs), 1),
+            ratio=round(ratio, 2),
+            spread=round(spread_of(ours), 2),
+        )
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as the table shows it."""
+        baseline = "" if self.baseline is None else figure(self.baseline)
+        notes = [] if self.baseline is None or self.baseline_is == "echo" else [f"echo: {self.baseline_is}"]
+        if self.spread is not None and self.spread > NOISY_SPREAD:
+            notes.append("noisy")
+        notes += [f"{name} {figure(value)}" for name, value in self.facts.items()]
+        return (
+            self.measure,
+            self.unit,
+            figure(self.reput),
+            baseline,
+            "" if self.ratio is None else f"{self.ratio:.2f}",
+            "" if self.spread is None else f"{self.spread:.0%}",
+            ", ".join(notes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What measurements against the echo server share: both servers run throughout, only one is busy at a time."""
+
+    server: RunningBroker
+    echo: EchoClient
+    rounds: int
+    scale: float
+
+    def pairs(self, measure: Callable[[str], tuple[float, float]]) -> list[tuple[float, float]]:
+        """Run the rounds, each with a topic of its own."""
+        return [measure(new_topic(self.server)) for _ in range(self.rounds)]
+
+    def blocks(self, full: int) -> int:
+        """Return how many messages to send: a share of `full`, in whole blocks."""
+        return max(1, int(full * self.scale) // BATCH) * BATCH
 
 
 def main() -> None:
-    """Run every measurement and print one line each."""
+    """Run every measurement and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--scale",
         type=float,
-        default=0.3,
-        help="share of the full number of messages (0.3; 1 is a million in memory)",
+        default=0.1,
+        help="share of the full number of messages (0.1; 1 is 400,000 a round, a million in memory)",
     )
-    parser.add_argument("--only", choices=sorted(MEASURES), help="one measurement alone")
+    parser.add_argument("--only", choices=sorted({**AGAINST_ECHO, **ALONE}), help="one measurement alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    started_at = time.perf_counter()
     rows: list[Row] = []
-    for name, measure in MEASURES.items():
-        if arguments.only not in (None, name):
-            continue
-        row = measure(arguments.rounds, arguments.scale)
-        rows.append(row)
-        if not arguments.json:
-            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-    print(json.dumps({"host": host_facts(), "results": rows}) if arguments.json else host_facts())
+    wanted = [name for name in AGAINST_ECHO if arguments.only in (None, name)]
+    if wanted:
+        with echo_server() as echo_address, broker("async") as server:
+            echo = EchoClient(echo_address, "bench")
+            scene = Scene(server, echo, arguments.rounds, arguments.scale)
+            rows += [AGAINST_ECHO[name](scene) for name in wanted]
+            echo.close()
+    for name, measure in ALONE.items():
+        if arguments.only in (None, name):
+            rows.append(measure(arguments.rounds, arguments.scale))
+    if arguments.json:
+        print(json.dumps({"host": host_facts(), "results": [asdict(row) for row in rows]}))
+        return
+    head = ("bodies of 1 KiB", "unit", "reput", "echo", "ratio", "spread", "notes")
+    print("\n".join(aligned([head, *(row.cells() for row in rows)])))
+    facts = ", ".join(f"{name} {value}" for name, value in host_facts().items())
+    print(f"\nmedians of {arguments.rounds} rounds, {time.perf_counter() - started_at:.0f} s; {facts}")
+    if any((row.spread or 0.0) > NOISY_SPREAD for row in rows):
+        print(
+            f"noisy: the rounds differ by more than {NOISY_SPREAD:.0%} of their median; compare ratios only"
+        )
 
 
-def latency(rounds: int, scale: float) -> Row:
-    """One message in flight, page_cache under ASYNC_FLUSH."""
-    count = int(4_000 * scale)
-
-    def measure(address: str, echo: EchoClient, _: RunningBroker) -> tuple[float, float]:
-        plan = BenchPlan(address, TOPIC, count, SIZE, ack="page_cache", warmup=300)
-        ours = statistics.median(run_producer(plan, 0).latencies_s)
-        return ours * 1e6, statistics.median(echo.one_in_flight(Payloads(SIZE), count)) * 1e6
-
-    ours, theirs, ratio = _against_echo(rounds, measure)
-    return {
-        "measure": "one in flight, page_cache, async flush, p50 us",
-        "reput": ours,
-        "echo": theirs,
-        "ratio": ratio,
-    }
+# -- against the echo server ---------------------------------------------------------------------------------------
 
 
-def pipelined_singles(rounds: int, scale: float) -> Row:
+def latency(scene: Scene) -> Row:
+    """One message in flight."""
+    count = max(200, int(4_000 * scene.scale))
+
+    def measure(topic: str) -> tuple[float, float]:
+        plan = BenchPlan(scene.server.address, topic, count, SIZE, ack="page_cache", warmup=100)
+        ours = statistics.median(produce(plan).latencies_s)
+        theirs = statistics.median(scene.echo.one_in_flight(Payloads(SIZE), count))
+        return ours * 1e6, theirs * 1e6
+
+    return Row.of_pairs("one in flight, page_cache, async flush, p50", "us", scene.pairs(measure))
+
+
+def pipelined_singles(scene: Scene) -> Row:
     """One message a frame, many frames in flight, no linger."""
-    count = int(100_000 * scale)
+    count = int(100_000 * scene.scale)
 
-    def measure(address: str, echo: EchoClient, _: RunningBroker) -> tuple[float, float]:
-        plan = BenchPlan(address, TOPIC, count, SIZE, ack="page_cache", in_flight=256, warmup=2_000)
-        return run_producer(plan, 0).rate, echo.pipelined(Payloads(SIZE), count, 256, 1)
-
-    ours, theirs, ratio = _against_echo(rounds, measure)
-    return {
-        "measure": "pipelined singles, page_cache, async flush, msg/s",
-        "reput": ours,
-        "echo": theirs,
-        "ratio": ratio,
-    }
-
-
-def blocks(rounds: int, scale: float) -> Row:
-    """Blocks of 64 messages, several on the way; each message an object."""
-    return _blocks("blocks of 64", rounds, scale, many=False)
-
-
-def many(rounds: int, scale: float) -> Row:
-    """The same blocks made of bodies by `send_many`."""
-    return _blocks("blocks of 64 by send_many", rounds, scale, many=True)
-
-
-def _blocks(name: str, rounds: int, scale: float, *, many: bool) -> Row:
-    count = int(400_000 * scale) // BATCH * BATCH
-
-    def measure(address: str, echo: EchoClient, _: RunningBroker) -> tuple[float, float]:
+    def measure(topic: str) -> tuple[float, float]:
         plan = BenchPlan(
-            address,
-            TOPIC,
+            scene.server.address, topic, count, SIZE, ack="page_cache", in_flight=256, warmup=500
+        )
+        return produce(plan).rate, scene.echo.pipelined(Payloads(SIZE), count, 256, 1)
+
+    return Row.of_pairs("pipelined singles, page_cache, async flush", "msg/s", scene.pairs(measure))
+
+
+def blocks(scene: Scene) -> Row:
+    """Blocks of 64 messages, several on the way; each message an object."""
+    return _blocks("blocks of 64", scene, many=False)
+
+
+def many(scene: Scene) -> Row:
+    """The same blocks made of bodies by `send_many`."""
+    return _blocks("blocks of 64 by send_many", scene, many=True)
+
+
+def _blocks(name: str, scene: Scene, *, many: bool) -> Row:
+    count = scene.blocks(400_000)
+
+    def measure(topic: str) -> tuple[float, float]:
+        plan = BenchPlan(
+            scene.server.address,
+            topic,
             count,
             SIZE,
             ack="page_cache",
             in_flight=8,
             batch=BATCH,
             many=many,
-            warmup=6_400,
+            warmup=10 * BATCH,
         )
-        return run_producer(plan, 0).rate, echo.pipelined(Payloads(SIZE), count, 16, BATCH)
+        return produce(plan).rate, scene.echo.pipelined(Payloads(SIZE), count, 16, BATCH)
 
-    ours, theirs, ratio = _against_echo(rounds, measure)
-    return {
-        "measure": f"{name}, page_cache, async flush, msg/s",
-        "reput": ours,
-        "echo": theirs,
-        "ratio": ratio,
-    }
+    return Row.of_pairs(f"{name}, page_cache, async flush", "msg/s", scene.pairs(measure))
 
 
-def pull(rounds: int, scale: float) -> Row:
+def pull(scene: Scene) -> Row:
     """Pull what blocks have put; every body and tag is read."""
-    count = int(400_000 * scale) // BATCH * BATCH
+    count = scene.blocks(400_000)
 
-    def measure(address: str, echo: EchoClient, _: RunningBroker) -> tuple[float, float]:
-        run_producer(BenchPlan(address, TOPIC, count, SIZE, ack="page_cache", batch=BATCH), 0)
-        plan = BenchPlan(address, TOPIC, count, SIZE, queues=(0, 1, 2, 3))
-        return run_consumer(plan, 0).rate, echo.pipelined(Payloads(SIZE), count, 16, BATCH)
+    def measure(topic: str) -> tuple[float, float]:
+        address = scene.server.address
+        produce(BenchPlan(address, topic, count, SIZE, ack="page_cache", in_flight=8, batch=BATCH, many=True))
+        rate = consume(BenchPlan(address, topic, count, SIZE, queues=QUEUES)).rate
+        return rate, scene.echo.pipelined(Payloads(SIZE), count, 16, BATCH)
 
-    ours, theirs, ratio = _against_echo(rounds, measure)
-    return {
-        "measure": "pull of blocks, lazy messages, msg/s",
-        "reput": ours,
-        "echo (put)": theirs,
-        "ratio": ratio,
-    }
+    row = Row.of_pairs("pull of blocks, lazy messages", "msg/s", scene.pairs(measure))
+    row.baseline_is = "put"
+    return row
+
+
+# -- Reput alone ---------------------------------------------------------------------------------------------------
 
 
 def flushed_share(rounds: int, scale: float) -> Row:
     """64 sends in flight: flushed against page_cache under SYNC_FLUSH, and how many acks one sync released."""
     count = int(40_000 * scale)
-    flushed, cached, acks = [], [], []
-    for _ in range(rounds):
-        with broker("sync") as server:
-            _create_topic(server)
+    pairs, acks = [], []
+    with broker("sync") as server:
+
+        def rate(ack: str) -> float:
             plan = BenchPlan(
-                server.address, TOPIC, count, SIZE, ack="flushed", in_flight=IN_FLIGHT, warmup=1_000
+                server.address, new_topic(server), count, SIZE, ack=ack, in_flight=64, warmup=500
             )
-            flushed.append(run_producer(plan, 0).rate)
-            released = server.metric("reput_flush_batch_messages_sum")
-            acks.append(released / max(1.0, server.metric("reput_flush_batch_messages_count")))
-        with broker("sync") as server:
-            _create_topic(server)
-            plan = BenchPlan(
-                server.address, TOPIC, count, SIZE, ack="page_cache", in_flight=IN_FLIGHT, warmup=1_000
-            )
-            cached.append(run_producer(plan, 0).rate)
-    pairs = [a / b for a, b in zip(flushed, cached, strict=True)]
-    return {
-        "measure": "64 in flight, sync flush, msg/s",
-        "flushed": round(statistics.median(flushed)),
-        "page_cache": round(statistics.median(cached)),
-        "ratio": round(statistics.median(pairs), 2),
-        "acks a sync": round(statistics.median(acks), 1),
-    }
+            return produce(plan).rate
+
+        for _ in range(rounds):
+            messages, syncs = _flushes(server)
+            flushed = rate("flushed")
+            messages_after, syncs_after = _flushes(server)
+            acks.append((messages_after - messages) / max(1.0, syncs_after - syncs))
+            pairs.append((flushed, rate("page_cache")))
+    row = Row.of_pairs("64 in flight, flushed, sync flush", "msg/s", pairs)
+    row.baseline_is = "page_cache"
+    row.facts["acks a sync"] = round(statistics.median(acks), 1)
+    return row
+
+
+def _flushes(server: RunningBroker) -> tuple[float, float]:
+    name = "reput_flush_batch_messages"
+    return server.metric(f"{name}_sum"), server.metric(f"{name}_count")
 
 
 def file_waits(rounds: int, scale: float) -> Row:
     """Puts that waited for a file of the log, while the log crosses from file to file as fast as it can be written."""
-    count = int(400_000 * scale) // BATCH * BATCH
-    waits, puts, files = [], [], []
-    for _ in range(rounds):
-        with broker("async", STORE__COMMIT_LOG_FILE_SIZE=f"{FILE_MIB}MiB") as server:
-            _create_topic(server)
-            plan = BenchPlan(server.address, TOPIC, count, SIZE, ack="page_cache", in_flight=8, batch=BATCH)
-            run_producer(plan, 0)
-            waits.append(server.metric("reput_log_file_waits_total"))
-            puts.append(count // BATCH)
-            files.append(server.metric("reput_storage_end_offset_bytes") / (FILE_MIB << 20))
-    return {
-        "measure": f"puts that waited for a file of the log, blocks of 64, async flush, {FILE_MIB} MiB files",
-        "waited": round(statistics.median(waits)),
-        "most": round(max(waits)),
-        "puts": puts[0],
-        "files": round(statistics.median(files)),
-    }
+    count = max(1, int(400_000 * scale) // BATCH) * BATCH
+    waits = []
+    with broker("async", STORE__COMMIT_LOG_FILE_SIZE=f"{FILE_MIB}MiB") as server:
+        for _ in range(rounds):
+            before = server.metric("reput_log_file_waits_total")
+            plan = BenchPlan(
+                server.address, new_topic(server), count, SIZE, ack="page_cache", in_flight=8, batch=BATCH
+            )
+            produce(plan)
+            waits.append(server.metric("reput_log_file_waits_total") - before)
+        files = server.metric("reput_storage_end_offset_bytes") / (FILE_MIB << 20)
+    return Row(
+        f"puts that waited for a new log file of {FILE_MIB} MiB",
+        "of " + figure(count // BATCH),
+        round(statistics.median(waits)),
+        facts={"most": max(waits), "files": round(files)},
+    )
 
 
 def idle(rounds: int, scale: float) -> Row:
     """An empty broker that nobody talks to."""
     starts, memory_mib, cpu = [], [], []
-    for _ in range(rounds):
+    for _ in range(min(rounds, 3)):
         with broker("sync") as server:
             starts.append(server.start_s)
             time.sleep(1.0)
@@ -202,55 +272,88 @@ def idle(rounds: int, scale: float) -> Row:
             time.sleep(max(2.0, 5.0 * scale))
             cpu.append((server.cpu_s() - before) / (time.perf_counter() - since))
             memory_mib.append(server.memory_mib("VmRSS"))
-    return {
-        "measure": "idle",
-        "start to ready s": round(statistics.median(starts), 2),
-        "RSS MiB": round(statistics.median(memory_mib), 1),
-        "share of a core": round(statistics.median(cpu), 4),
-    }
+    return Row(
+        "idle, RSS",
+        "MiB",
+        round(statistics.median(memory_mib), 1),
+        facts={
+            "start to ready s": round(statistics.median(starts), 2),
+            "share of a core": round(statistics.median(cpu), 4),
+        },
+    )
 
 
 def memory(_: int, scale: float) -> Row:
-    """Private memory after a million messages in and out."""
-    count = int(1_000_000 * scale) // BATCH * BATCH
+    """Private memory after messages in and out: a million at full scale."""
+    count = max(1, int(1_000_000 * scale) // BATCH) * BATCH
     with broker("async") as server:
-        _create_topic(server)
-        run_producer(BenchPlan(server.address, TOPIC, count, SIZE, ack="page_cache", batch=BATCH), 0)
-        run_consumer(BenchPlan(server.address, TOPIC, count, SIZE, queues=(0, 1, 2, 3)), 0)
-        return {
-            "measure": "after messages in and out",
-            "messages": count,
-            "RssAnon MiB": round(server.memory_mib("RssAnon"), 1),
-        }
+        topic = new_topic(server)
+        produce(
+            BenchPlan(
+                server.address, topic, count, SIZE, ack="page_cache", in_flight=8, batch=BATCH, many=True
+            )
+        )
+        consume(BenchPlan(server.address, topic, count, SIZE, queues=QUEUES))
+        used = round(server.memory_mib("RssAnon"), 1)
+    return Row(
+        "private memory after messages in and out", "MiB RssAnon", used, facts={"messages": float(count)}
+    )
 
 
-def _against_echo(
-    rounds: int, measure: Callable[[str, EchoClient, RunningBroker], tuple[float, float]]
-) -> tuple[float, float, float]:
-    """Measure broker and echo in turn; return both medians and the median of the pairs' ratios."""
-    pairs = []
-    with echo_server() as echo_address:
-        for _ in range(rounds):
-            client = EchoClient(echo_address, TOPIC)
-            with broker("async") as server:
-                _create_topic(server)
-                pairs.append(measure(server.address, client, server))
-            client.close()
-    ours, theirs = (round(statistics.median(column), 1) for column in zip(*pairs, strict=True))
-    return ours, theirs, round(statistics.median(a / b for a, b in pairs), 2)
+# -- doing and checking --------------------------------------------------------------------------------------------
 
 
-def _create_topic(server: RunningBroker) -> None:
+def new_topic(server: RunningBroker) -> str:
+    """Make a topic with a queue for each of `QUEUES`."""
+    topic = f"bench{next(_topics)}"
     with Admin(server.address) as admin:
-        admin.create_topic(TOPIC, queues=4)
+        admin.create_topic(topic, queues=len(QUEUES))
+    return topic
 
 
-MEASURES: dict[str, Callable[[int, float], Row]] = {
+def produce(plan: BenchPlan) -> ClientResult:
+    """Send, and count what the broker has then.
+
+    Raises:
+        SystemExit: a message too few or too many.
+    """
+    result = run_producer(plan, 0)
+    sent = plan.messages + plan.warmup
+    deadline = time.perf_counter() + _DISPATCH_S
+    with Admin(plan.server) as admin:
+        while True:
+            stored = sum(admin.max_offset(plan.topic, queue_id) for queue_id in QUEUES)
+            if stored >= sent or time.perf_counter() > deadline:
+                break
+            time.sleep(0.01)  # at `page_cache` the answer comes before the message can be read
+    if stored != sent:
+        raise SystemExit(f"no figure: {sent} messages were sent, {stored} are stored")
+    return result
+
+
+def consume(plan: BenchPlan) -> ClientResult:
+    """Read everything, and count it.
+
+    Raises:
+        SystemExit: a message too few, too many or of another tag.
+    """
+    result = run_consumer(plan, 0)
+    if result.messages != plan.messages or result.errors:
+        raise SystemExit(
+            f"no figure: {plan.messages} messages are stored, {result.messages} were read, "
+            f"{result.errors} of them wrong"
+        )
+    return result
+
+
+AGAINST_ECHO: dict[str, Callable[[Scene], Row]] = {
     "latency": latency,
     "singles": pipelined_singles,
     "blocks": blocks,
     "many": many,
     "pull": pull,
+}
+ALONE: dict[str, Callable[[int, float], Row]] = {
     "flushed": flushed_share,
     "file-waits": file_waits,
     "idle": idle,

@@ -25,6 +25,7 @@ class RunningBroker:
     address: str
     http: str
     start_s: float
+    directory: Path
 
     def status(self) -> dict[str, object]:
         """Return the broker's `/status` page."""
@@ -40,12 +41,25 @@ class RunningBroker:
             float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))
         )
 
+    def histogram(self, name: str) -> dict[float, float]:
+        """Return how many observations were at most each upper bound."""
+        with urllib.request.urlopen(f"{self.http}/metrics", timeout=5.0) as answer:
+            lines = answer.read().decode().splitlines()
+        start = f'{name}_bucket{{le="'
+        found = (line.removeprefix(start).split('"} ') for line in lines if line.startswith(start))
+        return {float(bound): float(count) for bound, count in found}
+
     def memory_mib(self, field: str) -> float:
         """Return a line of /proc/PID/status, such as VmRSS or RssAnon, in MiB."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) / 1024
         raise KeyError(field)
+
+    def loop_faults(self) -> int:
+        """Return how often the thread of the event loop has waited for the disk because memory was not there."""
+        fields = Path(f"/proc/{self.pid}/task/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return int(fields[9])
 
     def cpu_s(self) -> float:
         """Return the processor seconds used so far."""
@@ -56,26 +70,37 @@ class RunningBroker:
 @contextmanager
 def broker(flush: str, **options: str) -> Iterator[RunningBroker]:
     """Run `reput serve` on an empty directory until the block ends; `options` as in `LIMITS__CONNECTIONS="9"`."""
-    with tempfile.TemporaryDirectory(prefix="reput-bench-") as directory:
-        port, http_port = _free_port(), _free_port()
-        arguments = ["serve", "--data-dir", directory, "--port", str(port), "--http-port", str(http_port)]
-        started_at = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "reput_cli", *arguments],
-            env={
-                "PATH": "/usr/bin:/bin",
-                "REPUT_STORE__FLUSH": flush,
-                **{f"REPUT_{name}": value for name, value in options.items()},
-            },
-            stderr=subprocess.DEVNULL,
+    with (
+        tempfile.TemporaryDirectory(prefix="reput-bench-") as directory,
+        broker_on(Path(directory), flush, **options) as running,
+    ):
+        yield running
+
+
+@contextmanager
+def broker_on(directory: Path, flush: str, **options: str) -> Iterator[RunningBroker]:
+    """Do the same on a directory that stays."""
+    port, http_port = _free_port(), _free_port()
+    arguments = ["serve", "--data-dir", str(directory), "--port", str(port), "--http-port", str(http_port)]
+    started_at = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reput_cli", *arguments],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "REPUT_STORE__FLUSH": flush,
+            **{f"REPUT_{name}": value for name, value in options.items()},
+        },
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        http = f"http://127.0.0.1:{http_port}"
+        _wait_ready(f"{http}/readyz", process)
+        yield RunningBroker(
+            process.pid, f"127.0.0.1:{port}", http, time.perf_counter() - started_at, directory
         )
-        try:
-            http = f"http://127.0.0.1:{http_port}"
-            _wait_ready(f"{http}/readyz", process)
-            yield RunningBroker(process.pid, f"127.0.0.1:{port}", http, time.perf_counter() - started_at)
-        finally:
-            process.terminate()
-            process.wait()
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @contextmanager

@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-NOISY_SPREAD = 0.2
-"""A spread of rates, as a share of their median, from which on the machine was too noisy."""
+from tables import NOISY_SPREAD, spread_of
 
 
 @dataclass(slots=True)
@@ -69,7 +68,7 @@ def figures_of(samples: Sequence[Sample]) -> Figures:
         median_of(0.999),
         statistics.median(sample.server_cpu for sample in samples),
         statistics.median(sample.client_cpu for sample in samples),
-        (max(rates) - min(rates)) / middle if middle else 0.0,
+        spread_of(rates),
         len(samples),
         "",
     )

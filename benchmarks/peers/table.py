@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peers.measure import COLUMNS, CONSUME, Measured
-from peers.sample import NOISY_SPREAD, Figures, figures_of
+from peers.sample import Figures, figures_of
 from peers.systems import System
 from peers.workloads import Workload
+from tables import NOISY_SPREAD, aligned
 
 _HEAD = ("", "msg/s", "MB/s", "Reput is", "p50 us", "p99 us", "p99.9 us", "server CPU", "client CPU")
 
@@ -34,7 +35,7 @@ def table(measured: Measured, workloads: Sequence[Workload], systems: Sequence[S
     memory = [("", "RSS MiB", "private (RssAnon) MiB")]
     memory += [(name, f"{rss:.0f}", f"{anon:.0f}") for name, (rss, anon) in measured.memory_mib.items()]
     if measured.memory_mib:
-        parts.append("### Servers' memory at the end (page_cache)\n\n" + "\n".join(_aligned(memory)))
+        parts.append("### Servers' memory at the end (page_cache)\n\n" + "\n".join(aligned(memory)))
     return "\n\n".join(parts)
 
 
@@ -61,7 +62,7 @@ def _block(measured: Measured, name: str, workload: Workload, systems: Sequence[
             )
     if not lines and not notes:
         return []
-    return [*_aligned([_HEAD, *lines]), *([""] if notes else []), *(f"- {note}" for note in notes)]
+    return [*aligned([_HEAD, *lines]), *([""] if notes else []), *(f"- {note}" for note in notes)]
 
 
 def _line(label: str, figures: Figures, ours: Figures, workload: Workload) -> Sequence[str]:
@@ -82,21 +83,3 @@ def _line(label: str, figures: Figures, ours: Figures, workload: Workload) -> Se
         f"{figures.server_cpu:.1f}",
         f"{figures.client_cpu:.1f}",
     )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [
-            cell.ljust(width) if number == 0 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "| " + " | ".join(cells) + " |"
-
-    rule = (
-        "|"
-        + "|".join("-" * (width + 1) + ("-" if not number else ":") for number, width in enumerate(widths))
-        + "|"
-    )
-    return [line(rows[0]), rule, *(line(row) for row in rows[1:])]

@@ -36,7 +36,10 @@ class RecordReader:
     async def read(self, places: Sequence[Place]) -> list[bytes | None]:
         """Return the records at these places, checked; None where none is any more, or a damaged one."""
         warm_from = max(self._warm_from, self._store.max_physical_offset - self._memory_bytes)
-        if all(physical_offset >= warm_from for physical_offset, _ in places):
+        extents = [Extent(*place) for place in places]
+        if all(physical_offset >= warm_from for physical_offset, _ in places) and self._store.is_resident(
+            extents
+        ):
             return [self._read_one(*place, cold=False) for place in places]
         return await trio.to_thread.run_sync(self.read_cold, places, limiter=self._limiter)
 

@@ -46,6 +46,7 @@ from reput_protocol.record_scan import ScanStatus, patch_record, scan_record
 
 _HEAD_BYTES = 76
 """A record's fields up to the store timestamp, whatever kind of address its producer has; no record is shorter."""
+_SCRATCH_BYTES = 64 * 1024
 
 
 class CommitLog:
@@ -92,6 +93,7 @@ class CommitLog:
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
         """The queue offset that the next message of a queue gets (RocketMQ: topicQueueTable)."""
         self._file_size = options.commit_log_file_size
+        self._scratch = bytearray(_SCRATCH_BYTES)
         self._flush_sync = options.flush_sync
         self._store_host = options.host.packed()
         self._clock_ms = clock_ms
@@ -429,6 +431,20 @@ class CommitLog:
         file = self.hold_file_at(physical_offset)
         try:
             return bytes(file.slice(physical_offset - file.base_offset, size))
+        finally:
+            file.release()
+
+    def is_resident(self, physical_offset: int, size: int) -> bool:
+        """Tell, without waiting, whether memory holds these bytes, so that `read` need not wait for the disk.
+
+        They must lie in one file. True where that has been deleted: then there is nothing to wait for. For the owner.
+        """
+        try:
+            file = self.hold_file_at(physical_offset)
+        except FileMissing:
+            return True
+        try:
+            return file.is_resident(physical_offset - file.base_offset, size, self._scratch)
         finally:
             file.release()
 

@@ -32,6 +32,7 @@ from .errors import FileFull, FlushFailed, ForeignFile, StoreClosed
 from .file_io import create_file, end_of_data, set_aside, sync_data, zero_range
 from .transient_store_pool import WriteBuffer
 
+_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
 
 
@@ -353,6 +354,28 @@ class MappedFile:
         if size <= 0 or position < 0:
             return b""
         return os.pread(self._fd, size, position)
+
+    def is_resident(self, position: int, size: int, scratch: bytearray) -> bool:
+        """Tell, without waiting, whether memory holds these readable bytes, for a caller under `hold`.
+
+        They are read into `scratch`, piece by piece, and the system is asked not to go to the disk for it. True where
+        it cannot be asked that: not on Linux, or a file system that does not know how.
+        """
+        if not _RWF_NOWAIT:
+            return True
+        end = min(position + size, self.read_position)
+        try:
+            while position < end:
+                wanted = min(len(scratch), end - position)
+                if os.preadv(self._fd, [memoryview(scratch)[:wanted]], position, _RWF_NOWAIT) < wanted:
+                    return False
+                position += wanted
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+        return True
 
     # -- lifetime ------------------------------------------------------------------------------------------
 

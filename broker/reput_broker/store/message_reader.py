@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue import ConsumeQueue
@@ -27,6 +28,9 @@ from reput_broker.store.stats import StoreStats
 from reput_broker.store.status import GetStatus
 from reput_protocol.filters import TagFilter
 from reput_protocol.sql import SqlFilter
+
+NEAR_BYTES: Final = 8 << 20
+"""What was written since is in memory: nobody looks whether it is."""
 
 
 class MessageReader:
@@ -102,7 +106,7 @@ class MessageReader:
             status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
             return GetMessageResult(status, next_begin, low, high)
         extents = selection.extents
-        cold = self._is_cold(extents[0].physical_offset, window)
+        cold = self._is_cold(extents, window)
         result = GetMessageResult(
             GetStatus.FOUND, next_begin, low, high, selection.taken, selection.size, extents, cold
         )
@@ -137,7 +141,7 @@ class MessageReader:
                 return found
             queue, units, low, high = found
             window = self._window()
-            first = int(units[0]["physical_offset"])
+            ends = [Extent(int(unit["physical_offset"]), int(unit["size"])) for unit in (units[0], units[-1])]
             try:
                 return FilteredGet(
                     self._log,
@@ -150,7 +154,7 @@ class MessageReader:
                     clamp_bytes(max_bytes),
                     sql_filter,
                     limits,
-                    cold=self._is_cold(first, window),
+                    cold=self._is_cold(ends, window),
                 )
             except FileMissing:
                 if self._log.min_offset == window.min_offset:
@@ -191,8 +195,28 @@ class MessageReader:
         log_end = log.max_offset
         return LogWindow(log.min_offset, log_end, log_end - self._memory_bytes, log.files.file_size)
 
-    def _is_cold(self, physical_offset: int, window: LogWindow) -> bool:
-        return physical_offset < max(window.memory_from, self.warm_from)
+    def _is_cold(self, extents: Sequence[Extent], window: LogWindow) -> bool:
+        """Tell whether reading these would wait for the disk: presumed of what is old, else looked at.
+
+        Memory may have been needed for something else since, however near to the end of the log they lie.
+        """
+        if extents[0].physical_offset < max(window.memory_from, self.warm_from):
+            return True
+        return not self.is_resident(extents)
+
+    def is_resident(self, extents: Sequence[Extent]) -> bool:
+        """Tell, without waiting, whether memory holds all of the extents, as it does what was just written.
+
+        For the owner.
+        """
+        near = self._log.max_offset - NEAR_BYTES
+        log_end = self._log.readable_end()
+        return all(
+            physical_offset >= near
+            or physical_offset + size > log_end
+            or self._log.is_resident(physical_offset, size)
+            for physical_offset, size in extents
+        )
 
     def count(self, result: GetMessageResult) -> None:
         """Count a get that has found something, and nothing else; the result of `get_message` is counted already."""

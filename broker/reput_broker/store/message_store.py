@@ -170,6 +170,7 @@ class MessageStore:
         self.get_filtered = reader.get_filtered
         self.count_get = reader.count
         self.read_extents = reader.read_extents
+        self.is_resident = reader.is_resident
         self.hold_extents = reader.hold_extents
         self.message_at = reader.message_at
         self.oldest_store_timestamp = reader.oldest_store_timestamp

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from reput_broker.store import message_reader
 from reput_broker.store.consume_queue_unit import UNIT_DTYPE
 from reput_broker.store.get_message import LogWindow, first_damaged, select_few, select_many, spans_files
+from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent, GetMessageResult, TransferLimits
 from reput_broker.store.status import GetStatus
@@ -215,3 +218,47 @@ def test_what_leaves_its_file_is_found_out_wherever_it_hides() -> None:
     assert first_damaged(units[:2], window) is None
     assert first_damaged(units[3:], window) is None
     assert first_damaged(units, window) == 2
+
+
+def test_what_memory_does_not_hold_any_more_is_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(small_options(tmp_path, commit_log_file_size=1 << 20))
+    for _ in range(20):
+        put(store, bytes(5000))
+    dispatch_all(store)
+    asked: list[int] = []
+
+    def is_resident(file: MappedFile, position: int, size: int, scratch: bytearray) -> bool:
+        asked.append(size)
+        return False
+
+    monkeypatch.setattr(MappedFile, "is_resident", is_resident)
+    assert not get(store, 0, max_messages=3).cold  # just written: nobody asks
+    monkeypatch.setattr(message_reader, "NEAR_BYTES", 0)
+    found = get(store, 0, max_messages=3)
+    assert found.cold
+    assert asked == [found.extents[0].size]
+    assert not store.is_resident(found.extents)
+    monkeypatch.undo()
+    monkeypatch.setattr(message_reader, "NEAR_BYTES", 0)
+    assert not get(store, 0, max_messages=3).cold
+    assert store.is_resident(get(store, 0, max_messages=20).extents)
+
+
+def test_a_file_that_the_system_has_dropped_is_not_resident(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 4096)
+    file = MappedFile(path, 1 << 20, 0, create=False)
+    scratch = bytearray(8192)
+    try:
+        assert file.is_resident(0, 1 << 20, scratch)
+        assert file.is_resident(5, 100, scratch)
+        with path.open("rb") as same:
+            os.fsync(same.fileno())
+            os.posix_fadvise(same.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if file.is_resident(0, 1 << 20, scratch):
+            pytest.skip("this file system keeps its files in memory")
+        assert not file.is_resident(1000, 10, scratch)
+        assert file.read_at(0, 256) == bytes(range(256))
+        assert file.is_resident(0, 256, scratch)  # now it has been read
+    finally:
+        file.close()

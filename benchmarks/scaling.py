@@ -1,0 +1,298 @@
+"""What throughput and cost depend on: `make bench-scaling`.
+
+Along each axis one thing grows and all else stays: connections (one message in flight on each), queues of a topic,
+message size, size of the store. One client process, one broker process, `page_cache` under ASYNC_FLUSH. The processor
+time of both for each message says more than the rate where others use the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count as numbers_from
+from pathlib import Path
+
+from drawing import write_curve
+from reput_cli.bench_payload import Payloads
+from reput_cli.bench_report import host_facts
+from reput_client import Message, Producer
+from reput_client.blocking import Admin, PullConsumer
+from reput_client.blocking import Producer as BlockingProducer
+from servers import RunningBroker, broker, broker_on
+from tables import aligned, figure
+
+KIB = 1024
+CONNECTIONS = (1, 10, 100, 1_000)
+QUEUES = (1, 10, 100, 1_000, 10_000)
+SIZES = (100, KIB, 10 * KIB, 100 * KIB, 1_000 * KIB)
+BATCH = 64
+_SETTLED_S = 30.0
+_topics = numbers_from(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a curve."""
+
+    axis: str
+    x: float
+    name: str
+    rate: float
+    mb_per_s: float
+    broker_us: float
+    """Processor time of the broker for a message."""
+    client_us: float
+    note: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the point as the table shows it."""
+        figures = (self.rate, self.mb_per_s, self.broker_us, self.client_us)
+        return (self.axis, self.name, *map(figure, figures), self.note)
+
+
+def main() -> None:
+    """Measure along every axis, print the table, draw the curves if asked to."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=4.0, help="for each point, about (4)")
+    parser.add_argument("--gib", type=float, default=1.0, help="the largest store (1); takes as much disk")
+    parser.add_argument("--only", choices=sorted(AXES), help="one axis alone")
+    parser.add_argument("--write", type=Path, help="a directory for the curves: scaling-AXIS.svg")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    points: list[Point] = []
+    for name, measure in AXES.items():
+        if arguments.only in (None, name):
+            points += measure(arguments.seconds, arguments.gib)
+    if arguments.write is not None:
+        _draw(points, arguments.write)
+    if arguments.json:
+        print(json.dumps({"host": host_facts(), "results": [asdict(point) for point in points]}))
+        return
+    head = ("axis", "", "msg/s", "MB/s", "broker us a message", "client us a message", "")
+    print("\n".join(aligned([head, *(point.cells() for point in points)])))
+    print("\n" + ", ".join(f"{name} {value}" for name, value in host_facts().items()))
+
+
+def _draw(points: list[Point], directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for axis in dict.fromkeys(point.axis for point in points):
+        own = [point for point in points if point.axis == axis]
+        by_bytes = axis == "message size"
+        curve = [(point.x, point.mb_per_s if by_bytes else point.rate, point.name) for point in own]
+        unit = "MB a second" if by_bytes else "messages a second"
+        write_curve(directory / f"scaling-{axis.replace(' ', '-')}.svg", f"{axis}: {unit}", curve, axis)
+
+
+# -- the axes ------------------------------------------------------------------------------------------------------
+
+
+def connections(seconds: float, _: float) -> Iterable[Point]:
+    """As many producers of one event loop, each with a connection of its own and one message in flight."""
+    with broker("async") as server:
+        for number in CONNECTIONS:
+            topic = _new_topic(server, 4)
+            yield _timed(
+                server,
+                "connections",
+                number,
+                f"{number:,}",
+                KIB,
+                partial(_on_connections, server, topic, number, seconds),
+            )
+
+
+def _on_connections(
+    server: RunningBroker, topic: str, number: int, seconds: float, begin: Callable[[], None]
+) -> tuple[int, float]:
+    return asyncio.run(_send_on(server, topic, number, seconds, begin))
+
+
+def _memory(server: RunningBroker) -> str:
+    return f"private memory {server.memory_mib('RssAnon'):.0f} MiB"
+
+
+async def _send_on(
+    server: RunningBroker, topic: str, number: int, seconds: float, begin: Callable[[], None]
+) -> tuple[int, float]:
+    payloads = Payloads(KIB)
+    producers = [Producer(server.address, ack="page_cache", timeout_s=60.0) for _ in range(number)]
+    for first in range(0, number, 50):
+        await asyncio.gather(*(producer.__aenter__() for producer in producers[first : first + 50]))
+    await asyncio.gather(*(producer.send(Message(topic, payloads.make(0))) for producer in producers))
+    sent = 0
+    begin()
+    started_at = time.perf_counter()
+
+    async def work(producer: Producer) -> None:
+        nonlocal sent
+        while time.perf_counter() - started_at < seconds:
+            await producer.send(Message(topic, payloads.make(sent)))
+            sent += 1
+
+    await asyncio.gather(*map(work, producers))
+    took = time.perf_counter() - started_at
+    await asyncio.gather(*(producer.aclose() for producer in producers))
+    return sent, took
+
+
+def queues(seconds: float, _: float) -> Iterable[Point]:
+    """Blocks of 64 messages, each to the next queue of a topic."""
+    for number in QUEUES:
+        with broker("async") as server:
+            topic = _new_topic(server, number)
+            yield _timed(
+                server,
+                "queues",
+                number,
+                f"{number:,}",
+                KIB,
+                partial(_send_many, server, topic, KIB, seconds),
+                partial(_memory, server),
+            )
+
+
+def sizes(seconds: float, _: float) -> Iterable[Point]:
+    """Blocks of 64 messages, or 1 MiB if that is less."""
+    with broker("async") as server:
+        for size in SIZES:
+            topic = _new_topic(server, 4)
+            name = f"{size // KIB:,} KiB" if size >= KIB else f"{size} B"
+            yield _timed(
+                server,
+                "message size",
+                size,
+                name,
+                size,
+                partial(_send_many, server, topic, size, seconds),
+            )
+
+
+def store(seconds: float, gib: float) -> Iterable[Point]:
+    """Blocks of 64 messages on top of a store that doubles; then it is read from its beginning, and started again."""
+    whole = int(gib * (1 << 30))
+    steps = [step for step in (whole >> 3, whole >> 2, whole >> 1, whole) if step >= 1 << 26]
+    with tempfile.TemporaryDirectory(prefix="reput-scaling-") as name:
+        directory = Path(name)
+        topic = ""
+        for step in steps:
+            with broker_on(directory, "async") as server:
+                topic = topic or _new_topic(server, 4)
+                starts_s = server.start_s
+                _fill(server, topic, step)
+                read = _read_rate(server, topic, seconds / 2)
+
+                note = f"started in {starts_s:.1f} s, read from the beginning {read:,.0f} msg/s"
+                yield _timed(
+                    server,
+                    "store size",
+                    step,
+                    f"{step / (1 << 30):g} GiB",
+                    KIB,
+                    partial(_send_many, server, topic, KIB, seconds),
+                    partial(str, note),
+                )
+
+
+def _fill(server: RunningBroker, topic: str, size: int) -> None:
+    payloads = Payloads(10 * KIB)
+    missing = size - int(server.metric("reput_storage_end_offset_bytes"))
+    with BlockingProducer(server.address, ack="page_cache", timeout_s=60.0) as producer:
+        producer.send_many(topic, (payloads.make(number) for number in range(missing // (10 * KIB))))
+
+
+def _read_rate(server: RunningBroker, topic: str, seconds: float) -> float:
+    read = offset = 0
+    with PullConsumer(server.address, group="scaling", timeout_s=60.0) as consumer:
+        started_at = time.perf_counter()
+        while time.perf_counter() - started_at < seconds:
+            answer = consumer.pull(topic, 0, offset, max_messages=1_024, wait_s=0.0, read_ahead=True)
+            read += sum(len(message.body) > 0 for message in answer.messages)
+            offset = answer.next_begin_offset if answer.next_begin_offset < answer.max_offset else 0
+        return read / (time.perf_counter() - started_at)
+
+
+# -- measuring -----------------------------------------------------------------------------------------------------
+
+
+def _timed(
+    server: RunningBroker,
+    axis: str,
+    x: float,
+    name: str,
+    size: int,
+    send: Callable[[Callable[[], None]], tuple[int, float]],
+    note: Callable[[], str] = str,
+) -> Point:
+    """Do `send`, which calls back when it begins and returns how many messages it sent in how many seconds.
+
+    What the broker has then is counted.
+
+    Raises:
+        SystemExit: a message too few or too many.
+    """
+    before = _stored(server)
+    broker_s = client_s = 0.0
+
+    def begin() -> None:
+        nonlocal broker_s, client_s
+        broker_s, client_s = server.cpu_s(), time.process_time()
+
+    sent, took = send(begin)
+    broker_us = (server.cpu_s() - broker_s) / sent * 1e6
+    client_us = (time.process_time() - client_s) / sent * 1e6
+    extra = _stored(server) - before - sent
+    if extra not in (0, _greetings(axis, x)):
+        raise SystemExit(f"no figure for {axis} {name}: {sent} messages were sent, {sent + extra} are stored")
+    rate = sent / took
+    return Point(axis, x, name, rate, rate * size / 1e6, broker_us, client_us, note())
+
+
+def _greetings(axis: str, x: float) -> int:
+    """How many messages a measurement sends before it counts."""
+    return int(x) if axis == "connections" else 0
+
+
+def _stored(server: RunningBroker) -> int:
+    return int(server.metric("reput_messages_in_total"))
+
+
+def _send_many(
+    server: RunningBroker, topic: str, size: int, seconds: float, begin: Callable[[], None]
+) -> tuple[int, float]:
+    payloads = Payloads(size)
+    sent = 0
+    step = max(8, min(16_384, (16 << 20) // size))
+    with BlockingProducer(server.address, ack="page_cache", timeout_s=60.0) as producer:
+        begin()
+        started_at = time.perf_counter()
+        while time.perf_counter() - started_at < seconds:
+            bodies = [payloads.make(number) for number in range(sent, sent + step)]
+            sent += len(producer.send_many(topic, bodies, tag="bench", batch=BATCH))
+        return sent, time.perf_counter() - started_at
+
+
+def _new_topic(server: RunningBroker, queues: int) -> str:
+    topic = f"scaling{next(_topics)}"
+    with Admin(server.address, timeout_s=_SETTLED_S) as admin:
+        admin.create_topic(topic, queues=queues)
+    return topic
+
+
+AXES: dict[str, Callable[[float, float], Iterable[Point]]] = {
+    "connections": connections,
+    "queues": queues,
+    "sizes": sizes,
+    "store": store,
+}
+
+
+if __name__ == "__main__":
+    main()
