@@ -14,6 +14,7 @@ first caller that comes, so that what callers wait for goes through no second pa
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Final
 
 from reput_client.core import Waiter
@@ -32,6 +33,7 @@ class Pump:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._connections: list[Connection] = []
+        self._sockets: tuple[socket.socket, ...] = ()  # of those
         self._reader: Waiter | None = None
         self._sleepers: dict[Waiter, Event] = {}
         self._attending = False  # whether the reader is the background
@@ -50,6 +52,7 @@ class Pump:
     def add(self, connection: Connection) -> None:
         """Read `connection` from now on, also for a reader that is already waiting for the others."""
         self._connections.append(connection)
+        self._sockets = (*self._sockets, connection.sock)
         self._runtime.interrupt()
         if self._resting is not None:
             self._resting.set()
@@ -57,7 +60,9 @@ class Pump:
     def remove(self, connection: Connection) -> None:
         """Forget a connection that is gone."""
         if connection in self._connections:
-            self._connections.remove(connection)
+            index = self._connections.index(connection)
+            del self._connections[index]
+            self._sockets = self._sockets[:index] + self._sockets[index + 1 :]
             self._runtime.interrupt()
 
     def wake(self, waiter: Waiter) -> None:
@@ -74,15 +79,20 @@ class Pump:
                 remaining = deadline - runtime.now()
                 if remaining <= 0:
                     return False
-                unwritten = self._unwritten()
+                connections = self._connections
+                alone = len(connections) == 1
+                unwritten = connections[0] if alone and connections[0].has_unwritten else None
+                if not alone:
+                    unwritten = self._unwritten()
                 if unwritten is not None and self._reader is None:
-                    # Usually all that it takes.
-                    unwritten = unwritten if not unwritten.flush_now() else self._unwritten_elsewhere()
+                    if unwritten.flush_now():
+                        # Usually all that it takes, and with a single connection there is nothing more to look for.
+                        unwritten = None if alone else self._unwritten()
                     if waiter.ready:
                         continue  # that was all it waited for, or the connection failed
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=self._reader is not None)
-                elif self._reader is None and self._connections:
+                elif self._reader is None and connections:
                     self._unattended = False
                     await self._read(waiter, remaining)
                 else:
@@ -91,7 +101,8 @@ class Pump:
                     await self._sleep(waiter, remaining)
             return True
         finally:
-            self._hand_over()
+            if self._sleepers or self._reader is not None or self._resting is not None:
+                self._hand_over()
 
     async def attend(self, waiter: Waiter, deadline: float) -> None:
         """As `wait`, for the one background of a client: callers come first, and it reads where none does."""
@@ -132,9 +143,9 @@ class Pump:
     async def _read(self, waiter: Waiter, timeout_s: float) -> None:
         self._reader = waiter
         try:
+            await self._runtime.wait_readable(self._sockets, timeout_s)
             connections = self._connections
-            await self._runtime.wait_readable([c.sock for c in connections], timeout_s)
-            for connection in list(connections):
+            for connection in connections if len(connections) == 1 else list(connections):
                 connection.read_ready()
         finally:
             self._reader = None
@@ -154,10 +165,6 @@ class Pump:
             if connection.has_unwritten:
                 return connection
         return None
-
-    def _unwritten_elsewhere(self) -> Connection | None:
-        """Look again after one connection was written out: with a single one there is nothing to look for."""
-        return self._unwritten() if len(self._connections) > 1 else None
 
     def _hand_over(self) -> None:
         if not self._sleepers and self._reader is None:
@@ -181,3 +188,4 @@ class Pump:
         self._resting = None
         self._sleepers.clear()
         self._connections.clear()
+        self._sockets = ()
