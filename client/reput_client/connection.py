@@ -263,9 +263,13 @@ class Connection:
 
     def flush_now(self) -> bool:
         """Write what the system takes at once, and return whether that was all; whoever waits next writes the rest."""
-        if self._out and not self._writing and self._socket is not None:
-            self._write_some(self._socket)
-        return not self._out
+        out = self._out
+        if out and not self._writing and self._socket is not None:
+            if len(out) == 1 and not self._out_skip and len(out[0][1][-1]) <= _JOIN_BYTES_MAX:
+                self._write_single(self._socket, out[0])
+            else:
+                self._write_some(self._socket)
+        return not out
 
     def _write_some(self, sock: socket.socket) -> bool:
         """Write as much as the system takes at once; False when it takes nothing more."""
@@ -282,12 +286,31 @@ class Connection:
                 written = sock.send(memoryview(joined)[self._out_skip :] if self._out_skip else joined)
             else:
                 written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
-        except (BlockingIOError, InterruptedError):
-            return False
         except OSError as error:
-            self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
-            return True
+            return self._write_failed(error)
         self._mark_written(written)
+        return True
+
+    def _write_single(self, sock: socket.socket, frame: _Outgoing) -> None:
+        """As `_write_some`, for the only frame, not large and not begun: usual where one message is in flight."""
+        call, pieces = frame
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        try:
+            written = sock.send(data)
+        except OSError as error:
+            self._write_failed(error)
+            return
+        if written == len(data):
+            self._out.popleft()
+            call.sent = True
+        else:
+            self._out_skip = written
+
+    def _write_failed(self, error: OSError) -> bool:
+        """Return what `_write_some` is to return after `error`."""
+        if isinstance(error, (BlockingIOError, InterruptedError)):
+            return False
+        self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
         return True
 
     def _mark_written(self, written: int) -> None:

@@ -34,11 +34,9 @@ _SUCCESS: Final = Header(code=0, opaque=0, flag=RESPONSE_FLAG)
 class Waiter:
     """Somebody who waits for calls. `ready` says that at least one of them has finished since it was cleared."""
 
-    __slots__ = ("ready", "wake")
-
-    def __init__(self) -> None:
-        self.ready = False
-        self.wake: Callable[[], None] | None = None
+    # On the class and not set by a constructor, which every send would call.
+    ready: bool = False
+    wake: Callable[[], None] | None = None
 
     def notify(self) -> None:
         """A call has finished: wake the waiter if it sleeps."""
@@ -206,7 +204,11 @@ class ChannelCore:
                 call = pending.pop(put[0], None)
                 if call is not None:
                     call.put_result = put[1]
-                    call.finish(_SUCCESS, body)
+                    # As `finish`; here, since every message comes this way.
+                    call.header = _SUCCESS
+                    call.body = body
+                    call.done = True
+                    call.waiter.notify()
                 continue
             header = decode_header(header_type, encoded)
             if header.flag & 1:

@@ -93,8 +93,17 @@ class Pump:
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=self._reader is not None)
                 elif self._reader is None and connections:
+                    # As `_read`; here, since every send comes this way.
                     self._unattended = False
-                    await self._read(waiter, remaining)
+                    self._reader = waiter
+                    try:
+                        await runtime.wait_readable(self._sockets, remaining)
+                        if alone and len(connections) == 1:
+                            connections[0].read_ready()
+                        else:
+                            self._read_all()
+                    finally:
+                        self._reader = None
                 else:
                     if self._attending:
                         runtime.interrupt()
@@ -144,11 +153,13 @@ class Pump:
         self._reader = waiter
         try:
             await self._runtime.wait_readable(self._sockets, timeout_s)
-            connections = self._connections
-            for connection in connections if len(connections) == 1 else list(connections):
-                connection.read_ready()
+            self._read_all()
         finally:
             self._reader = None
+
+    def _read_all(self) -> None:
+        for connection in list(self._connections):
+            connection.read_ready()
 
     async def _sleep(self, waiter: Waiter, timeout_s: float) -> None:
         event = self._runtime.event()

@@ -154,8 +154,17 @@ class BlockingRuntime:
         if poller is None or self._polled is not sockets:
             poller = self._new_poller(sockets)
         self._polling = True
+        lock = self._lock
         try:
-            self._poll(poller, timeout_s)
+            # The first wait of `_poll`, here since usually it is the only one.
+            until = time.monotonic() + timeout_s
+            lock.release()
+            try:
+                found = poller.poll(_milliseconds(timeout_s) if timeout_s < _LOOK_ROUND_S else _LOOK_ROUND_MS)
+            finally:
+                lock.acquire()
+            if not found and timeout_s > _LOOK_ROUND_S:
+                self._poll(poller, until - time.monotonic())
         finally:
             self._polling = False
             if self._interrupted and self._waker is not None:
@@ -195,9 +204,7 @@ class BlockingRuntime:
         lock = self._lock
         lock.release()
         try:
-            while not poller.poll(
-                _LOOK_ROUND_MS if timeout_s >= _LOOK_ROUND_S else max(0, math.ceil(timeout_s * 1000))
-            ):
+            while not poller.poll(_milliseconds(min(timeout_s, _LOOK_ROUND_S))):
                 timeout_s = until - time.monotonic()
                 if timeout_s <= 0:
                     return
@@ -244,3 +251,8 @@ class BlockingRuntime:
         """Await `work()`; nothing can cancel it here, and its own deadlines bound it."""
         del timeout_s
         await work()
+
+
+def _milliseconds(seconds: float) -> int:
+    """Return what `poll` is given; it may last longer, never shorter."""
+    return max(0, math.ceil(seconds * 1000))
