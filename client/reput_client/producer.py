@@ -228,9 +228,7 @@ class Producer:
             try:
                 now = session.runtime.now()
                 deadline = now + (session.timeout_s if timeout_s is None else timeout_s)
-                route = session.routes.fresh(topic, now)
-                if route is None:
-                    route = await session.publish_route(topic, deadline)
+                route = session.routes.fresh(topic, now) or await session.publish_route(topic, deadline)
                 if queue_id is None and key is None:
                     queue = self._selector.choose(route)
                 else:
