@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 
@@ -38,7 +39,6 @@ class Wire:
             )
             self.runtime.run(self.connection.open(self.runtime.now() + 10, patient=False))
             self.far_end, _ = server.accept()
-        self.far_end.settimeout(30)
         self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
         self.reader = FrameReader()
         self.frames: list[Frame] = []
@@ -49,8 +49,13 @@ class Wire:
     def arrive(self, count: int) -> None:
         """Write and read in turn until `count` frames have arrived."""
         while len(self.frames) < count:
-            self.connection.flush_now()
-            self.frames += self.reader.receive_data(self.far_end.recv(65536))
+            writable = [self.connection.sock] if self.connection.has_unwritten else []
+            readable, writable, _ = select.select([self.far_end], writable, [], 30)
+            assert readable or writable, "nothing moves any more"
+            if writable:
+                self.connection.flush_now()
+            if readable:
+                self.frames += self.reader.receive_data(self.far_end.recv(65536))
 
     def close(self) -> None:
         self.connection.close()
