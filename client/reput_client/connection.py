@@ -9,7 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from reput_client.address import Address
 from reput_client.backoff import Backoff
@@ -35,14 +35,8 @@ _HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
 
 
-class _Outgoing:
-    """A frame that waits to be written, in one or two pieces: a request of ours, `call`, or an answer to the broker."""
-
-    __slots__ = ("call", "pieces")
-
-    def __init__(self, call: Call, pieces: tuple[Buffer, ...]) -> None:
-        self.call = call
-        self.pieces = pieces
+# A frame that waits to be written, in one or two pieces: a request of ours, or an answer to the broker.
+_Outgoing: TypeAlias = tuple[Call, tuple[Buffer, ...]]
 
 
 class Connection:
@@ -193,15 +187,6 @@ class Connection:
             )
         return [(int(family), where) for family, _, _, _, where in found]
 
-    def _notice_end(self) -> None:
-        """Notice that the broker hung up while the connection was idle, before a frame is risked on it."""
-        if (
-            self._runtime.now() - self._read_at > _IDLE_S
-            and self._core.pending == 0
-            and not self._pump.reading
-        ):
-            self.read_ready()
-
     # -- writing ---------------------------------------------------------------------------------------------
 
     @property
@@ -217,16 +202,13 @@ class Connection:
         """As `start`, with a header that was encoded before."""
         call = self._core.new_call(waiter)
         head = template.encode(call.opaque, len(body))
-        if not body:
-            self._out.append(_Outgoing(call, (head,)))
-        else:
-            self._out.append(_Outgoing(call, (head, body)))
+        self._out.append((call, (head, body) if body else (head,)))
         return call
 
     def start_oneway(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> OnewayCall:
         """As `start_template`, for a request with the oneway flag: the call is done when the system has all of it."""
         call = self._core.new_oneway(waiter)
-        self._out.append(_Outgoing(call, (template.encode(call.opaque, len(body)), body)))
+        self._out.append((call, (template.encode(call.opaque, len(body)), body)))
         return call
 
     def answer(self, core: ChannelCore, header: Header, header_type: int, body: Buffer) -> None:
@@ -234,7 +216,7 @@ class Connection:
         if core is not self._core or self._socket is None:
             return
         frame = encode_frame_head(header, header_type, len(body))
-        self._out.append(_Outgoing(core.new_oneway(Waiter()), (frame, body)))
+        self._out.append((core.new_oneway(Waiter()), (frame, body)))
         if not self.flush_now():
             self._runtime.interrupt()  # whoever reads writes the rest
 
@@ -246,9 +228,18 @@ class Connection:
         return core
 
     def usable(self) -> bool:
-        """Whether frames may be queued now; a connection that has been idle is looked at first."""
-        if self._socket is not None:
-            self._notice_end()
+        """Whether frames may be queued now.
+
+        A connection that has been idle is looked at first: the broker may have hung up, and no frame is risked then.
+        """
+        if self._socket is None:
+            return False
+        if (
+            self._runtime.now() - self._read_at > _IDLE_S
+            and self._core.pending == 0
+            and not self._pump.reading
+        ):
+            self.read_ready()
         return self._socket is not None
 
     async def write_out(self, timeout_s: float, *, polite: bool) -> None:
@@ -272,18 +263,21 @@ class Connection:
 
     def flush_now(self) -> bool:
         """Write what the system takes at once, and return whether that was all; whoever waits next writes the rest."""
-        if self._out and not self._writing and self._socket is not None:
-            self._write_some(self._socket)
-        return not self._out
+        out = self._out
+        if out and not self._writing and self._socket is not None:
+            if len(out) == 1 and not self._out_skip and len(out[0][1][-1]) <= _JOIN_BYTES_MAX:
+                self._write_single(self._socket, out[0])
+            else:
+                self._write_some(self._socket)
+        return not out
 
     def _write_some(self, sock: socket.socket) -> bool:
         """Write as much as the system takes at once; False when it takes nothing more."""
         pieces: list[Buffer] = []
         size = 0
-        for frame in self._out:
-            for piece in frame.pieces:
-                pieces.append(piece)
-                size += len(piece)
+        for _, frame in self._out:
+            pieces += frame
+            size += sum(map(len, frame))
             if size >= _JOIN_BYTES_MAX or len(pieces) >= _IOV_MAX * 4:
                 break
         try:
@@ -292,23 +286,44 @@ class Connection:
                 written = sock.send(memoryview(joined)[self._out_skip :] if self._out_skip else joined)
             else:
                 written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
-        except (BlockingIOError, InterruptedError):
-            return False
         except OSError as error:
-            self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
-            return True
+            return self._write_failed(error)
         self._mark_written(written)
+        return True
+
+    def _write_single(self, sock: socket.socket, frame: _Outgoing) -> None:
+        """As `_write_some`, for the only frame, not large and not begun: usual where one message is in flight."""
+        call, pieces = frame
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        try:
+            written = sock.send(data)
+        except OSError as error:
+            self._write_failed(error)
+            return
+        if written == len(data):
+            self._out.popleft()
+            call.sent = True
+        else:
+            self._out_skip = written
+
+    def _write_failed(self, error: OSError) -> bool:
+        """Return what `_write_some` is to return after `error`."""
+        if isinstance(error, (BlockingIOError, InterruptedError)):
+            return False
+        self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
         return True
 
     def _mark_written(self, written: int) -> None:
         written += self._out_skip
         out = self._out
         while out:
-            size = sum(map(len, out[0].pieces))
+            call, pieces = out[0]
+            size = sum(map(len, pieces))
             if written < size:
                 break
             written -= size
-            out.popleft().call.sent = True
+            out.popleft()
+            call.sent = True
         self._out_skip = written
 
     def abandon(self, call: Call) -> bool:
@@ -316,8 +331,8 @@ class Connection:
         self._core.abandon(call)
         if call.sent:
             return False
-        for index, frame in enumerate(self._out):
-            if frame.call is call:
+        for index, (queued, _) in enumerate(self._out):
+            if queued is call:
                 if index == 0 and self._out_skip:
                     return False  # its first bytes are gone, so the rest must follow
                 del self._out[index]
@@ -351,11 +366,11 @@ class Connection:
                 self._backoff.reset()
             self._read_at = self._runtime.now()
             try:
-                core.receive_data(data)
+                expects_more = core.receive_data(data)
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
                 return False
-            more = len(data) == wanted or core.expects_more
+            more = len(data) == wanted or expects_more
             self._read_bytes = _READ_BYTES_LARGE if more else _READ_BYTES
             if not more:
                 break
@@ -402,7 +417,7 @@ class Connection:
 
     def _drop_unwritten(self, error: ReputError) -> None:
         """Forget the frames that wait to be written. Calls that wait for an answer are pending and fail with those."""
-        dropped = [frame.call for frame in self._out]
+        dropped = [call for call, _ in self._out]
         self._out.clear()
         self._out_skip = 0
         for call in dropped:

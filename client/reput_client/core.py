@@ -34,11 +34,9 @@ _SUCCESS: Final = Header(code=0, opaque=0, flag=RESPONSE_FLAG)
 class Waiter:
     """Somebody who waits for calls. `ready` says that at least one of them has finished since it was cleared."""
 
-    __slots__ = ("ready", "wake")
-
-    def __init__(self) -> None:
-        self.ready = False
-        self.wake: Callable[[], None] | None = None
+    # On the class and not set by a constructor, which every send would call.
+    ready: bool = False
+    wake: Callable[[], None] | None = None
 
     def notify(self) -> None:
         """A call has finished: wake the waiter if it sleeps."""
@@ -170,11 +168,6 @@ class ChannelCore:
         """How many calls wait for an answer."""
         return len(self._pending)
 
-    @property
-    def expects_more(self) -> bool:
-        """Whether the next bytes continue a frame; a reader may then ask for large pieces."""
-        return self._reader.mid_frame
-
     def new_call(self, waiter: Waiter) -> Call:
         """Return a pending call with an opaque of its own."""
         opaque = self._next_opaque
@@ -193,23 +186,29 @@ class ChannelCore:
         """Stop waiting for a call's answer."""
         self._pending.pop(call.opaque, None)
 
-    def receive_data(self, data: Buffer) -> None:
+    def receive_data(self, data: Buffer) -> bool:
         """Take what the socket brought, finish the calls that it answers and hand on what the broker asks.
 
-        Answers to abandoned calls are dropped.
+        Answers to abandoned calls are dropped. Return whether the next bytes continue a frame; a reader may then ask
+        for large pieces.
 
         Raises:
             ProtocolError: the broker broke the rules; the connection can carry nothing more.
         """
         pending = self._pending
         find_put = self._put_answers.find
-        for header_type, encoded, body in self._reader.receive_data(data):
+        reader = self._reader
+        for header_type, encoded, body in reader.receive_data(data):
             put = find_put(encoded) if header_type == _MSGPACK else None
             if put is not None:
                 call = pending.pop(put[0], None)
                 if call is not None:
                     call.put_result = put[1]
-                    call.finish(_SUCCESS, body)
+                    # As `finish`; here, since every message comes this way.
+                    call.header = _SUCCESS
+                    call.body = body
+                    call.done = True
+                    call.waiter.notify()
                 continue
             header = decode_header(header_type, encoded)
             if header.flag & 1:
@@ -218,8 +217,9 @@ class ChannelCore:
                     call.finish(header, body)
             elif self._on_request is not None:
                 self._on_request(header, header_type, body)
-        if self._reader.failure is not None:
-            raise self._reader.failure
+        if reader.failure is not None:
+            raise reader.failure
+        return reader.mid_frame
 
     def fail_all(self, error: ReputError) -> None:
         """End every pending call with `error`: the connection is gone."""

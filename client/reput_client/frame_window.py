@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from reput_client.connection import Connection
 from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import AckNotReached, PartlySent
-from reput_client.puts import Putter, check_ack, outcome_unknown, receipts_of, result_of
+from reput_client.puts import Putter, check_ack, outcome_unknown, receipts_of, result_of, single_receipt
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import BlockReceipts, SendReceipt
 from reput_client.routing import Route
@@ -160,6 +160,12 @@ class FrameWindow:
 
     def _take(self, sent: Sent) -> None:
         call = sent.call
+        result = call.put_result
+        if result is not None and not sent.block and sent.positions is None:
+            # A message by itself, stored as it was asked: nothing is left to look at.
+            receipt = single_receipt(sent.lane.queue.topic, result, sent.unique_ids[0])
+            self._stored.append((sent.number, (receipt,)))
+            return
         if call.error is not None:
             self._failed(sent, call.error)
             return

@@ -16,6 +16,8 @@ from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.record import encode_put_record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
 
+_new_tuple = tuple.__new__  # past the constructor of a named tuple, which is Python's
+
 
 class PipelinedSend(FrameWindow):
     """One `send_pipelined` call."""
@@ -29,6 +31,9 @@ class PipelinedSend(FrameWindow):
         route: Route | None = None
         topic = None
         window = self._window
+        lanes = self._lanes
+        ids = self._ids
+        choose = self._selector.choose if self._queue_id is None and self._key is None else self._choose
         unflushed = 0
         for index, message in enumerate(messages):
             self._begun = index + 1
@@ -37,14 +42,14 @@ class PipelinedSend(FrameWindow):
                 topic_bytes = topic.encode()
                 route = await self._session.publish_route(topic, self._session.deadline(self._timeout_s))
             assert route is not None
-            queue = self._choose(route)
-            has_own_id = message.unique_id is not None
-            lane = self._lanes.get((queue, 1, has_own_id))
+            queue = choose(route)
+            unique_id = message.unique_id
+            has_own_id = unique_id is not None
+            lane = lanes.get((queue, 1, has_own_id))
             if lane is None or not lane.connection.is_open:
                 lane = await self._lane(queue, 1, has_own_ids=has_own_id)
-            unique_id = message.unique_id
-            if unique_id is None and self._ids is not None:
-                unique_id = self._ids.next()
+            if unique_id is None and ids is not None:
+                unique_id = ids.next()
             if message.delay is not None:
                 call = self._start_single(lane, message, unique_id)
             else:
@@ -53,7 +58,7 @@ class PipelinedSend(FrameWindow):
                     topic_bytes, queue.queue_id, message.body, text, message.flag, 0, wall_clock_ms()
                 )
                 call = lane.connection.start_template(lane.template, self._waiter, record)
-            window.append(Sent(index, call, lane, (unique_id,), b""))
+            window.append(_new_tuple(Sent, (index, call, lane, (unique_id,), b"", None)))
             unflushed += 1
             if unflushed >= self._flush_every:
                 # Early, so that the broker works on these while the next ones are encoded.

@@ -17,7 +17,7 @@ from reput_client.pipelined import PipelinedSend
 from reput_client.posting import HELD_BYTES, Posts
 from reput_client.presence import Presence
 from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
-from reput_client.puts import Putter, check_ack, receipts_of, result_of, single_receipt, too_large
+from reput_client.puts import Putter, check_ack, receipt_of, receipts_of, result_of, too_large
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
@@ -220,27 +220,32 @@ class Producer:
         unique_id = message.unique_id
         if unique_id is None and self._ids is not None:
             unique_id = self._ids.next()
+        session = self._session
+        topic = message.topic
         unknown: SendOutcomeUnknown | None = None
         attempt = 0
         while True:
             try:
-                deadline = self._session.deadline(timeout_s)
-                route = await self._session.publish_route(message.topic, deadline)
-                queue = self._choose(route, queue_id, key)
+                now = session.runtime.now()
+                deadline = now + (session.timeout_s if timeout_s is None else timeout_s)
+                route = session.routes.fresh(topic, now) or await session.publish_route(topic, deadline)
+                if queue_id is None and key is None:
+                    queue = self._selector.choose(route)
+                else:
+                    queue = self._choose(route, queue_id, key)
                 try:
-                    may_be_stored = attempt > 0 or (
-                        self._putter.deduplicate and message.unique_id is not None
+                    template, body = self._frame(
+                        queue, message, unique_id, level, may_be_stored=attempt > 0 or is_known
                     )
-                    return await self._send_alone(
-                        queue, message, unique_id, level, deadline, may_be_stored=may_be_stored
-                    )
+                    call = await self._putter.put(queue, template, body, deadline, (unique_id,))
+                    return receipt_of(topic, call, unique_id, level)
                 finally:
                     if route.template:
-                        self._session.routes.forget(message.topic)
+                        session.routes.forget(topic)
             except ReputError as error:
                 attempt += 1
                 unknown = _after(error, unknown, is_last=attempt > self._retries)
-            await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
+            await session.runtime.sleep(_RETRY_PAUSE_S * attempt)
 
     async def forward(
         self,
@@ -281,9 +286,7 @@ class Producer:
         finally:
             if route.template:
                 self._session.routes.forget(topic)
-        receipt = single_receipt(topic, result_of(call), unique_id)
-        check_ack(call, level, [receipt])
-        return receipt
+        return receipt_of(topic, call, unique_id, level)
 
     async def send_oneway(
         self,
@@ -646,22 +649,6 @@ class Producer:
             return queue_by_key(route, key)
         return self._selector.choose(route)
 
-    async def _send_alone(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        unique_id: str | None,
-        ack: AckLevel,
-        deadline: float,
-        *,
-        may_be_stored: bool,
-    ) -> SendReceipt:
-        template, body = self._frame(queue, message, unique_id, ack, may_be_stored=may_be_stored)
-        call = await self._putter.put(queue, template, body, deadline, (unique_id,))
-        receipt = single_receipt(queue.topic, result_of(call), unique_id)
-        check_ack(call, ack, [receipt])
-        return receipt
-
     def _frame(
         self,
         queue: MessageQueue,
@@ -673,7 +660,7 @@ class Producer:
         oneway: bool = False,
     ) -> tuple[RequestTemplate, Buffer]:
         """Return header and body of the frame with which one message leaves."""
-        if message.is_delayed:
+        if message.delay is not None:
             template = self._putter.single(
                 queue, message, unique_id, ack, may_be_stored=may_be_stored, oneway=oneway
             )

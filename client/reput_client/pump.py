@@ -14,6 +14,7 @@ first caller that comes, so that what callers wait for goes through no second pa
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Final
 
 from reput_client.core import Waiter
@@ -32,6 +33,7 @@ class Pump:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._connections: list[Connection] = []
+        self._sockets: tuple[socket.socket, ...] = ()  # of those
         self._reader: Waiter | None = None
         self._sleepers: dict[Waiter, Event] = {}
         self._attending = False  # whether the reader is the background
@@ -50,6 +52,7 @@ class Pump:
     def add(self, connection: Connection) -> None:
         """Read `connection` from now on, also for a reader that is already waiting for the others."""
         self._connections.append(connection)
+        self._sockets = (*self._sockets, connection.sock)
         self._runtime.interrupt()
         if self._resting is not None:
             self._resting.set()
@@ -57,7 +60,9 @@ class Pump:
     def remove(self, connection: Connection) -> None:
         """Forget a connection that is gone."""
         if connection in self._connections:
-            self._connections.remove(connection)
+            index = self._connections.index(connection)
+            del self._connections[index]
+            self._sockets = self._sockets[:index] + self._sockets[index + 1 :]
             self._runtime.interrupt()
 
     def wake(self, waiter: Waiter) -> None:
@@ -74,24 +79,39 @@ class Pump:
                 remaining = deadline - runtime.now()
                 if remaining <= 0:
                     return False
-                unwritten = self._unwritten()
+                connections = self._connections
+                alone = len(connections) == 1
+                unwritten = connections[0] if alone and connections[0].has_unwritten else None
+                if not alone:
+                    unwritten = self._unwritten()
                 if unwritten is not None and self._reader is None:
-                    # Usually all that it takes.
-                    unwritten = unwritten if not unwritten.flush_now() else self._unwritten_elsewhere()
+                    if unwritten.flush_now():
+                        # Usually all that it takes, and with a single connection there is nothing more to look for.
+                        unwritten = None if alone else self._unwritten()
                     if waiter.ready:
                         continue  # that was all it waited for, or the connection failed
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=self._reader is not None)
-                elif self._reader is None and self._connections:
+                elif self._reader is None and connections:
+                    # As `_read`; here, since every send comes this way.
                     self._unattended = False
-                    await self._read(waiter, remaining)
+                    self._reader = waiter
+                    try:
+                        await runtime.wait_readable(self._sockets, remaining)
+                        if alone and len(connections) == 1:
+                            connections[0].read_ready()
+                        else:
+                            self._read_all()
+                    finally:
+                        self._reader = None
                 else:
                     if self._attending:
                         runtime.interrupt()
                     await self._sleep(waiter, remaining)
             return True
         finally:
-            self._hand_over()
+            if self._sleepers or self._reader is not None or self._resting is not None:
+                self._hand_over()
 
     async def attend(self, waiter: Waiter, deadline: float) -> None:
         """As `wait`, for the one background of a client: callers come first, and it reads where none does."""
@@ -132,12 +152,14 @@ class Pump:
     async def _read(self, waiter: Waiter, timeout_s: float) -> None:
         self._reader = waiter
         try:
-            connections = self._connections
-            await self._runtime.wait_readable([c.sock for c in connections], timeout_s)
-            for connection in list(connections):
-                connection.read_ready()
+            await self._runtime.wait_readable(self._sockets, timeout_s)
+            self._read_all()
         finally:
             self._reader = None
+
+    def _read_all(self) -> None:
+        for connection in list(self._connections):
+            connection.read_ready()
 
     async def _sleep(self, waiter: Waiter, timeout_s: float) -> None:
         event = self._runtime.event()
@@ -154,10 +176,6 @@ class Pump:
             if connection.has_unwritten:
                 return connection
         return None
-
-    def _unwritten_elsewhere(self) -> Connection | None:
-        """Look again after one connection was written out: with a single one there is nothing to look for."""
-        return self._unwritten() if len(self._connections) > 1 else None
 
     def _hand_over(self) -> None:
         if not self._sleepers and self._reader is None:
@@ -181,3 +199,4 @@ class Pump:
         self._resting = None
         self._sleepers.clear()
         self._connections.clear()
+        self._sockets = ()

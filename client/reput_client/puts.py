@@ -43,6 +43,7 @@ _STORED: Final = frozenset(
 )
 _SUCCESS: Final = ResponseCode.SUCCESS.value
 _SIZE_AT = I32.unpack_from
+_new_tuple = tuple.__new__
 
 
 class Putter:
@@ -175,13 +176,17 @@ class Putter:
             SendOutcomeUnknown: the frame left, and no answer came.
             RequestTimeout, ConnectFailed, ClientClosed: it did not leave.
         """
-        started_at = self._session.runtime.now()
+        session = self._session
+        started_at = session.runtime.now()
         while True:
-            connection = await self.connection(queue, deadline)
-            call = connection.start_template(template, Waiter(), body)
+            connection = session.known_connection(queue)
+            if connection is None or not connection.usable():
+                connection = await self.connection(queue, deadline)
+            waiter = Waiter()
+            call = connection.start_template(template, waiter, body)
             withdrawn = False
             try:
-                answered = await self._session.pump.wait(call.waiter, deadline)
+                answered = await session.pump.wait(waiter, deadline)
             finally:
                 if not call.done:
                     withdrawn = connection.abandon(call)
@@ -194,7 +199,7 @@ class Putter:
                 return call
             if call.sent:
                 raise outcome_unknown(queue, unique_ids, str(call.error)) from call.error
-            if isinstance(call.error, ClientClosed) or self._session.runtime.now() >= deadline:
+            if isinstance(call.error, ClientClosed) or session.runtime.now() >= deadline:
                 raise call.error
 
     async def put_oneway(
@@ -269,6 +274,22 @@ def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> N
         raise AckNotReached(asked, receipts, header.code, header.remark)
 
 
+def receipt_of(topic: str, call: Call, unique_id: str | None, asked: AckLevel) -> SendReceipt:
+    """Return the receipt of an answered put of one message.
+
+    Raises:
+        AckNotReached: stored, but not at the level that was asked for.
+        BrokerError, HeaderFieldError: as `result_of`.
+    """
+    result = call.put_result
+    if result is not None:
+        # A success, decoded already: nothing is left to look at.
+        return single_receipt(topic, result, unique_id)
+    receipt = single_receipt(topic, result_of(call), unique_id)
+    check_ack(call, asked, [receipt])
+    return receipt
+
+
 def receipts_of(
     topic: str, body: Buffer, result: PutMessageResult, unique_ids: Sequence[str | None]
 ) -> list[SendReceipt]:
@@ -280,15 +301,19 @@ def receipts_of(
 
 def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) -> SendReceipt:
     """Return the receipt of a put of one message."""
-    return SendReceipt(
-        topic,
-        result.queue_id,
-        result.queue_offset,
-        result.physical_offset,
-        result.store_timestamp,
-        result.store_host,
-        result.ack,
-        unique_id,
+    # Past the constructor of a named tuple, which is Python's.
+    return _new_tuple(
+        SendReceipt,
+        (
+            topic,
+            result.queue_id,
+            result.queue_offset,
+            result.physical_offset,
+            result.store_timestamp,
+            result.store_host,
+            result.ack,
+            unique_id,
+        ),
     )
 
 

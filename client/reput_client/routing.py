@@ -70,6 +70,13 @@ class RouteTable:
         entry = self._routes.get(topic)
         return entry[0] if entry else None
 
+    def fresh(self, topic: str, now: float) -> Route | None:
+        """Return what is known of `topic` if one can send by it and it is not time to ask again."""
+        entry = self._routes.get(topic)
+        if entry is None or entry[0].template or now - entry[1] >= self._refresh_s:
+            return None
+        return entry[0]
+
     def is_stale(self, topic: str, now: float) -> bool:
         """Tell whether it is time to ask again."""
         entry = self._routes.get(topic)

@@ -12,7 +12,7 @@ therefore change at an `await` and nowhere else, in both worlds.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -43,8 +43,10 @@ class Runtime(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait `seconds`."""
 
-    async def wait_readable(self, sockets: Sequence[socket.socket], timeout_s: float) -> None:
+    async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
         """Return when one of the sockets has something to read, `interrupt` was called, or time is up.
+
+        `sockets` is a tuple that is made anew whenever they are others, so that a runtime may know it again.
 
         May return early for no reason; the caller looks for itself. One caller at a time.
         """

@@ -102,8 +102,9 @@ class Session:
 
     def known_connection(self, queue: MessageQueue) -> Connection | None:
         """Return the connection to the queue's broker, open or not, if both are known already."""
-        route = self.routes.get(queue.topic)
-        address = None if route is None else route.brokers.get(queue.broker_name)
+        topic, broker_name, _ = queue
+        route = self.routes.get(topic)
+        address = None if route is None else route.brokers.get(broker_name)
         return None if address is None else self._connections.get(address)
 
     async def connect(self) -> None:

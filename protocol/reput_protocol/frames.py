@@ -33,6 +33,7 @@ _LENGTH_SIZE: Final = _LENGTH.size
 _HEAD_SIZE: Final = _HEAD.size
 _HEADER_SIZE_MASK: Final = 0xFF_FFFF
 _MARK_SIZE: Final = 4
+_new_tuple = tuple.__new__  # skips the Python-level constructor of a named tuple
 
 
 class Frame(NamedTuple):
@@ -81,6 +82,16 @@ class FrameReader:
         """
         if self.failure is not None:
             raise self.failure
+        if type(data) is bytes and not self._buffer and len(data) >= _HEAD_SIZE:
+            # One whole frame and nothing else, nearly always where one is in flight; all others are for `_cut`.
+            total, mark = _HEAD.unpack_from(data)
+            end = _HEAD_SIZE + (mark & _HEADER_SIZE_MASK)
+            if (
+                total == len(data) - _LENGTH_SIZE <= self._total_limit
+                and end <= len(data)
+                and end - _HEAD_SIZE <= self._header_limit
+            ):
+                return [_new_tuple(Frame, (mark >> 24, data[_HEAD_SIZE:end], memoryview(data)[end:]))]
         frames: list[Frame] = []
         try:
             start = self._complete(data, frames) if self._buffer else 0
@@ -100,7 +111,6 @@ class FrameReader:
         total_limit = self._total_limit
         header_limit = self._header_limit
         unpack_head = _HEAD.unpack_from
-        new_frame = tuple.__new__  # skips the Python-level constructor of a named tuple
         append = frames.append
         last_head = size - _HEAD_SIZE
         while start <= last_head:
@@ -117,7 +127,7 @@ class FrameReader:
             header = (
                 bytes(view[header_start:body_start]) if source is None else source[header_start:body_start]
             )
-            append(new_frame(Frame, (mark >> 24, header, view[body_start:end])))
+            append(_new_tuple(Frame, (mark >> 24, header, view[body_start:end])))
             start = end
         if start < size:
             self._buffer += view[start:]

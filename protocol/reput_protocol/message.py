@@ -126,7 +126,8 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
         text += "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()])
     if message.delay is not None:
         text += f"{message.delay.name}\x01{message.delay.value}\x02"
-    encoded = _encoded(text)
+    # What is ASCII can be encoded, and `_encoded` need not be there to say why not.
+    encoded = text.encode() if text.isascii() else _encoded(text)
     if len(encoded) > PROPERTIES_BYTES_MAX:
         check_properties_size(len(encoded))
     return encoded

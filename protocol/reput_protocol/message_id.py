@@ -109,7 +109,13 @@ class UniqueIdGenerator:
 
     def next(self) -> str:
         """Return the next id: 32 digits, or 56 with an IPv6 address."""
-        return self._current_prefix() + "%04X" % (self._count() & 0xFFFF)
+        # Here and not by `_current_prefix`: called for every message.
+        now_ms = self._clock_ms()
+        prefix_ms, prefix = self._prefix
+        if now_ms != prefix_ms:
+            prefix = self._prefix_for(now_ms)
+            self._prefix = (now_ms, prefix)
+        return prefix + "%04X" % (self._count() & 0xFFFF)
 
     def next_many(self, count: int) -> list[str]:
         """Return the next `count` ids, at a fraction of the cost of asking for each."""

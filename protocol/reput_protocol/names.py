@@ -127,6 +127,13 @@ def check_send_topic(topic: str) -> str:
     Raises:
         InvalidName: it is not a legal name, or only the broker itself writes to it.
     """
+    if type(topic) is not str:
+        check_topic(topic)
+    return _check_send_topic(topic)
+
+
+@lru_cache(maxsize=1024)
+def _check_send_topic(topic: str) -> str:
     check_topic(topic)
     if topic in FORBIDDEN_SEND_TOPICS:
         raise InvalidName(

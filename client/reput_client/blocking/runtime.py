@@ -14,12 +14,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _LOOK_ROUND_S = 1.0
+_LOOK_ROUND_MS = 1000
 
 
 class BlockingEvent:
@@ -58,7 +59,7 @@ class BlockingRuntime:
         self._closing = False
         self._waker: tuple[socket.socket, socket.socket] | None = None
         self._poller: select.poll | None = None
-        self._polled: tuple[int, ...] = ()
+        self._polled: tuple[socket.socket, ...] = ()
 
     def on_fork(self, callback: Callable[[], None]) -> None:
         """Call `callback` in a forked child before the first use of the client there."""
@@ -147,12 +148,23 @@ class BlockingRuntime:
         finally:
             self._lock.acquire()
 
-    async def wait_readable(self, sockets: Sequence[socket.socket], timeout_s: float) -> None:
+    async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
         """Block until a socket is readable, interrupted, closed, or `timeout_s` is over."""
-        poller = self._poller_of(tuple(map(socket.socket.fileno, sockets)))
+        poller = self._poller
+        if poller is None or self._polled is not sockets:
+            poller = self._new_poller(sockets)
         self._polling = True
+        lock = self._lock
         try:
-            self._poll(poller, timeout_s)
+            # The first wait of `_poll`, here since usually it is the only one.
+            until = time.monotonic() + timeout_s
+            lock.release()
+            try:
+                found = poller.poll(_milliseconds(timeout_s) if timeout_s < _LOOK_ROUND_S else _LOOK_ROUND_MS)
+            finally:
+                lock.acquire()
+            if not found and timeout_s > _LOOK_ROUND_S:
+                self._poll(poller, until - time.monotonic())
         finally:
             self._polling = False
             if self._interrupted and self._waker is not None:
@@ -161,15 +173,14 @@ class BlockingRuntime:
             if self._closing:
                 self._close_waker()
 
-    def _poller_of(self, descriptors: tuple[int, ...]) -> select.poll:
-        if self._poller is None or self._polled != descriptors:
-            if self._waker is None:
-                self._waker = socket.socketpair()
-            self._poller = select.poll()
-            self._polled = descriptors
-            for descriptor in (*descriptors, self._waker[0].fileno()):
-                self._poller.register(descriptor, select.POLLIN)
-        return self._poller
+    def _new_poller(self, sockets: tuple[socket.socket, ...]) -> select.poll:
+        if self._waker is None:
+            self._waker = socket.socketpair()
+        self._poller = poller = select.poll()
+        self._polled = sockets
+        for sock in (*sockets, self._waker[0]):
+            poller.register(sock, select.POLLIN)
+        return poller
 
     def interrupt(self) -> None:
         """Wake the thread that polls, if one does."""
@@ -193,7 +204,7 @@ class BlockingRuntime:
         lock = self._lock
         lock.release()
         try:
-            while not poller.poll(max(0, math.ceil(min(timeout_s, _LOOK_ROUND_S) * 1000))):
+            while not poller.poll(_milliseconds(min(timeout_s, _LOOK_ROUND_S))):
                 timeout_s = until - time.monotonic()
                 if timeout_s <= 0:
                     return
@@ -240,3 +251,8 @@ class BlockingRuntime:
         """Await `work()`; nothing can cancel it here, and its own deadlines bound it."""
         del timeout_s
         await work()
+
+
+def _milliseconds(seconds: float) -> int:
+    """Return what `poll` is given; it may last longer, never shorter."""
+    return max(0, math.ceil(seconds * 1000))

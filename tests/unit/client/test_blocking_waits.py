@@ -33,7 +33,7 @@ def test_a_signal_that_another_thread_got_ends_a_wait_for_an_answer() -> None:
 
     async def wait() -> None:
         waiting.set()
-        await runtime.wait_readable([here], 30.0)
+        await runtime.wait_readable((here,), 30.0)
 
     before = signal.signal(signal.SIGUSR1, handle)
     thread = threading.Thread(target=get_it)
@@ -57,7 +57,7 @@ def test_a_wait_lasts_as_long_as_it_was_given_and_no_longer_than_it_takes() -> N
 
     async def wait(timeout_s: float) -> float:
         began = time.monotonic()
-        await runtime.wait_readable([here], timeout_s)
+        await runtime.wait_readable((here,), timeout_s)
         return time.monotonic() - began
 
     try:

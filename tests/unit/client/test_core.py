@@ -31,13 +31,13 @@ def test_answers_find_their_calls_in_any_order_and_any_chunking() -> None:
     calls = [core.new_call(waiter) for waiter in waiters]
     data = answer(calls[2].opaque, b"2") + answer(calls[0].opaque, b"0" * 1000) + answer(calls[1].opaque)
     for position in range(0, len(data), 7):
-        core.receive_data(data[position : position + 7])
+        expects_more = core.receive_data(data[position : position + 7])
+        assert expects_more == (position + 7 < len(data)), "every boundary of these falls inside a piece"
     assert all(call.done for call in calls)
     assert all(waiter.ready for waiter in waiters)
     assert bytes(calls[0].body) == b"0" * 1000
     assert bytes(calls[2].body) == b"2"
     assert core.pending == 0
-    assert not core.expects_more
 
 
 def test_answers_nobody_waits_for_are_dropped_and_requests_of_the_broker_too_if_nobody_takes_them() -> None:

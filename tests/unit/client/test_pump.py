@@ -151,3 +151,22 @@ def test_the_background_waits_for_connections_without_turning_round(made: list[O
             tasks.cancel_scope.cancel()
 
     run(scenario)
+
+
+def test_who_waits_sees_the_connections_there_are_and_no_other(made: list[OneSocket]) -> None:
+    async def scenario() -> None:
+        pump = Pump(AnyioRuntime())
+        first, second, third = (OneSocket(pump) for _ in range(3))
+        made.extend((first, second, third))
+        pump.remove(cast("Connection", second))
+        pump.remove(cast("Connection", second))  # once more does nothing
+        second.far_end.send(b"nobody reads this")
+        for one in (third, first):
+            waiter = Waiter()
+            one.on_data = lambda _data, waiter=waiter: waiter.notify()
+            one.far_end.send(b"answer")
+            assert await pump.wait(waiter, math.inf)
+            pump.remove(cast("Connection", one))
+        assert second.reads == 0
+
+    run(scenario)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from reput_client.puts import block_receipts
+import pytest
+
+from reput_client.core import Call, Waiter
+from reput_client.errors import AckNotReached
+from reput_client.puts import block_receipts, receipt_of
 from reput_client.receipts import SendReceipt
-from reput_protocol.codes import AckLevel
+from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.commands import PutMessageResult
+from reput_protocol.errors import BrokerError
+from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType
 from reput_protocol.message import Message
 from reput_protocol.record import decode_record
 from reput_protocol.record_batch import encode_put_block
@@ -27,3 +33,32 @@ def test_a_block_lies_back_to_back() -> None:
     assert [receipt.unique_id for receipt in receipts] == ids
     for receipt, message in zip(receipts, messages, strict=True):
         assert decode_record(block, receipt.physical_offset - 1000).body == message.body
+
+
+def answered(code: int, result: PutMessageResult | None) -> Call:
+    call = Call(1, Waiter())
+    ext = {} if result is None else result.to_ext(HeaderType.MSGPACK)
+    call.finish(Header(code, 1, RESPONSE_FLAG, ext=ext), memoryview(b""))
+    return call
+
+
+def test_the_receipt_of_one_put_is_the_same_however_its_answer_was_decoded() -> None:
+    result = PutMessageResult(1, 40, 1000, 7, "127.0.0.1:10911", AckLevel.FLUSHED)
+    slowly = answered(ResponseCode.SUCCESS, result)
+    quickly = answered(ResponseCode.SUCCESS, None)
+    quickly.put_result = result
+    expected = SendReceipt("t", 1, 40, 1000, 7, "127.0.0.1:10911", AckLevel.FLUSHED, "id")
+    for call in (slowly, quickly):
+        receipt = receipt_of("t", call, "id", AckLevel.FLUSHED)
+        assert receipt == expected
+        assert type(receipt) is SendReceipt
+
+
+def test_one_put_that_was_refused_or_is_not_as_safe_as_asked_has_no_receipt_but_an_error() -> None:
+    result = PutMessageResult(1, 40, 1000, 7, "127.0.0.1:10911", AckLevel.PAGE_CACHE)
+    with pytest.raises(AckNotReached) as caught:
+        receipt_of("t", answered(ResponseCode.FLUSH_DISK_TIMEOUT, result), "id", AckLevel.FLUSHED)
+    (receipt,) = caught.value.receipts
+    assert receipt.queue_offset == 40
+    with pytest.raises(BrokerError):
+        receipt_of("t", answered(ResponseCode.SYSTEM_ERROR, None), "id", AckLevel.FLUSHED)

@@ -57,3 +57,14 @@ def test_a_route_grows_stale_but_stays_known() -> None:
     assert not table.is_stale("t", 150.0)
     table.forget("t")
     assert table.get("t") is None
+
+
+def test_a_route_to_send_by_without_asking_is_known_not_stale_and_no_template() -> None:
+    table = RouteTable(refresh_s=30.0)
+    assert table.fresh("t", 0.0) is None
+    route = Route.from_body("t", BODY)
+    table.put(route, 100.0)
+    for now in (100.0, 129.9, 130.0, 500.0):
+        assert table.fresh("t", now) is (None if table.is_stale("t", now) else route)
+    table.put(route.as_template_for("new"), 100.0)
+    assert table.fresh("new", 100.0) is None

@@ -1,0 +1,116 @@
+"""How frames leave: one alone, several at once, and in whatever pieces the system takes them."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from reput_client.address import Address
+from reput_client.backoff import Backoff
+from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.connection import Connection
+from reput_client.core import Call, RequestTemplate, Waiter
+from reput_client.pump import Pump
+from reput_protocol.codes import RequestCode
+from reput_protocol.frames import Frame, FrameReader
+from reput_protocol.header import decode_header
+
+TEMPLATE = RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": "t"})
+SMALL, MIDDLE, LARGE = b"s" * 1000, bytes(range(256)) * 900, bytes(range(256)) * 3000
+
+
+class Wire:
+    """An open connection whose system takes little at a time, and the other end of it."""
+
+    def __init__(self) -> None:
+        self.runtime = BlockingRuntime()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            host, port = server.getsockname()
+            self.connection = Connection(
+                self.runtime,
+                Pump(self.runtime),
+                Address(host, port),
+                Backoff(),
+                lambda _request: None,
+                lambda _connection: None,
+            )
+            self.runtime.run(self.connection.open(self.runtime.now() + 10, patient=False))
+            self.far_end, _ = server.accept()
+        self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        self.reader = FrameReader()
+        self.frames: list[Frame] = []
+
+    def start(self, body: bytes) -> Call:
+        return self.connection.start_template(TEMPLATE, Waiter(), body)
+
+    def arrive(self, count: int) -> None:
+        """Write and read in turn until `count` frames have arrived."""
+        while len(self.frames) < count:
+            writable = [self.connection.sock] if self.connection.has_unwritten else []
+            readable, writable, _ = select.select([self.far_end], writable, [], 30)
+            assert readable or writable, "nothing moves any more"
+            if writable:
+                self.connection.flush_now()
+            if readable:
+                self.frames += self.reader.receive_data(self.far_end.recv(65536))
+
+    def close(self) -> None:
+        self.connection.close()
+        self.runtime.close()
+        self.far_end.close()
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    made = Wire()
+    yield made
+    made.close()
+
+
+def test_a_small_frame_leaves_at_once(wire: Wire) -> None:
+    call = wire.start(SMALL)
+    assert not call.sent
+    assert wire.connection.flush_now()
+    assert call.sent
+    assert not wire.connection.has_unwritten
+    wire.arrive(1)
+    assert bytes(wire.frames[0].body) == SMALL
+
+
+@pytest.mark.parametrize(
+    "bodies", [[MIDDLE], [LARGE], [MIDDLE, SMALL], [SMALL, LARGE, b"", MIDDLE]], ids=lambda b: str(len(b))
+)
+def test_frames_that_leave_in_pieces_arrive_whole_and_in_order(wire: Wire, bodies: list[bytes]) -> None:
+    calls = [wire.start(body) for body in bodies]
+    assert not wire.connection.flush_now(), "the system cannot take it all"
+    assert not calls[-1].sent
+    late = wire.start(SMALL)
+    wire.arrive(len(bodies) + 1)
+    assert [bytes(frame.body) for frame in wire.frames] == [*bodies, SMALL]
+    opaques = [decode_header(frame.header_type, frame.header).opaque for frame in wire.frames]
+    assert opaques == [call.opaque for call in (*calls, late)]
+    assert all(call.sent for call in (*calls, late))
+
+
+def test_a_frame_that_has_begun_to_leave_cannot_be_taken_back_and_the_next_one_can(wire: Wire) -> None:
+    begun = wire.start(MIDDLE)
+    assert not wire.connection.flush_now()
+    waiting = wire.start(SMALL)
+    assert wire.connection.abandon(waiting)
+    assert not wire.connection.abandon(begun)
+    wire.start(b"last")
+    wire.arrive(2)
+    assert [bytes(frame.body) for frame in wire.frames] == [MIDDLE, b"last"]
+
+
+def test_a_frame_written_to_a_connection_that_the_system_has_ended_fails_its_call(wire: Wire) -> None:
+    call = wire.start(SMALL)
+    wire.connection.sock.shutdown(socket.SHUT_WR)
+    assert wire.connection.flush_now(), "nothing is left to write"
+    assert not wire.connection.is_open
+    assert call.done
+    assert call.error is not None
+    assert not call.sent
