@@ -53,8 +53,8 @@ class Producer:
     """Sends messages to the topics of a broker or a cluster.
 
     Use it as an async context manager, under trio or asyncio; any number of tasks may share one. It owns no task, but
-    from its first `request` on one that sends heartbeats, and one while something lingers or is posted: cancelling a
-    send leaves the producer usable, and closing it from any task ends the sends in progress with `ClientClosed`.
+    from its first `request` on one that sends heartbeats: cancelling a send leaves the producer usable, and closing it
+    from any task ends the sends in progress with `ClientClosed`.
 
     Args:
         address: `host:port` of a broker, several with commas, or a list of them.

@@ -117,13 +117,6 @@ async def _send_many(client: Producer) -> object:
     return await client.send_many("t", [b"x"] * 20, batch=2, in_flight=4)
 
 
-async def _post(client: Producer) -> object:
-    posted = [await client.post("t", bytes(300)) for _ in range(20)]
-    await client.result(posted[0])
-    await client.flush()
-    return posted
-
-
 CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {
     "send": (lambda address, runtime: Producer(address, runtime=runtime), _send),
     "send_lingering": (
@@ -137,10 +130,6 @@ CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {
     ),
     "send_pipelined": (lambda address, runtime: Producer(address, runtime=runtime), _send_pipelined),
     "send_many": (lambda address, runtime: Producer(address, runtime=runtime), _send_many),
-    "post": (
-        lambda address, runtime: Producer(address, runtime=runtime, batch_bytes=2000, buffer_bytes=4000),
-        _post,
-    ),
     "pull": (lambda address, runtime: PullConsumer(address, runtime=runtime, group="g"), _pull),
     "commit": (lambda address, runtime: PullConsumer(address, runtime=runtime, group="g"), _commit),
     "receive": (lambda address, runtime: Consumer(address, runtime=runtime, group="g", topic="t"), _receive),
