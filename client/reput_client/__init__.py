@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reput_client.admin import Admin
-    from reput_client.batching import Posted
     from reput_client.column_pulls import ColumnsResult
     from reput_client.consumer import Consumer
     from reput_client.group.failures import OnFailure, RetryHere, StopRunning
@@ -37,7 +36,6 @@ __all__ = [
     "MessageColumns",
     "MessageQueue",
     "OnFailure",
-    "Posted",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -63,7 +61,6 @@ _MODULES = {
     "MessageColumns": "reput_client.message_columns",
     "MessageQueue": "reput_protocol.message",
     "OnFailure": "reput_client.group.failures",
-    "Posted": "reput_client.batching",
     "Producer": "reput_client.producer",
     "PullConsumer": "reput_client.pull_consumer",
     "PullResult": "reput_client.pull_result",

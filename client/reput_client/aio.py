@@ -103,10 +103,6 @@ class AnyioRuntime:
         """Run `function` in a worker thread."""
         return await anyio.to_thread.run_sync(function)
 
-    async def outside(self, function: Callable[[], object]) -> None:
-        """Call `function` here: nothing of the client is held meanwhile."""
-        function()
-
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` as a task that belongs to the loop and to no task group."""
         if _running_in_trio():

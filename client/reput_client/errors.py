@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:
-    from reput_client.batching import Posted
     from reput_client.receipts import SendReceipt
 
 
@@ -134,18 +133,6 @@ class PartlySent(ReputError):
         super().__init__(f"{stored} messages stored, then message {first} failed: {errors.get(first)}")
         self.receipts = list(receipts)
         self.errors = dict(errors)
-
-
-class PostsFailed(ReputError):
-    """Posted messages failed, and nobody has looked at them since; raised by `flush` and at the producer's end.
-
-    `failed` are those messages (10,000 at most), each with its own `error`; `count` is how many there are in all.
-    """
-
-    def __init__(self, failed: Sequence[Posted], count: int) -> None:
-        super().__init__(f"{count} posted messages failed, the first one with: {failed[0].error}")
-        self.failed = list(failed)
-        self.count = count
 
 
 class BrokerNotFound(ReputError):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
 from reput_client.backoff import Backoff
-from reput_client.batching import Posted
+from reput_client.batching import Batcher
 from reput_client.core import RequestTemplate
 from reput_client.errors import AckNotReached, ConnectionLost, PartlySent, SendOutcomeUnknown
 from reput_client.forwarding import forwarded_properties
+from reput_client.lingering import LingeringSends
 from reput_client.many import ManySend, id_text_bytes, texts_of
 from reput_client.pipelined import PipelinedSend
-from reput_client.posting import HELD_BYTES, Posts
 from reput_client.presence import Presence
 from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.puts import Putter, check_ack, receipt_of, receipts_of, result_of, too_large
@@ -45,6 +44,7 @@ MANY_IN_FLIGHT: Final = 8
 
 _RECORD_OVERHEAD: Final = 400
 _RETRY_PAUSE_S: Final = 0.05
+_LINGER_MESSAGES_MAX: Final = 4096
 _STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
 
@@ -67,10 +67,8 @@ class Producer:
         deduplicate: have the broker store each message once, known by topic and unique id, within its
             `dedup.window`; one that it has already is answered with the receipt of the first time. Fresh ids are
             looked for only when a send is repeated; a message's own `unique_id` always is, whoever sent it before.
-        linger_s: seconds a `send` waits for others to share a block with; 0 sends at once. What is posted waits as
-            long, or 5 ms if it is 0.
-        batch_bytes: the size of the blocks of `send_batch`, of lingering sends and of what is posted, at most 8 MiB.
-        buffer_bytes: how many bytes may be posted and not acknowledged; `post` waits where it would be more.
+        linger_s: seconds a `send` waits for others to share a block with; 0 sends at once.
+        batch_bytes: the size of the blocks of `send_batch` and of lingering sends, at most 8 MiB.
         max_in_flight: how many messages `send_pipelined` keeps unanswered unless it is told.
         unique_ids: write a `UNIQ_KEY` into every message; without it a message is known by its offset id only.
         heartbeat_interval_s: seconds between heartbeats, once there are any; well below the broker's
@@ -92,7 +90,6 @@ class Producer:
         retries: int = 0,
         linger_s: float = 0.0,
         batch_bytes: int = 1024 * 1024,
-        buffer_bytes: int = HELD_BYTES,
         max_in_flight: int = 64,
         unique_ids: bool = True,
         deduplicate: bool = False,
@@ -110,8 +107,6 @@ class Producer:
             raise ValueError("heartbeat_interval_s must be more than 0")
         if not 1 <= batch_bytes <= BLOCK_BYTES_MAX:
             raise ValueError(f"batch_bytes must be 1 to {BLOCK_BYTES_MAX}, not {batch_bytes}")
-        if buffer_bytes < batch_bytes:
-            raise ValueError(f"buffer_bytes must be at least batch_bytes ({batch_bytes}), not {buffer_bytes}")
         self._session = Session(
             address,
             runtime,
@@ -126,7 +121,7 @@ class Producer:
         self._batch_bytes = batch_bytes
         self._max_in_flight = max_in_flight
         self._ids = new_generator() if unique_ids else None
-        self._posts = self._new_posts(buffer_bytes)
+        self._lingering = self._new_lingering()
         self._presence = Presence(self._session, self.group, heartbeat_interval_s)
         self._requests = Requests(self._session, self._putter, self._presence)
 
@@ -152,33 +147,16 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for what was posted, and close.
-
-        Raises:
-            PostsFailed: some of that failed, and nobody was told of it yet.
-        """
-        try:
-            if error is None:
-                await self.flush()
-            elif isinstance(error, Exception):
-                with suppress(ReputError):
-                    await self.flush()
-        finally:
-            await self.aclose()
+        await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections. Sends in progress, and what is posted, fail: `ClientClosed`, `SendOutcomeUnknown`.
-
-        Whoever wants those stored calls `flush` first, or leaves the `async with` block, which does.
-        """
+        """Close the connections. Sends in progress raise `ClientClosed` or `SendOutcomeUnknown`."""
         self._requests.close()
-        self._posts.close()
         try:
             if self._presence.client_id and not self._session.closed:
                 await self._session.runtime.shielded(2 * _STOP_S, self._leave)
         finally:
             self._session.close()
-            await self._session.runtime.shielded(_STOP_S, lambda: self._posts.closed(_STOP_S))
 
     async def _leave(self) -> None:
         """Say goodbye to the brokers that know us."""
@@ -210,13 +188,6 @@ class Producer:
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
         level = self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)
-        # An id that the broker may know shares no block: it takes or knows a block as a whole.
-        is_known = self._putter.deduplicate and message.unique_id is not None
-        if self._linger_s > 0 and not message.is_delayed and not is_known:
-            deadline = self._session.deadline(timeout_s)
-            route = await self._session.publish_route(message.topic, deadline)
-            queue = self._choose(route, queue_id, key)
-            return await self._posts.send(queue, message, level, deadline, has_deadline=timeout_s is not None)
         unique_id = message.unique_id
         if unique_id is None and self._ids is not None:
             unique_id = self._ids.next()
@@ -234,8 +205,14 @@ class Producer:
                 else:
                     queue = self._choose(route, queue_id, key)
                 try:
+                    # What may be stored already shares no block: the broker takes or knows a block as a whole.
+                    may_be_stored = attempt > 0 or (
+                        self._putter.deduplicate and message.unique_id is not None
+                    )
+                    if self._linger_s > 0 and not may_be_stored and not message.is_delayed:
+                        return await self._lingering.send(queue, message, unique_id, level, deadline)
                     template, body = self._frame(
-                        queue, message, unique_id, level, may_be_stored=attempt > 0 or is_known
+                        queue, message, unique_id, level, may_be_stored=may_be_stored
                     )
                     call = await self._putter.put(queue, template, body, deadline, (unique_id,))
                     return receipt_of(topic, call, unique_id, level)
@@ -443,84 +420,6 @@ class Producer:
                 self._session.routes.forget(topic)
         return receipts
 
-    async def post(
-        self,
-        topic: str,
-        body: Buffer,
-        *,
-        tag: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        ack: str | None = None,
-        queue_id: int | None = None,
-        key: str | None = None,
-        callback: Callable[[Posted], object] | None = None,
-    ) -> Posted:
-        """Hand over one message and go on; it leaves in a block with others, and is acknowledged later.
-
-        A block leaves when `linger_s` is over, or as soon as it has `batch_bytes` or 1,024 messages. This waits only
-        while `buffer_bytes` are unacknowledged, for the route of a topic that is new, and lets other tasks run
-        whenever a block has left. Messages to one queue are stored in the order in which they were posted, but for
-        those that are sent again (`retries`). Without `queue_id` or `key` the blocks go to each queue in turn. A
-        message that a broker refuses harms none that shares its block.
-
-        Whether it was stored, the answer says once it is `done`: its `receipt`, or its `error`. `result` waits for
-        it, `flush` for all. A failure that nobody looks at is raised by the next `flush`, or at the producer's end.
-
-        Args:
-            body: is copied if it is no `bytes`.
-            tag, keys, properties, flag: as of a `Message`.
-            ack, queue_id, key: as for `send`.
-            callback: called with the answer once that is done, in a task or thread of the client's: it must be quick.
-
-        Raises:
-            InvalidName, InvalidMessage: it cannot be sent.
-            RequestTimeout: there was no room for `timeout_s` seconds.
-            TopicNotFound, NoQueue, ConnectFailed, ClientClosed: not sent.
-        """
-        posted = self.post_now(topic, body, tag, keys, properties, flag, ack, queue_id, key, callback)
-        if posted is None:
-            level = self._ack if ack is None else AckLevel(ack)
-            await self._session.runtime.pause()
-            posted = await self._posts.post(
-                topic, body, tag, keys, properties, flag, level, queue_id, key, callback
-            )
-        return posted
-
-    def post_now(
-        self,
-        topic: str,
-        body: Buffer,
-        tag: str | None,
-        keys: Sequence[str],
-        properties: Mapping[str, str] | None,
-        flag: int,
-        ack: str | None,
-        queue_id: int | None,
-        key: str | None,
-        callback: Callable[[Posted], object] | None,
-    ) -> Posted | None:
-        """As `post`, where a group is open and has room; else None: the message was not taken."""
-        level = self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)
-        return self._posts.post_now(topic, body, tag, keys, properties, flag, level, queue_id, key, callback)
-
-    async def result(self, posted: Posted) -> SendReceipt:
-        """Wait until a posted message is done, and return its receipt.
-
-        Raises:
-            As `send`: it failed.
-        """
-        return await self._posts.result(posted)
-
-    async def flush(self) -> None:
-        """Send what was posted at once, and wait until all of it is done and its callbacks have returned.
-
-        Raises:
-            PostsFailed: some of it failed, and nobody was told of it yet.
-        """
-        await self._posts.flush()
-
     async def send_pipelined(
         self,
         messages: Iterable[Message],
@@ -621,26 +520,17 @@ class Producer:
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone and make ids of the child's own."""
         self._session.after_fork()
-        self._posts.forget()
+        self._lingering = self._new_lingering()
         self._presence.forget()
         self._requests.forget()
         if self._ids is not None:
             self._ids = new_generator()
-            self._posts.use_ids(self._ids)
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _new_posts(self, buffer_bytes: int) -> Posts:
-        return Posts(
-            self._session,
-            self._putter,
-            self._selector,
-            self._ids,
-            linger_s=self._linger_s,
-            block_bytes=self._batch_bytes,
-            held_bytes=buffer_bytes,
-            retries=self._retries,
-        )
+    def _new_lingering(self) -> LingeringSends:
+        batcher = Batcher(self._linger_s, self._batch_bytes, _LINGER_MESSAGES_MAX)
+        return LingeringSends(self._session, self._putter, batcher)
 
     def _choose(self, route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
         if queue_id is not None:

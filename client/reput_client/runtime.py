@@ -63,9 +63,6 @@ class Runtime(Protocol):
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Return what the blocking `function` returns, without holding up others."""
 
-    async def outside(self, function: Callable[[], object]) -> None:
-        """Call the application's `function`, which may use the client and must not raise."""
-
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work`, which must not raise, beside everybody else, until it returns.
 

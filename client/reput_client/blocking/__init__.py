@@ -7,7 +7,6 @@ request. Threads may share a client, and a forked child may go on using one: it 
 
 from __future__ import annotations
 
-from reput_client.batching import Posted
 from reput_client.blocking.admin import Admin
 from reput_client.blocking.consumer import Consumer
 from reput_client.blocking.offset_store import LocalFileOffsetStore, RemoteOffsetStore
@@ -32,7 +31,6 @@ __all__ = [
     "Message",
     "MessageQueue",
     "OnFailure",
-    "Posted",
     "Producer",
     "PullConsumer",
     "PullResult",

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from reput_client import producer as asynchronous
 from reput_client.backoff import Backoff
-from reput_client.batching import Posted
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.posting import HELD_BYTES
 from reput_client.producer import MANY_BATCH, MANY_IN_FLIGHT, SEND_TIMEOUT_S
 from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.receipts import SendReceipt
@@ -39,7 +37,6 @@ class Producer(BlockingClient):
         retries: int = 0,
         linger_s: float = 0.0,
         batch_bytes: int = 1024 * 1024,
-        buffer_bytes: int = HELD_BYTES,
         max_in_flight: int = 64,
         unique_ids: bool = True,
         deduplicate: bool = False,
@@ -56,7 +53,6 @@ class Producer(BlockingClient):
             retries=retries,
             linger_s=linger_s,
             batch_bytes=batch_bytes,
-            buffer_bytes=buffer_bytes,
             max_in_flight=max_in_flight,
             unique_ids=unique_ids,
             deduplicate=deduplicate,
@@ -183,57 +179,6 @@ class Producer(BlockingClient):
         return self._runtime.run(
             self._producer.send_batch(messages, ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s)
         )
-
-    def post(
-        self,
-        topic: str,
-        body: Buffer,
-        *,
-        tag: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        ack: str | None = None,
-        queue_id: int | None = None,
-        key: str | None = None,
-        callback: Callable[[Posted], object] | None = None,
-    ) -> Posted:
-        """Hand over one message and go on; see `reput_client.Producer.post`. It blocks where that waits.
-
-        While anything is posted and not acknowledged there is a thread, which calls the callbacks.
-        """
-        runtime, producer = self._runtime, self._producer
-        if runtime.enter_now():
-            try:
-                posted = producer.post_now(
-                    topic, body, tag, keys, properties, flag, ack, queue_id, key, callback
-                )
-            finally:
-                runtime.leave()
-            if posted is not None:
-                return posted
-        return runtime.run(
-            producer.post(
-                topic,
-                body,
-                tag=tag,
-                keys=keys,
-                properties=properties,
-                flag=flag,
-                ack=ack,
-                queue_id=queue_id,
-                key=key,
-                callback=callback,
-            )
-        )
-
-    def result(self, posted: Posted) -> SendReceipt:
-        """Wait until a posted message is done, and return its receipt; see `reput_client.Producer.result`."""
-        return self._runtime.run(self._producer.result(posted))
-
-    def flush(self) -> None:
-        """Wait until all that was posted is done; see `reput_client.Producer.flush`."""
-        self._runtime.run(self._producer.flush())
 
     def send_pipelined(
         self,

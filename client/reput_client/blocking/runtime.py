@@ -91,16 +91,6 @@ class BlockingRuntime:
         with self._lock:
             return function()
 
-    def enter_now(self) -> bool:
-        """Take the lock if nobody has or wants it; then `leave` must follow, and the client's code is not to wait."""
-        if self._contenders or os.getpid() != self._pid:
-            return False
-        return self._lock.acquire(blocking=False)
-
-    def leave(self) -> None:
-        """Let go of the lock that `enter_now` took."""
-        self._lock.release()
-
     def call_soon(self, function: Callable[[], None]) -> None:
         """As `call`, but never waits: where the client's code is running, `function` follows as soon as that pauses.
 
@@ -238,10 +228,6 @@ class BlockingRuntime:
             return function()
         finally:
             self._lock.acquire()
-
-    async def outside(self, function: Callable[[], object]) -> None:
-        """Call `function` here, without the lock."""
-        await self.in_thread(function)
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` in a thread of its own, which holds up no exit of the program."""
