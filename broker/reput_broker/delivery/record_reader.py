@@ -1,4 +1,4 @@
-"""Read parked records from the log: at once where they are presumed to be in memory, else in a worker thread.
+"""Read parked records from the log: at once where memory holds them, else in a worker thread.
 
 Records wait for days; a page fault on one would stop the whole event loop.
 """

@@ -359,11 +359,13 @@ class MappedFile:
         """Tell, without waiting, whether memory holds these readable bytes, for a caller under `hold`.
 
         They are read into `scratch`, piece by piece, and the system is asked not to go to the disk for it. True where
-        it cannot be asked that: not on Linux, or a file system that does not know how.
+        it cannot be asked that: not on Linux, a file system that does not know how, a sandbox that forbids it.
         """
         if not _RWF_NOWAIT:
             return True
-        end = min(position + size, self.read_position)
+        end = position + size
+        if end > self.read_position:
+            return True  # it cannot be read, which is found out without the disk
         try:
             while position < end:
                 wanted = min(len(scratch), end - position)
@@ -373,7 +375,7 @@ class MappedFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM):
                 raise
         return True
 

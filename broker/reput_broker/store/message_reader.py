@@ -30,7 +30,10 @@ from reput_protocol.filters import TagFilter
 from reput_protocol.sql import SqlFilter
 
 NEAR_BYTES: Final = 8 << 20
-"""What was written since is in memory: nobody looks whether it is."""
+"""So near to the end of the log everything is presumed to be in memory, as it is while there are puts."""
+
+ASKED_MAX: Final = 64
+"""For more places than this asking takes longer than handing the reading to a thread."""
 
 
 class MessageReader:
@@ -207,9 +210,11 @@ class MessageReader:
     def is_resident(self, extents: Sequence[Extent]) -> bool:
         """Tell, without waiting, whether memory holds all of the extents, as it does what was just written.
 
-        For the owner.
+        False as well where there are too many to ask. For the owner.
         """
         near = self._log.max_offset - NEAR_BYTES
+        if len(extents) > ASKED_MAX and extents[0].physical_offset < near:
+            return False
         log_end = self._log.readable_end()
         return all(
             physical_offset >= near

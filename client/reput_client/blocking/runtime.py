@@ -166,10 +166,10 @@ class BlockingRuntime:
     def _new_poller(self, sockets: tuple[socket.socket, ...]) -> select.poll:
         if self._waker is None:
             self._waker = socket.socketpair()
-        self._poller = poller = select.poll()
-        self._polled = sockets
+        poller = select.poll()
         for sock in (*sockets, self._waker[0]):
             poller.register(sock, select.POLLIN)
+        self._poller, self._polled = poller, sockets  # last: an interrupt before must not leave half of it
         return poller
 
     def interrupt(self) -> None:

@@ -244,6 +244,31 @@ def test_what_memory_does_not_hold_any_more_is_cold(tmp_path: Path, monkeypatch:
     assert store.is_resident(get(store, 0, max_messages=20).extents)
 
 
+def test_many_scattered_records_are_read_beside_the_loop_without_asking_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asking takes a system call for each place, which for thousands is longer than the loop may stand still."""
+    store = opened(small_options(tmp_path, commit_log_file_size=1 << 20, consume_queue_entries=100))
+    for _ in range(40):
+        put(store, b"here")
+        put(store, b"elsewhere", queue_id=1)
+    dispatch_all(store)
+    asked: list[int] = []
+
+    def is_resident(file: MappedFile, position: int, size: int, scratch: bytearray) -> bool:
+        asked.append(size)
+        return True
+
+    monkeypatch.setattr(MappedFile, "is_resident", is_resident)
+    monkeypatch.setattr(message_reader, "ASKED_MAX", 20)
+    assert not get(store, 0, max_messages=30).cold  # just written
+    monkeypatch.setattr(message_reader, "NEAR_BYTES", 0)
+    assert not get(store, 0, max_messages=20).cold
+    assert len(asked) == 20
+    assert get(store, 0, max_messages=21).cold
+    assert len(asked) == 20
+
+
 def test_a_file_that_the_system_has_dropped_is_not_resident(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 4096)
