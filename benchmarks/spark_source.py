@@ -29,7 +29,7 @@ NINE = (
     "topic string, queueId int, queueOffset long, keys string, tags string, body binary, "
     "bornTimestamp timestamp, storeTimestamp timestamp, physicalOffset long"
 )
-"""What most queries ask for: everything but the map of all properties, which is what costs most, and rarities."""
+"""What most queries ask for: everything but the map of all properties, which costs both sides most, and rarities."""
 _FIRST_BATCHES = 5
 _BATCHES = 25
 _PATIENCE_S = 120.0
