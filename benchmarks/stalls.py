@@ -309,27 +309,29 @@ def read_from_the_beginning(address: str, pipe: Connection) -> None:
 
 def flush(address: str, pipe: Connection) -> None:
     """Send messages that have to be on the disk, each before the next."""
-    payloads = Payloads(64 * 1024)
-    count = 0
-    with Producer(address, ack="flushed", timeout_s=60.0) as producer:
-        pipe.send("ready")
-        while not pipe.poll():
-            producer.send(Message(OTHER, payloads.make(count)))
-            count += 1
+    count = _send_until_told(address, pipe, ack="flushed", kib=64)
     pipe.send(f"{count:,} sends of 64 KiB, each flushed")
 
 
 def cross_files(address: str, pipe: Connection) -> None:
     """Write so much that file after file of the log is made."""
-    payloads = Payloads(256 * 1024)
+    # With pauses: it is files that are looked at, not how much a processor can copy.
+    count = _send_until_told(address, pipe, ack="page_cache", kib=256, pause_s=0.02)
+    pipe.send(f"{count * 256 >> 10} MiB written, {count * 256 // 1024 // SMALL_FILE_MIB} files made")
+
+
+def _send_until_told(address: str, pipe: Connection, *, ack: str, kib: int, pause_s: float = 0.0) -> int:
+    """Send messages of one size, one after another, until told to stop; return how many."""
+    payloads = Payloads(kib * 1024)
     count = 0
-    with Producer(address, ack="page_cache", timeout_s=60.0) as producer:
+    with Producer(address, ack=ack, timeout_s=60.0) as producer:
         pipe.send("ready")
         while not pipe.poll():
             producer.send(Message(OTHER, payloads.make(count)))
             count += 1
-            time.sleep(0.02)  # it is files that are looked at, not how much a processor can copy
-    pipe.send(f"{count * 256 >> 10} MiB written, {count * 256 // 1024 // SMALL_FILE_MIB} files made")
+            if pause_s:
+                time.sleep(pause_s)
+    return count
 
 
 def change_tables(address: str, pipe: Connection) -> None:

@@ -93,7 +93,7 @@ class DispatchRows:
     ) -> None:
         assert (columns is None) == (tables is None) != (few is None)
         self._columns = columns
-        self.count = len(few) if columns is None else len(columns[0])  # type: ignore[arg-type]
+        self.count = len(columns[0]) if columns is not None else len(few or ())
         """How many rows there are."""
         self.few = few
         self.runs = runs

@@ -143,7 +143,7 @@ class ReputSteps:
     @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that could be dispatched and have not been."""
-        return max(0, self._log.readable_end() - self._reput.position)
+        return self._reput.behind_bytes
 
     @property
     def dispatch_idle(self) -> bool:
