@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from peers import fetch, plots
+from peers import fetch, java_benchmark, plots
 from peers.measure import Measured, measure
 from peers.servers.base import Missing
 from peers.systems import SYSTEMS, System
@@ -36,7 +36,11 @@ def main() -> int:
         return 1
     measured = measure(workloads, systems, rounds=arguments.rounds, seconds=arguments.seconds)
     head = _head(measured, systems, arguments)
-    text = f"{head}\n\n{table(measured, workloads, systems)}\n"
+    parts = [head, table(measured, workloads, systems)]
+    if not arguments.no_java:
+        theirs = java_benchmark.measure(rounds=arguments.rounds, seconds=max(3.0, arguments.seconds))
+        parts.append(java_benchmark.table(theirs))
+    text = "\n\n".join(part for part in parts if part) + "\n"
     print(text)
     if arguments.write is not None:
         arguments.write.mkdir(parents=True, exist_ok=True)
@@ -55,6 +59,7 @@ def _arguments() -> argparse.Namespace:
         "--workloads", default="", help=f"only these: {','.join(workload.name for workload in WORKLOADS)}"
     )
     parser.add_argument("--systems", default="", help="only those whose label has one of these words in it")
+    parser.add_argument("--no-java", action="store_true", help="without RocketMQ's own benchmark")
     parser.add_argument("--write", type=Path, help="a directory for peers.md and the plots")
     return parser.parse_args()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable
 from functools import partial
+from itertools import accumulate
 from typing import Final
 
 from reput_broker.counters import Counters
@@ -21,16 +22,14 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.host import Host
-from reput_protocol.message_id import offset_message_id
+from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.names import dlq_topic, group_of_retry_topic
 from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
-from reput_protocol.record import encode_record
-from reput_protocol.record_batch import BLOCK_BYTES_MAX
+from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits
 
 _DEDUPLICATED: Final = frozenset({"normal", "delayed"})
 
@@ -62,8 +61,10 @@ class SendProcessor:
         self._requesters = requesters
         self._cluster = cluster
         self._default_ack = default_ack
-        self._host: Host = store.options.host
-        self._store_host = str(self._host)
+        options = store.options
+        self._packed_host = options.host.packed()
+        self._store_host = str(options.host)
+        self._limits = None if options.record_crc else BlockLimits(options.message_bytes_max)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
@@ -178,21 +179,19 @@ class SendProcessor:
             header.queue_id = random.randrange(max(1, config.write_queue_nums))
         born_host = Host.unpack(request.client.born_host)
         parts = records_of(
-            header, request.body, born_host, self._cluster, partial(self._redirects.redirect, dead=dead)
+            header,
+            request.body,
+            born_host,
+            self._cluster,
+            partial(self._redirects.redirect, dead=dead),
+            self._limits,
         )
-        records = parts.records
-        sizes = [len(encode_record(record)) for record in records]
+        sizes = parts.sizes
         ack = header.ack or (self._default_ack if parts.waits else AckLevel.PAGE_CACHE)
         if parts.must_wait and ack is AckLevel.PAGE_CACHE:
             ack = self._default_ack
 
-        def put() -> PutResult:
-            if isinstance(parts, BatchParts):
-                return self._store.put_records(records)
-            result = self._store.put_record(records[0])
-            if parts.on_stored is not None and result.status is PutStatus.PUT_OK:
-                parts.on_stored()
-            return result
+        put = partial(parts.put, self._store)
 
         def answer(result: PutResult) -> Response:
             receipt = self._result(header, parts, sizes, result)
@@ -214,19 +213,16 @@ class SendProcessor:
             # A consumer does this which has asked with 36 before, and has got no answer or a refusal.
             text = find_property(header.properties.encode(), SEND_BACK_ID.encode())
             key = SendBackKey.of_text(group, None if text is None else text.decode(errors="replace"))
-            return self._back_once.append(key, group, records[0], put, append, look=key is not None)
+            return self._back_once.append(key, group, parts.records[0], put, append, look=key is not None)
         return self._once.append_alone(_alone(header, parts), header.dedup, put, append)
 
     def _result(
         self, header: SendMessageHeader, parts: SendParts | BatchParts, sizes: list[int], result: PutResult
     ) -> SendMessageResult:
         step = 20 if self._store.options.record_crc else 0
-        ids, position = [], result.physical_offset
-        for size in sizes:
-            ids.append(offset_message_id(self._host, position))
-            position += size + step
+        places = accumulate((size + step for size in sizes[:-1]), initial=result.physical_offset)
         return SendMessageResult(
-            ",".join(ids),
+            ",".join([offset_message_id_of(self._packed_host, place) for place in places]),
             result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
             result.queue_offset,
             transaction_id=parts.unique_key,

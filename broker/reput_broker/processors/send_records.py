@@ -11,10 +11,16 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from reput_broker.request import Refusal
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.put_checks import TOPIC_BYTES_MAX
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
 from reput_protocol import properties as names
+from reput_protocol.batch_records import records_of_batch
 from reput_protocol.buffers import Buffer
 from reput_protocol.client_batch import decode_batch
 from reput_protocol.commands import SendMessageHeader
@@ -23,12 +29,15 @@ from reput_protocol.host import Host
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
-from reput_protocol.record import Record
-from reput_protocol.record_batch import BLOCK_BYTES_MAX
+from reput_protocol.record import Record, record_bytes
+from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockCheck, BlockLimits
 
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS)
 BATCH_MESSAGES_MAX = 32_768
 """Messages in one batch: storing them holds up everybody else, and the answer has to name every one."""
+
+_UNUSUAL = (b"TRAN_MSG", b"DELAY", b"TIMER_", b"__CRC32#")
+"""No batch without these bytes has a message that must be alone, or one whose checksum must be renewed."""
 
 _TRANSACTION_BITS = 0xC
 _BROKER_BITS = (
@@ -59,7 +68,7 @@ Redirect: TypeAlias = Callable[[Record, dict[str, str]], Redirected]
 
 @dataclass(slots=True)
 class SendParts:
-    """One message to store."""
+    """One message to store, or several together."""
 
     records: list[Record]
     unique_key: str | None
@@ -73,22 +82,79 @@ class SendParts:
     on_stored: Callable[[], None] | None = None
     """Called at once when it is in the log."""
 
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each record, but for the checksum that a store may add to it."""
+        return [
+            record_bytes(len(record.body), record.topic, len(record.properties)) for record in self.records
+        ]
+
+    def put(self, store: MessageStore) -> PutResult:
+        """Store it; does not wait."""
+        result = store.put_record(self.records[0])
+        if self.on_stored is not None and result.status is PutStatus.PUT_OK:
+            self.on_stored()
+        return result
+
 
 @dataclass(slots=True)
 class BatchParts(SendParts):
     """The messages of a batch, to be stored together."""
 
+    def put(self, store: MessageStore) -> PutResult:
+        """Store them; does not wait."""
+        return store.put_records(self.records)
+
+
+@dataclass(slots=True, kw_only=True)
+class BlockParts(BatchParts):
+    """The messages of a batch as a block of records: `records` is empty."""
+
+    block: bytearray
+    check: BlockCheck
+    queue_id: int
+    born_host: bytes
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each record."""
+        positions = self.check.positions
+        return [stop - start for start, stop in pairwise([*positions, len(self.block)])]
+
+    def put(self, store: MessageStore) -> PutResult:
+        """Store them; does not wait."""
+        return store.put_block(
+            self.block,
+            topic=self.topic,
+            queue_id=self.queue_id,
+            count=self.check.count,
+            born_host=self.born_host,
+            check=self.check,
+        )
+
 
 def records_of(
-    header: SendMessageHeader, body: Buffer, born_host: Host, cluster: str, redirect: Redirect
+    header: SendMessageHeader,
+    body: Buffer,
+    born_host: Host,
+    cluster: str,
+    redirect: Redirect,
+    limits: BlockLimits | None,
 ) -> SendParts:
     """Return the records that a send asks for; of one message, what `redirect` makes of it.
+
+    Args:
+        header, body: the request.
+        born_host: who sent it.
+        cluster: what `CLUSTER` becomes.
+        redirect: sees every message that is alone.
+        limits: of messages that go into a block; None if each needs more than a block gives it (`store.record_crc`).
 
     Raises:
         Refusal: it asks for what this broker does not do, or breaks a limit. Nothing was stored.
     """
     if header.batch:
-        return _batch(header, body, born_host)
+        return _batch(header, body, born_host, limits)
     found = decode_properties(header.properties.encode())
     if header.sys_flag & _TRANSACTION_BITS and found.get(names.TRAN_MSG) != "true":
         raise Refusal(
@@ -108,7 +174,9 @@ def records_of(
     )
 
 
-def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchParts:
+def _batch(
+    header: SendMessageHeader, body: Buffer, born_host: Host, limits: BlockLimits | None
+) -> BatchParts:
     if header.sys_flag & _TRANSACTION_BITS:
         raise _half_in_batch()
     if len(body) > BLOCK_BYTES_MAX:
@@ -118,6 +186,22 @@ def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchPar
         )
     if header.topic.startswith(RETRY_PREFIX):
         raise Refusal(ErrorCode.MALFORMED, "a batch cannot go to a retry topic; send its messages one by one")
+    outer = decode_properties(header.properties.encode())
+    _check_in_batch(outer)
+    unique_key, waits = outer.get(names.UNIQ_KEY), outer.get(names.WAIT) != "false"
+    made = None if limits is None else _block_of(header, bytes(body), limits)
+    if made is not None:
+        block, check = made
+        return BlockParts(
+            [],
+            unique_key,
+            waits,
+            header.topic,
+            block=block,
+            check=check,
+            queue_id=header.queue_id,
+            born_host=born_host.packed(),
+        )
     try:
         items = decode_batch(body, BATCH_MESSAGES_MAX)
     except RecordMalformed as error:
@@ -128,9 +212,26 @@ def _batch(header: SendMessageHeader, body: Buffer, born_host: Host) -> BatchPar
     for item in items:
         _check_in_batch(decode_properties(item.properties))
         records.append(record_of(header, item.body, item.properties, item.flag, born_host))
-    outer = decode_properties(header.properties.encode())
-    _check_in_batch(outer)
-    return BatchParts(records, outer.get(names.UNIQ_KEY), outer.get(names.WAIT) != "false", header.topic)
+    return BatchParts(records, unique_key, waits, header.topic)
+
+
+def _block_of(
+    header: SendMessageHeader, batch: bytes, limits: BlockLimits
+) -> tuple[bytearray, BlockCheck] | None:
+    """Return the records of a batch in which nothing is wrong or unusual, or None."""
+    if header.reconsume_times or len(header.topic.encode()) > TOPIC_BYTES_MAX or not batch:
+        return None
+    if any(name in batch for name in _UNUSUAL):
+        return None
+    return records_of_batch(
+        batch,
+        topic=header.topic,
+        queue_id=header.queue_id,
+        sys_flag=header.sys_flag & ~_BROKER_BITS,
+        born_timestamp_ms=header.born_timestamp,
+        count_max=BATCH_MESSAGES_MAX,
+        limits=limits,
+    )
 
 
 def record_of(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born_host: Host) -> Record:

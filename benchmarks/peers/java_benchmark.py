@@ -1,0 +1,221 @@
+"""RocketMQ's own benchmark, a Java program with its Java client, against RocketMQ's broker and against Reput.
+
+For reference: it is the same client on both sides, so what differs is the broker. How many messages were stored in a
+while is asked of the brokers, not taken from the client.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peers import fetch
+from peers.servers import reput, rocketmq
+from peers.servers.base import Missing, Server
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.frames import FrameReader, encode_frame
+from reput_protocol.header import Header, HeaderType, decode_header
+from tables import NOISY_SPREAD, aligned, spread_of
+
+_PACKAGE = "org.apache.rocketmq.example.benchmark"
+_WARM_S = 4.0
+_DEADLINE_S = 30.0
+_QUEUES = 4
+_FAILED = re.compile(r"(Send|Response) Failed: *(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One way to run the benchmark."""
+
+    title: str
+    entry: str
+    options: tuple[str, ...]
+
+
+PROGRAMS = (
+    Program("Producer, 1 thread, 1 KiB", "Producer", ("-w", "1", "-s", "1024")),
+    Program("Producer, 64 threads, 1 KiB", "Producer", ("-w", "64", "-s", "1024")),
+    Program("BatchProducer, 4 threads, 64 of 1 KiB", "BatchProducer", ("-w", "4", "-b", "64", "-s", "1024")),
+    Program("BatchProducer, 4 threads, 64 of 100 B", "BatchProducer", ("-w", "4", "-b", "64", "-s", "100")),
+)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What was measured: by program, then by broker, a rate and the broker's CPU for each round."""
+
+    rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    cpu: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, program: Program, broker: str, rate: float, cpu_s: float) -> None:
+        """Keep one round's figures."""
+        self.rates.setdefault(program.title, {}).setdefault(broker, []).append(rate)
+        self.cpu.setdefault(program.title, {}).setdefault(broker, []).append(cpu_s)
+
+
+class Fault(Exception):
+    """A run that gives no figure; the text says why."""
+
+
+def measure(*, rounds: int, seconds: float) -> Measured:
+    """Run every program against both brokers in turn; `page_cache` under ASYNC_FLUSH."""
+    measured = Measured()
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reput-bench-")))
+        for name in ("rocketmq", "reput"):
+            (directory / name).mkdir()
+        try:
+            fetch.jars("rocketmq-example")
+            names, theirs = stack.enter_context(rocketmq.start(directory / "rocketmq", "page_cache"))
+        except Missing as error:
+            measured.notes.append(f"Apache RocketMQ: missing: {error}")
+            return measured
+        ours = stack.enter_context(reput.start(directory / "reput", "page_cache"))
+        brokers = [("Reput", ours, ours.address), ("Apache RocketMQ", theirs, names.address)]
+        for number in range(rounds):
+            for program in PROGRAMS:
+                for name, server, name_server in brokers if number % 2 else brokers[::-1]:
+                    try:
+                        rate, cpu_s = _run(program, server, name_server, directory, number, seconds)
+                    except Fault as fault:
+                        measured.notes.append(f"{program.title}, {name}: no figure for a round: {fault}")
+                    else:
+                        measured.add(program, name, rate, cpu_s)
+            print(f"RocketMQ's own benchmark: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return measured
+
+
+def table(measured: Measured) -> str:
+    """Return what was measured as Markdown."""
+    rows: list[Sequence[str]] = [
+        ("", "Reput msg/s", "RocketMQ msg/s", "Reput is", "Reput CPU", "RocketMQ CPU")
+    ]
+    notes = list(measured.notes)
+    for title, by_broker in measured.rates.items():
+        if len(by_broker) < 2:
+            continue
+        middle = {name: statistics.median(rates) for name, rates in by_broker.items()}
+        cpu = {name: statistics.median(measured.cpu[title][name]) for name in by_broker}
+        rows.append(
+            (
+                title,
+                f"{middle['Reput']:,.0f}",
+                f"{middle['Apache RocketMQ']:,.0f}",
+                f"{middle['Reput'] / middle['Apache RocketMQ']:.2f}x as fast",
+                f"{cpu['Reput']:.1f}",
+                f"{cpu['Apache RocketMQ']:.1f}",
+            )
+        )
+        notes += [
+            f"{title}, {name}: noisy: rates differ by {spread_of(rates):.0%} of their median"
+            for name, rates in by_broker.items()
+            if spread_of(rates) > NOISY_SPREAD
+        ]
+    head = "### For reference: RocketMQ's own benchmark and Java client, against both brokers (page_cache)"
+    body = aligned(rows) if len(rows) > 1 else []
+    return "\n".join([head, "", *body, *([""] if notes else []), *(f"- {note}" for note in notes)])
+
+
+def _run(
+    program: Program, server: Server, name_server: str, directory: Path, number: int, seconds: float
+) -> tuple[float, float]:
+    """Return messages a second, and the broker's processor seconds for a million of them."""
+    topic = f"java{number}-{PROGRAMS.index(program)}"
+    output = directory / "benchmark.log"
+    with (
+        _Offsets(server.address) as offsets,
+        _running(program, name_server, topic, directory, output) as alive,
+    ):
+        deadline = time.perf_counter() + _DEADLINE_S
+        while not offsets.stored(topic):
+            if not alive() or time.perf_counter() > deadline:
+                raise Fault(f"nothing was stored: {output.read_text(errors='replace')[-300:].strip()}")
+            time.sleep(0.1)
+        time.sleep(_WARM_S)
+        before, cpu_s, started_at = offsets.stored(topic), server.cpu_s(), time.perf_counter()
+        time.sleep(seconds)
+        stored, cpu_s = offsets.stored(topic) - before, server.cpu_s() - cpu_s
+        elapsed_s = time.perf_counter() - started_at
+    failures = [int(count) for _, count in _FAILED.findall(output.read_text(errors="replace"))]
+    if any(failures):
+        raise Fault(f"{max(failures)} sends failed")
+    if not stored:
+        raise Fault("nothing was stored in the time that counts")
+    return stored / elapsed_s, 1e6 * cpu_s / stored
+
+
+@contextmanager
+def _running(
+    program: Program, name_server: str, topic: str, directory: Path, output: Path
+) -> Iterator[_Alive]:
+    java = [
+        fetch.java(),
+        "-cp",
+        f"{fetch.jars('rocketmq-example')}/*",
+        "-Xmx512m",
+        f"-Duser.home={directory}",
+    ]
+    arguments = ["-n", name_server, "-t", topic, "-ri", "1000", *program.options]
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            [*java, f"{_PACKAGE}.{program.entry}", *arguments], stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        yield _Alive(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class _Alive:
+    process: subprocess.Popen[bytes]
+
+    def __call__(self) -> bool:
+        return self.process.poll() is None
+
+
+class _Offsets:
+    """Asks a broker, RocketMQ's or Reput, how many messages its queues have; JSON headers, which both speak."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=_DEADLINE_S)
+        self._reader = FrameReader()
+        self._opaque = 0
+
+    def __enter__(self) -> _Offsets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def stored(self, topic: str) -> int:
+        """Return how many messages a topic of four queues has; 0 before it is there."""
+        return sum(self._max_offset(topic, queue_id) for queue_id in range(_QUEUES))
+
+    def _max_offset(self, topic: str, queue_id: int) -> int:
+        self._opaque += 1
+        ext = {"topic": topic, "queueId": str(queue_id)}
+        header = Header(int(RequestCode.GET_MAX_OFFSET), self._opaque, 0, ext=dict(ext))
+        self._socket.sendall(encode_frame(header, HeaderType.JSON))
+        while True:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise Fault("the broker closed the connection")
+            for frame in self._reader.receive_data(data):
+                answer = decode_header(frame.header_type, frame.header)
+                if answer.code != ResponseCode.SUCCESS:
+                    return 0
+                return int(answer.ext["offset"])  # type: ignore[arg-type]

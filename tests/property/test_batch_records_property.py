@@ -1,0 +1,112 @@
+"""Records made of a whole batch at once are those made of its units one by one."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from reput_protocol.batch_records import records_of_batch
+from reput_protocol.client_batch import BatchItem, decode_batch, encode_batch
+from reput_protocol.errors import RecordMalformed
+from reput_protocol.put_block import BlockLimits
+from reput_protocol.record import Record, encode_record
+
+_LIMITS = BlockLimits(body_bytes_max=300, properties_bytes_max=200)
+_COUNT_MAX = 40
+
+
+def _made(batch: bytes, sys_flag: int = 0) -> tuple[bytes, list[int], int] | None:
+    made = records_of_batch(
+        batch,
+        topic="orders",
+        queue_id=3,
+        sys_flag=sys_flag,
+        born_timestamp_ms=1_700_000_000_123,
+        count_max=_COUNT_MAX,
+        limits=_LIMITS,
+    )
+    return None if made is None else (bytes(made[0]), made[1].positions, made[1].row_bytes)
+
+
+def _one_by_one(batch: bytes, sys_flag: int = 0) -> tuple[bytes, list[int]] | None:
+    try:
+        items = decode_batch(batch, _COUNT_MAX)
+    except RecordMalformed:
+        return None
+    records: list[bytes] = []
+    positions: list[int] = []
+    for flag, body, properties in items:
+        if len(body) > _LIMITS.body_bytes_max or len(properties) > _LIMITS.properties_bytes_max:
+            return None
+        positions.append(sum(map(len, records)))
+        record = Record(
+            "orders",
+            body,
+            queue_id=3,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp_ms=1_700_000_000_123,
+            properties=properties,
+        )
+        records.append(encode_record(record))
+    return (b"".join(records), positions) if items else None
+
+
+def _flags() -> st.SearchStrategy[int]:
+    return st.integers(-(2**31), 2**31 - 1)
+
+
+@st.composite
+def _alike(draw: st.DrawFn) -> list[BatchItem]:
+    body_size, text_size = draw(st.integers(0, 40)), draw(st.integers(0, 20))
+    body, text = (
+        st.binary(min_size=body_size, max_size=body_size),
+        st.binary(min_size=text_size, max_size=text_size),
+    )
+    return draw(st.lists(st.builds(BatchItem, _flags(), body, text), min_size=1, max_size=30))
+
+
+_MIXED = st.lists(
+    st.builds(BatchItem, _flags(), st.binary(max_size=40), st.binary(max_size=20)), min_size=1, max_size=30
+)
+
+
+@given(_alike() | _MIXED, st.sampled_from([0, 1, 0x701]))
+@example([BatchItem(0, b"", b"")] * 20, 0)
+@example([BatchItem(7, b"a" * 301, b"")] * 10, 0)
+@example([BatchItem(7, b"a", b"b" * 201)] * 10, 0)
+@example([BatchItem(7, b"a", b"b")] * (_COUNT_MAX + 1), 0)
+@example([BatchItem(7, b"a", b"b")] * _COUNT_MAX, 0)
+def test_a_batch_becomes_the_records_of_its_units(items: list[BatchItem], sys_flag: int) -> None:
+    batch = encode_batch(items)
+    made, expected = _made(batch, sys_flag), _one_by_one(batch, sys_flag)
+    assert (None if made is None else made[:2]) == expected
+
+
+@given(_alike() | _MIXED, st.data())
+def test_a_batch_that_is_refused_one_by_one_gives_nothing(
+    items: list[BatchItem], data: st.DataObject
+) -> None:
+    batch = bytearray(encode_batch(items))
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(
+            st.sampled_from([0, 1, 7, 127, 128, 255])
+        )
+    cut = bytes(batch[: data.draw(st.integers(0, len(batch)))]) if data.draw(st.booleans()) else bytes(batch)
+    made, expected = _made(cut), _one_by_one(cut)
+    assert (None if made is None else made[:2]) == expected
+
+
+def test_units_of_one_size_whose_bodies_differ_are_told_apart() -> None:
+    items = [BatchItem(0, b"a" * (10 + number % 2), b"b" * (6 - number % 2)) for number in range(16)]
+    batch = encode_batch(items)
+    made = _made(batch)
+    assert made is not None
+    assert made[:2] == _one_by_one(batch)
+    assert made[2] == 0, "no table"
+
+
+def test_units_alike_are_a_table() -> None:
+    made = _made(encode_batch([BatchItem(number, b"body", b"A\x01b\x02") for number in range(16)]))
+    assert made is not None
+    assert made[2] == len(made[0]) // 16
