@@ -8,6 +8,7 @@ the other.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,16 +28,18 @@ def records_of_batch(
     born_timestamp_ms: int,
     count_max: int,
     limits: BlockLimits,
+    unusual: Sequence[bytes] = (),
 ) -> tuple[bytearray, BlockCheck] | None:
     """Return the records of a batch back to back, and where they are; None if anything is wrong with it.
 
     What is wrong `decode_batch` says. The broker's fields are zeros (see `record_batch.patch_block`); the properties
-    are the units' as they are, and nobody has looked at what they mean.
+    are the units' as they are.
 
     Args:
         batch: the units.
         count_max: how many there may be.
         limits: of a body and its properties.
+        unusual: a batch with one of these anywhere in its properties gives None, too.
 
     Raises:
         InvalidMessage: no record can hold `topic`.
@@ -48,10 +51,10 @@ def records_of_batch(
     head = (magic & 0xFFFF_FFFF, queue_id, sys_flag, born_timestamp_ms)
     count, rest = divmod(len(batch), size) if size >= UNIT_BYTES_MIN else (0, 1)
     if not rest and _TABLE_MIN <= count <= count_max and UNIT_BYTES_MIN <= size - body_size <= size:
-        table = _table(batch, count, size, body_size, topic_bytes, head, limits)
+        table = _table(batch, count, size, body_size, topic_bytes, head, limits, unusual)
         if table is not None:
             return table
-    return _one_by_one(batch, topic_bytes, head, count_max, limits)
+    return _one_by_one(batch, topic_bytes, head, count_max, limits, unusual)
 
 
 def _table(
@@ -62,6 +65,7 @@ def _table(
     topic_bytes: bytes,
     head: tuple[int, int, int, int],
     limits: BlockLimits,
+    unusual: Sequence[bytes],
 ) -> tuple[bytearray, BlockCheck] | None:
     """Return the records of units of one size whose bodies are of one size, too; None if they are not."""
     text_size = size - UNIT_BYTES_MIN - body_size
@@ -74,6 +78,7 @@ def _table(
         (numbers[:, 0] != size).any()
         or (numbers[:, _BODY_SIZE_UNIT] != body_size).any()
         or (text_sizes != text_size).any()
+        or _has_any(units[:, size - text_size :].tobytes(), unusual)
     ):
         return None
     magic, queue_id, sys_flag, born_timestamp_ms = head
@@ -100,11 +105,13 @@ def _one_by_one(
     head: tuple[int, int, int, int],
     count_max: int,
     limits: BlockLimits,
+    unusual: Sequence[bytes],
 ) -> tuple[bytearray, BlockCheck] | None:
     magic, queue_id, sys_flag, born_timestamp_ms = head
     fixed = HEAD_BYTES + len(topic_bytes) - _UNIT.size
     end, position, at = len(batch), 0, 0
     parts: list[bytes] = []
+    texts: list[bytes] = []
     positions: list[int] = []
     while position < end:
         if len(positions) == count_max or end - position < UNIT_BYTES_MIN:
@@ -120,6 +127,7 @@ def _one_by_one(
         ):
             return None
         body = batch[position + _UNIT.size : stop - text_size - 2]
+        text = batch[stop - text_size - 2 : stop]
         record_size = fixed + size
         parts += (
             PUT_HEAD.pack(
@@ -134,12 +142,19 @@ def _one_by_one(
             ),
             body,
             topic_bytes,
-            batch[stop - text_size - 2 : stop],
+            text,
         )
+        texts.append(text)
         positions.append(at)
         at += record_size
         position = stop
+    if _has_any(b"".join(texts), unusual):
+        return None
     return bytearray().join(parts), BlockCheck(positions, [])
+
+
+def _has_any(texts: bytes, unusual: Sequence[bytes]) -> bool:
+    return any(name in texts for name in unusual)
 
 
 _UNIT: Final = struct.Struct(">iiiii")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,7 +18,9 @@ _LIMITS = BlockLimits(body_bytes_max=300, properties_bytes_max=200)
 _COUNT_MAX = 40
 
 
-def _made(batch: bytes, sys_flag: int = 0) -> tuple[bytes, list[int], int] | None:
+def _made(
+    batch: bytes, sys_flag: int = 0, unusual: Sequence[bytes] = ()
+) -> tuple[bytes, list[int], int] | None:
     made = records_of_batch(
         batch,
         topic="orders",
@@ -24,6 +29,7 @@ def _made(batch: bytes, sys_flag: int = 0) -> tuple[bytes, list[int], int] | Non
         born_timestamp_ms=1_700_000_000_123,
         count_max=_COUNT_MAX,
         limits=_LIMITS,
+        unusual=unusual,
     )
     return None if made is None else (bytes(made[0]), made[1].positions, made[1].row_bytes)
 
@@ -110,3 +116,13 @@ def test_units_alike_are_a_table() -> None:
     made = _made(encode_batch([BatchItem(number, b"body", b"A\x01b\x02") for number in range(16)]))
     assert made is not None
     assert made[2] == len(made[0]) // 16
+
+
+@pytest.mark.parametrize("sizes", [1, 9])
+def test_a_batch_with_an_unusual_property_gives_nothing(sizes: int) -> None:
+    items = [BatchItem(0, b"DELAY" * 2, b"A\x01b\x02" + b"c" * (number % sizes)) for number in range(16)]
+    assert _made(encode_batch(items), unusual=[b"DELAY"]) is not None, "what is in bodies does not count"
+    items[11] = BatchItem(0, b"DELAY" * 2, b"DELAY\x013\x02")
+    assert _made(encode_batch(items), unusual=[b"DELAY"]) is None
+    alike = [BatchItem(0, b"x", b"DELAY\x013\x02")] * 16
+    assert _made(encode_batch(alike), unusual=[b"DELAY"]) is None

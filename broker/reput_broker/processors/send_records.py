@@ -37,7 +37,7 @@ BATCH_MESSAGES_MAX = 32_768
 """Messages in one batch: storing them holds up everybody else, and the answer has to name every one."""
 
 _UNUSUAL = (b"TRAN_MSG", b"DELAY", b"TIMER_", b"__CRC32#")
-"""No batch without these bytes has a message that must be alone, or one whose checksum must be renewed."""
+"""No batch without these in its properties has a message that must be alone, or one whose checksum must be renewed."""
 
 _TRANSACTION_BITS = 0xC
 _BROKER_BITS = (
@@ -221,8 +221,6 @@ def _block_of(
     """Return the records of a batch in which nothing is wrong or unusual, or None."""
     if header.reconsume_times or len(header.topic.encode()) > TOPIC_BYTES_MAX or not batch:
         return None
-    if any(name in batch for name in _UNUSUAL):
-        return None
     return records_of_batch(
         batch,
         topic=header.topic,
@@ -231,6 +229,7 @@ def _block_of(
         born_timestamp_ms=header.born_timestamp,
         count_max=BATCH_MESSAGES_MAX,
         limits=limits,
+        unusual=_UNUSUAL,
     )
 
 
