@@ -21,6 +21,8 @@ from reput_protocol.header_model import Header, Value, text_ext
 _FIXED = struct.Struct(">hBhiii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
+_SHORT = _I16.unpack_from
+_INT = _I32.unpack_from
 _NAME_BYTES_MAX = 0x7FFF
 
 
@@ -37,19 +39,20 @@ def decode_binary_header(data: Buffer) -> Header:
         remark = data[_FIXED.size : position].decode("utf-8") if remark_size else None
         (ext_size,) = _I32.unpack_from(data, position)
         position += _I32.size
-        if _end(data, position, ext_size, "fields") != len(data):
+        total = len(data)
+        if _end(data, position, ext_size, "fields") != total:
             raise HeaderMalformed("binary header: bytes are left over after its fields")
         ext: dict[str, Value] = {}
-        while position < len(data):
-            (size,) = _I16.unpack_from(data, position)
-            position += _I16.size
-            end = _end(data, position, size, "field name")
-            name = data[position:end].decode("utf-8")
-            (size,) = _I32.unpack_from(data, end)
-            position = end + _I32.size
-            end = _end(data, position, size, "field value")
-            ext[name] = data[position:end].decode("utf-8")
-            position = end
+        while position < total:
+            start = position + 2
+            end = start + _SHORT(data, position)[0]
+            if not start <= end <= total:
+                _end(data, start, end - start, "field name")
+            value_start = end + 4
+            position = value_start + _INT(data, end)[0]
+            if not value_start <= position <= total:
+                _end(data, value_start, position - value_start, "field value")
+            ext[data[start:end].decode()] = data[value_start:position].decode()
     except (struct.error, UnicodeDecodeError) as error:
         raise HeaderMalformed(f"binary header cannot be read: {error}") from None
     return Header(code, opaque, flag, remark, ext, language, version)

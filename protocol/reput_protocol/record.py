@@ -123,8 +123,10 @@ class Record:
         return None if value is None else value.decode("utf-8", "replace")
 
 
-def encode_record(record: Record, *, with_crc: bool = False) -> bytes:
+def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | None = None) -> bytes:
     """Return the bytes of `record`; the host bits of its sysFlag follow from its hosts.
+
+    With `store_host` they are those of a broker that stores it: this address, and the version by the topic's length.
 
     With `with_crc` a checksum of the whole record becomes its last property, in place of one that it may have; it
     holds only as long as the record is not patched without `patch_record`.
@@ -133,7 +135,8 @@ def encode_record(record: Record, *, with_crc: bool = False) -> bytes:
         InvalidMessage: the topic or the properties do not fit into a record.
     """
     topic = record.topic.encode()
-    if record.version == 1:
+    version = record.version if store_host is None else record_version_for(record.topic)
+    if version == 1:
         if not 0 < len(topic) <= 127:
             raise InvalidMessage(
                 f"a topic of {len(topic)} bytes does not fit into version 1; it has 1 to 127"
@@ -155,17 +158,17 @@ def encode_record(record: Record, *, with_crc: bool = False) -> bytes:
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"properties of {len(properties)} bytes, but at most {PROPERTIES_BYTES_MAX} fit")
     born_host = record.born_host.packed()
-    store_host = record.store_host.packed()
+    stored_at = (record.store_host if store_host is None else store_host).packed()
     sys_flag = record.sys_flag & ~HOST_BITS
     if len(born_host) == 20:
         sys_flag |= BORN_HOST_IPV6
-    if len(store_host) == 20:
+    if len(stored_at) == 20:
         sys_flag |= STORE_HOST_IPV6
     size = (
         HEAD_BYTES
         - 16
         + len(born_host)
-        + len(store_host)
+        + len(stored_at)
         + len(record.body)
         + len(topic_bytes)
         + 2
@@ -187,7 +190,7 @@ def encode_record(record: Record, *, with_crc: bool = False) -> bytes:
             front,
             born_host,
             I64.pack(record.store_timestamp_ms),
-            store_host,
+            stored_at,
             BACK.pack(record.reconsume_times, record.prepared_transaction_offset, len(record.body)),
             record.body,
             topic_bytes,

@@ -162,7 +162,9 @@ def records_of(
             "the transaction bits of sysFlag are the broker's to set; a half message has the property TRAN_MSG=true",
         )
     found.pop(names.POP_CK, None)
-    unique_key = found.setdefault(names.UNIQ_KEY, _ids.next())
+    unique_key = found.get(names.UNIQ_KEY)
+    if unique_key is None:
+        unique_key = found[names.UNIQ_KEY] = _ids.next()
     found[names.MSG_REGION] = "DefaultRegion"
     found[names.TRACE_ON] = "true"
     found[names.CLUSTER] = cluster

@@ -6,13 +6,12 @@ Blocks from producers are checked by the protocol's `check_put_block`; this is t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from reput_broker.store.status import PutStatus
 from reput_protocol.host import Host
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
-from reput_protocol.record import Record, encode_record, record_version_for
+from reput_protocol.record import Record, encode_record
 from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT, record_bytes
 
 TOPIC_BYTES_MAX = 127
@@ -44,16 +43,7 @@ def illegal_record(records: Sequence[Record], body_bytes_max: int, *, with_crc: 
 
 def encode_records(records: Sequence[Record], store_host: Host, *, with_crc: bool) -> list[bytes]:
     """Encode records of one queue whose offsets and store timestamp are filled in at the append."""
-    version = record_version_for(records[0].topic)
-    return [
-        encode_record(
-            record
-            if record.store_host is store_host and record.version == version
-            else replace(record, store_host=store_host, version=version),
-            with_crc=with_crc,
-        )
-        for record in records
-    ]
+    return [encode_record(record, with_crc=with_crc, store_host=store_host) for record in records]
 
 
 def has_queue_entry(record: Record) -> bool:
