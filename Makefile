@@ -78,7 +78,7 @@ example: $(READY) ## a small shop: transactions, retries, dead letters, a remind
 bench: $(READY) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-bench-peers: $(READY) ## compare with Kafka, Redis, NATS and RabbitMQ, fetched into build/peers (apt-get, mvn, java, PyPI)
+bench-peers: $(READY) ## compare with Kafka, Redis, NATS, RabbitMQ and RocketMQ, fetched into build/peers (apt-get, mvn, java, PyPI)
 	PYTHONPATH=benchmarks $(BIN)/python -m peers.run $(ARGS)
 
 bench-stalls: $(READY) ## does anybody stall anybody: a producer alone, and beside cold reads, flushes, new files, tables, lists

@@ -9,15 +9,24 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from reput_client.address import Address
 from reput_client.backoff import Backoff
 from reput_client.broker_requests import BrokerRequest
-from reput_client.core import Call, ChannelCore, OnewayCall, RequestTemplate, Waiter
+from reput_client.core import (
+    Call,
+    ChannelCore,
+    OnewayCall,
+    Outgoing,
+    RequestTemplate,
+    ShareableCall,
+    Waiter,
+)
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker
 from reput_client.pump import Pump
 from reput_client.runtime import Event, Runtime
+from reput_client.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ProtocolError, ReputError
 from reput_protocol.frames import encode_frame_head
@@ -33,10 +42,6 @@ _IDLE_S: Final = 0.05
 _JOIN_BYTES_MAX: Final = 256 * 1024
 _HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
-
-
-# A frame that waits to be written, in one or two pieces: a request of ours, or an answer to the broker.
-_Outgoing: TypeAlias = tuple[Call, tuple[Buffer, ...]]
 
 
 class Connection:
@@ -76,7 +81,7 @@ class Connection:
         self._connecting: Event | None = None
         self._next_attempt_at = -math.inf
         self._last_failure = "not tried yet"
-        self._out: deque[_Outgoing] = deque()
+        self._out: deque[Outgoing] = deque()
         self._out_skip = 0  # bytes of the first frame that are written already
         self._writing = False
         self._closed = False
@@ -200,7 +205,8 @@ class Connection:
 
     def start_template(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> Call:
         """As `start`, with a header that was encoded before."""
-        call = self._core.new_call(waiter)
+        core = self._core
+        call = core.new_call(waiter) if template.of_many is None else core.new_shareable(waiter, template)
         head = template.encode(call.opaque, len(body))
         self._out.append((call, (head, body) if body else (head,)))
         return call
@@ -273,13 +279,15 @@ class Connection:
 
     def _write_some(self, sock: socket.socket) -> bool:
         """Write as much as the system takes at once; False when it takes nothing more."""
-        pieces: list[Buffer] = []
-        size = 0
-        for _, frame in self._out:
-            pieces += frame
-            size += sum(map(len, frame))
-            if size >= _JOIN_BYTES_MAX or len(pieces) >= _IOV_MAX * 4:
-                break
+        batch = next_batch(
+            self._out,
+            self._core,
+            self._send_again,
+            begun=self._out_skip > 0,
+            bytes_max=_JOIN_BYTES_MAX,
+            pieces_max=_IOV_MAX * 4,
+        )
+        pieces, size = batch.pieces, batch.size
         try:
             if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
                 joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -288,10 +296,11 @@ class Connection:
                 written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
         except OSError as error:
             return self._write_failed(error)
-        self._mark_written(written)
+        if written:
+            self._mark_written(batch, written)
         return True
 
-    def _write_single(self, sock: socket.socket, frame: _Outgoing) -> None:
+    def _write_single(self, sock: socket.socket, frame: Outgoing) -> None:
         """As `_write_some`, for the only frame, not large and not begun: usual where one message is in flight."""
         call, pieces = frame
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -313,23 +322,44 @@ class Connection:
         self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
         return True
 
-    def _mark_written(self, written: int) -> None:
+    def _mark_written(self, batch: Batch, written: int) -> None:
         written += self._out_skip
         out = self._out
-        while out:
-            call, pieces = out[0]
-            size = sum(map(len, pieces))
-            if written < size:
-                break
-            written -= size
+        for _ in range(batch.taken):
             out.popleft()
-            call.sent = True
+        left: list[Outgoing] = []
+        for index, frame in enumerate(batch.frames):
+            call, pieces = frame
+            size = sum(map(len, pieces))
+            if not written < size:
+                written -= size
+                self._has_begun(call)
+                call.sent = True
+                continue
+            if written:
+                self._has_begun(call)
+                left.append(frame)
+                index += 1
+            for untouched in batch.frames[index:]:
+                left += apart(untouched)
+            break
+        out.extendleft(reversed(left))
         self._out_skip = written
+
+    def _has_begun(self, call: Call) -> None:
+        """The frame of `call` is on its way: what it carries cannot be taken apart again."""
+        if isinstance(call, SharedCall) and not call.has_begun:
+            call.has_begun = True
+            self._core.join(call, [member for member, _ in call.frames])
+
+    def _send_again(self, call: ShareableCall, record: Buffer) -> None:
+        self._core.renew(call)
+        self._out.append((call, (call.template.encode(call.opaque, len(record)), record)))
 
     def abandon(self, call: Call) -> bool:
         """Stop waiting for `call`; True when its frame was still unwritten and has been taken back."""
         self._core.abandon(call)
-        if call.sent:
+        if call.sent or (isinstance(call, ShareableCall) and call.is_joined):
             return False
         for index, (queued, _) in enumerate(self._out):
             if queued is call:

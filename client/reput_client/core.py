@@ -10,8 +10,8 @@ stays usable. What the broker asks by itself comes in between and is handed on; 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, Final, TypeAlias
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
@@ -53,6 +53,9 @@ class Call:
 
     __slots__ = ("body", "done", "error", "header", "opaque", "put_result", "sent", "waiter")
 
+    is_shared: ClassVar[bool] = False
+    """Whether it stands for several (see `sharing.py`)."""
+
     def __init__(self, opaque: int, waiter: Waiter) -> None:
         self.opaque = opaque
         self.waiter = waiter
@@ -72,6 +75,11 @@ class Call:
         self.done = True
         self.waiter.notify()
 
+    def stored(self, result: PutMessageResult) -> None:
+        """A put is stored as was asked for."""
+        self.put_result = result
+        self.finish(_SUCCESS, _EMPTY)
+
     def fail(self, error: ReputError) -> None:
         """No answer will come."""
         self.error = error
@@ -89,6 +97,21 @@ class Call:
             raise self.error
         assert self.header is not None, "the call is not done"
         return self.header
+
+
+class ShareableCall(Call):
+    """A put of one message, which may share a frame with others (see `sharing.py`)."""
+
+    __slots__ = ("is_abandoned", "is_joined", "template", "travels_alone")
+
+    def __init__(self, opaque: int, waiter: Waiter, template: RequestTemplate) -> None:
+        super().__init__(opaque, waiter)
+        self.template = template
+        self.is_joined = False
+        """Whether its record is in a frame of which at least a part has been written."""
+        self.is_abandoned = False
+        self.travels_alone = False
+        """Whether it shares no frame any more."""
 
 
 class OnewayCall(Call):
@@ -119,9 +142,23 @@ class OnewayCall(Call):
 class RequestTemplate:
     """A request whose header is the same every time but for its opaque; encoded once, copied per frame."""
 
-    __slots__ = ("_head_bytes", "_prefix", "_suffix")
+    __slots__ = ("_head_bytes", "_prefix", "_suffix", "of_many")
 
-    def __init__(self, code: int, ext: Mapping[str, Value], *, flag: int = 0) -> None:
+    def __init__(
+        self,
+        code: int,
+        ext: Mapping[str, Value],
+        *,
+        flag: int = 0,
+        of_many: Callable[[int], RequestTemplate] | None = None,
+    ) -> None:
+        """Take what the header says.
+
+        Args:
+            code, ext, flag: of the header.
+            of_many: of the put of one message, makes the header for so many; such puts may share a frame.
+        """
+        self.of_many = of_many
         header = Header(
             code=int(code),
             opaque=_OPAQUE_MARK,
@@ -147,6 +184,9 @@ class RequestTemplate:
             self._suffix,
         )
 
+
+Outgoing: TypeAlias = tuple[Call, tuple[Buffer, ...]]
+"""A frame that waits to be written, in one or more pieces: a request of ours, or an answer to the broker."""
 
 RequestSink: TypeAlias = Callable[[Header, int, memoryview], None]
 """Takes a request of the broker: its header, the type that the header came in, and its body."""
@@ -176,15 +216,40 @@ class ChannelCore:
         self._pending[opaque] = call
         return call
 
-    def new_oneway(self, waiter: Waiter) -> OnewayCall:
-        """Return a call that is not pending: it is done when its frame has left."""
+    def new_shareable(self, waiter: Waiter, template: RequestTemplate) -> ShareableCall:
+        """Return a pending call for a put of one message that may share a frame."""
+        opaque = self.next_opaque()
+        call = self._pending[opaque] = ShareableCall(opaque, waiter, template)
+        return call
+
+    def next_opaque(self) -> int:
+        """Return a number for a call that is not pending yet."""
         opaque = self._next_opaque
         self._next_opaque = opaque + 1 if opaque < _OPAQUE_MAX else 1
-        return OnewayCall(opaque, waiter)
+        return opaque
+
+    def join(self, shared: Call, members: Iterable[ShareableCall]) -> None:
+        """Have one call wait for the answer in the place of several."""
+        for member in members:
+            self._pending.pop(member.opaque, None)
+            member.is_joined = True
+        self._pending[shared.opaque] = shared
+
+    def renew(self, call: ShareableCall) -> None:
+        """A call whose frame leaves once more, alone, is pending again."""
+        call.sent = call.is_joined = False
+        call.travels_alone = True
+        self._pending[call.opaque] = call
+
+    def new_oneway(self, waiter: Waiter) -> OnewayCall:
+        """Return a call that is not pending: it is done when its frame has left."""
+        return OnewayCall(self.next_opaque(), waiter)
 
     def abandon(self, call: Call) -> None:
         """Stop waiting for a call's answer."""
         self._pending.pop(call.opaque, None)
+        if isinstance(call, ShareableCall):
+            call.is_abandoned = True
 
     def receive_data(self, data: Buffer) -> bool:
         """Take what the socket brought, finish the calls that it answers and hand on what the broker asks.
@@ -202,7 +267,9 @@ class ChannelCore:
             put = find_put(encoded) if header_type == _MSGPACK else None
             if put is not None:
                 call = pending.pop(put[0], None)
-                if call is not None:
+                if call is not None and call.is_shared:
+                    call.stored(put[1])
+                elif call is not None:
                     call.put_result = put[1]
                     # As `finish`; here, since every message comes this way.
                     call.header = _SUCCESS

@@ -566,7 +566,10 @@ class Producer:
         )
         if len(record) > BLOCK_BYTES_MAX:
             raise too_large(len(record))
-        return self._putter.template(queue, 1, ack, may_be_stored=may_be_stored, oneway=oneway), record
+        template = self._putter.template(
+            queue, 1, ack, may_be_stored=may_be_stored, oneway=oneway, shareable=not (may_be_stored or oneway)
+        )
+        return template, record
 
     def _parts(self, messages: Sequence[Message]) -> Iterable[Sequence[Message]]:
         """Cut `messages` into runs that make blocks of about `batch_bytes`; a delayed message is a part of its own."""

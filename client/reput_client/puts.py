@@ -7,6 +7,7 @@ example, travels alone as RocketMQ's 310: the broker makes another record of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
@@ -56,7 +57,9 @@ class Putter:
         self._session = session
         self._group = group
         self.deduplicate = deduplicate
-        self._templates: dict[tuple[MessageQueue, int, AckLevel, Dedup | None, int], RequestTemplate] = {}
+        self._templates: dict[
+            tuple[MessageQueue, int, AckLevel, Dedup | None, int, bool], RequestTemplate
+        ] = {}
 
     def template(
         self,
@@ -66,21 +69,29 @@ class Putter:
         *,
         may_be_stored: bool = False,
         oneway: bool = False,
+        shareable: bool = False,
     ) -> RequestTemplate:
         """Return the encoded header of such a put; producers use few, so they are kept.
 
-        `may_be_stored`: it was sent before, or the ids of its messages are the application's.
+        Args:
+            queue, count, ack: of the put.
+            may_be_stored: it was sent before, or the ids of its messages are the application's.
+            oneway: nobody answers it.
+            shareable: a put of one message that may share a frame with others like it, if nothing speaks against that.
         """
         dedup = self._dedup(may_be_stored)
         flag = ONEWAY_FLAG if oneway else 0
-        key = (queue, count, ack, dedup, flag)
+        key = (queue, count, ack, dedup, flag, shareable)
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= _TEMPLATES_MAX:
                 self._templates.clear()
             header = PutMessageHeader(queue.topic, queue.queue_id, count, ack, dedup)
             ext = header.to_ext(HeaderType.MSGPACK)
-            template = self._templates[key] = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag)
+            # The broker takes or knows a block as a whole, so what it has to know again shares none.
+            of_many = partial(self.template, queue, ack=ack) if shareable and dedup is None else None
+            template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag, of_many=of_many)
+            self._templates[key] = template
         return template
 
     def _dedup(self, may_be_stored: bool) -> Dedup | None:

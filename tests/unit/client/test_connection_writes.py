@@ -114,3 +114,69 @@ def test_a_frame_written_to_a_connection_that_the_system_has_ended_fails_its_cal
     assert call.done
     assert call.error is not None
     assert not call.sent
+
+
+def shareable(topic: str) -> RequestTemplate:
+    """Return the template of puts of one message to a queue."""
+
+    def of_many(count: int) -> RequestTemplate:
+        return RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": topic, "count": count})
+
+    return RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": topic, "count": 1}, of_many=of_many)
+
+
+def seen(wire: Wire) -> list[tuple[object, object, bytes]]:
+    """Return topic, count and body of every frame that has arrived."""
+    headers = [decode_header(frame.header_type, frame.header) for frame in wire.frames]
+    return [
+        (header.ext["topic"], header.ext.get("count"), bytes(frame.body))
+        for header, frame in zip(headers, wire.frames, strict=True)
+    ]
+
+
+def test_puts_that_wait_together_leave_as_one_frame_a_queue_and_overtake_nothing_else(wire: Wire) -> None:
+    one, other = shareable("one"), shareable("other")
+    start = wire.connection.start_template
+    calls = [start(template, Waiter(), body) for template, body in ((one, b"1"), (other, b"2"), (one, b"3"))]
+    calls.append(wire.start(b"4"))
+    calls += [start(one, Waiter(), b"5"), start(one, Waiter(), b"6" * 20_000), start(one, Waiter(), b"7")]
+    assert wire.connection.flush_now()
+    wire.arrive(6)
+    assert seen(wire) == [
+        ("one", 2, b"13"),
+        ("other", 1, b"2"),
+        ("t", None, b"4"),
+        ("one", 1, b"5"),
+        ("one", 1, b"6" * 20_000),
+        ("one", 1, b"7"),
+    ]
+    assert all(call.sent for call in calls)
+    assert not wire.connection.has_unwritten
+
+
+def test_of_a_shared_frame_that_has_begun_to_leave_nothing_can_be_taken_back(wire: Wire) -> None:
+    template = shareable("one")
+    records = [bytes([number]) * 16_000 for number in range(60)]
+    calls = [wire.connection.start_template(template, Waiter(), record) for record in records]
+    assert not wire.connection.flush_now(), "the system cannot take it all"
+    assert not calls[0].sent, "a part of the first block has left"
+    assert not wire.connection.abandon(calls[1])
+    assert wire.connection.abandon(calls[58]), "it is in no block yet"
+    while wire.connection.has_unwritten or len(b"".join(body for *_, body in seen(wire))) < 59 * 16_000:
+        wire.arrive(len(wire.frames) + 1)
+    assert b"".join(body for *_, body in seen(wire)) == b"".join(records[:58] + records[59:])
+    assert sum(int(str(count)) for _, count, _ in seen(wire)) == 59
+    assert len(wire.frames) < 59
+    assert all(call.sent for call in calls[:58] + calls[59:])
+
+
+def test_a_connection_that_is_lost_tells_each_put_of_a_shared_frame_whether_it_left(wire: Wire) -> None:
+    template = shareable("one")
+    gone = [wire.connection.start_template(template, Waiter(), b"x") for _ in range(3)]
+    assert wire.connection.flush_now()
+    stuck = [wire.connection.start_template(template, Waiter(), b"y" * 16_000) for _ in range(60)]
+    assert not wire.connection.flush_now()
+    wire.connection.close()
+    assert all(call.done and call.error is not None for call in gone + stuck)
+    assert all(call.sent for call in gone)
+    assert not any(call.sent for call in stuck)

@@ -1,0 +1,195 @@
+"""What many tasks send at once shares frames; each send is answered as if it had travelled alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from faces import FACES, Face
+from fakes import SILENCE, Answer, FakeBroker
+from reput_broker.background import BackgroundBroker
+from reput_client import Message
+from reput_client.errors import AckNotReached, SendOutcomeUnknown
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import BrokerError, MessageRefused
+from reput_protocol.header import Header
+
+TASKS = 40
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def loop_face(request: pytest.FixtureRequest) -> Face:
+    """Threads of the blocking face write each for itself, as a rule."""
+    return Face(request.param)
+
+
+async def send_each(face: Face, producer: Any, messages: list[Message], **options: Any) -> list[Any]:
+    """Send all at once, twice; return what the second round brought: receipts and errors in order."""
+    found: list[Any] = [None] * len(messages)
+
+    async def one(index: int) -> None:
+        try:
+            found[index] = await producer.send(messages[index], **options)
+        except Exception as error:
+            found[index] = error
+
+    for _ in range(2):
+        await face.together(*(partial(one, index) for index in range(len(messages))))
+    return found
+
+
+def messages(topic: str, sizes: list[int]) -> list[Message]:
+    return [
+        Message(topic, bytes([number]) * size, tag=f"t{number}", keys=[f"k{number}"])
+        for number, size in enumerate(sizes)
+    ]
+
+
+def test_each_message_is_stored_once_where_its_receipt_says(
+    face: Face, reput_broker: BackgroundBroker
+) -> None:
+    async def scenario() -> None:
+        sent = messages("shared", [number * 7 for number in range(TASKS)])
+        async with face.Admin(reput_broker.address) as admin:
+            await admin.create_topic("shared", queues=3)
+        async with face.Producer(reput_broker.address, ack="page_cache") as producer:
+            receipts = await send_each(face, producer, sent)
+        async with (
+            face.PullConsumer(reput_broker.address, group="g") as consumer,
+            face.Admin(reput_broker.address) as admin,
+        ):
+            assert sum([await consumer.max_offset("shared", queue_id) for queue_id in range(3)]) == 2 * TASKS
+            for message, receipt in zip(sent, receipts, strict=True):
+                result = await consumer.pull(
+                    "shared", receipt.queue_id, receipt.queue_offset, max_messages=1, wait_s=5.0
+                )
+                (stored,) = result.messages
+                assert bytes(stored.body) == message.body
+                assert stored.tag == message.tag
+                assert stored.message_id == receipt.message_id
+                assert stored.physical_offset == receipt.physical_offset
+                assert stored.store_timestamp_ms == receipt.store_timestamp_ms
+                assert receipt.ack == "page_cache"
+
+    face.run(scenario)
+
+
+def test_tasks_that_send_at_once_share_frames(loop_face: Face) -> None:
+    with FakeBroker(queues=1) as broker:
+
+        async def scenario() -> None:
+            async with loop_face.Producer(broker.address, ack="page_cache") as producer:
+                await producer.send(Message("shared", b"first"))
+                await send_each(loop_face, producer, messages("shared", [10] * TASKS))
+
+        loop_face.run(scenario)
+        assert broker.count(RequestCode.PUT_MESSAGE) < TASKS // 4
+        assert len(broker.log["shared", 0]) == 1 + 2 * TASKS
+
+
+def test_a_message_that_the_broker_refuses_takes_no_other_with_it(
+    loop_face: Face, new_reput_broker: Callable[..., BackgroundBroker]
+) -> None:
+    broker = new_reput_broker(store={"message_size_max": 1000})
+
+    async def scenario() -> None:
+        sizes = [10] * TASKS
+        sizes[17] = 1001
+        async with loop_face.Producer(broker.address, ack="page_cache") as producer:
+            await producer.send(Message("shared", b"first"), queue_id=0)
+            found = await send_each(loop_face, producer, messages("shared", sizes), queue_id=0)
+        assert isinstance(found[17], MessageRefused)
+        assert "1001 bytes" in str(found[17])
+        places = [receipt.queue_offset for index, receipt in enumerate(found) if index != 17]
+        assert len(set(places)) == TASKS - 1
+        async with loop_face.PullConsumer(broker.address, group="g") as consumer:
+            assert await consumer.max_offset("shared", 0) == 1 + 2 * (TASKS - 1)
+
+    loop_face.run(scenario)
+
+
+def test_a_refusal_that_is_not_about_a_message_is_told_to_all(loop_face: Face) -> None:
+    with FakeBroker(queues=1) as broker:
+        broker.behave(RequestCode.PUT_MESSAGE, Answer(ResponseCode.SYSTEM_BUSY, remark="too much to do"))
+
+        async def scenario() -> None:
+            async with loop_face.Producer(broker.address, ack="page_cache") as producer:
+                found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
+            assert all(isinstance(error, BrokerError) and "too much to do" in str(error) for error in found)
+            assert len({id(error) for error in found}) == TASKS, "nobody shares an exception"
+
+        loop_face.run(scenario)
+
+
+def test_an_ack_level_that_is_not_reached_is_told_to_all_with_their_own_receipts(loop_face: Face) -> None:
+    with FakeBroker(queues=1) as broker:
+
+        def late(header: Header, body: memoryview) -> Answer:
+            answer = broker.put(header, body)
+            return Answer(ResponseCode.FLUSH_DISK_TIMEOUT, answer.ext, remark="the disk is slow")
+
+        broker.behave(RequestCode.PUT_MESSAGE, late)
+
+        async def scenario() -> None:
+            async with loop_face.Producer(broker.address, ack="flushed") as producer:
+                found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
+            assert all(isinstance(error, AckNotReached) for error in found)
+            places = sorted(error.receipts[0].queue_offset for error in found)
+            assert places == list(range(TASKS, 2 * TASKS))
+            assert all(len(error.receipts) == 1 for error in found)
+
+        loop_face.run(scenario)
+
+
+def test_a_send_that_is_cancelled_leaves_the_others_of_its_frame_alone(loop_face: Face) -> None:
+    with FakeBroker(queues=1) as broker:
+
+        async def scenario() -> None:
+            receipts: list[Any] = []
+            async with loop_face.Producer(broker.address, ack="page_cache") as producer:
+                await producer.send(Message("shared", b"first"))
+
+                async def one(index: int) -> None:
+                    with anyio.CancelScope() as scope:
+                        if index % 3 == 0:
+                            tasks.start_soon(cancel, scope)
+                        receipts.append(await producer.send(Message("shared", b"x")))
+
+                async def cancel(scope: anyio.CancelScope) -> None:
+                    scope.cancel()
+
+                async with anyio.create_task_group() as tasks:
+                    for index in range(TASKS):
+                        tasks.start_soon(one, index)
+                await producer.send(Message("shared", b"last"))
+            assert len(receipts) >= TASKS - (TASKS + 2) // 3
+            places = [receipt.queue_offset for receipt in receipts]
+            assert len(set(places)) == len(places)
+            assert len(broker.log["shared", 0]) <= TASKS + 2
+
+        loop_face.run(scenario)
+
+
+def test_without_an_answer_nobody_knows(loop_face: Face) -> None:
+    with FakeBroker(queues=1) as broker:
+
+        async def scenario() -> None:
+            async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=0.3) as producer:
+                await producer.send(Message("shared", b"first"))
+                broker.behave(RequestCode.PUT_MESSAGE, SILENCE)
+                found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
+                assert all(isinstance(error, SendOutcomeUnknown) for error in found)
+                assert all(len(error.message_ids) == 1 for error in found)
+                broker.behave(RequestCode.PUT_MESSAGE, None)
+                await producer.send(Message("shared", b"last"))
+
+        loop_face.run(scenario)
