@@ -2,7 +2,7 @@
 
 Each system is driven through the client that Python programs use, on the same machine in the same run, in turn, round
 after round; the table has medians. All servers run throughout and idle while another is measured. A run that loses,
-repeats or changes a message gives no figure. Last comes RocketMQ's own Java benchmark, against RocketMQ and against Reput.
+repeats or changes a message gives no figure. Last comes RocketMQ's own Java benchmark, against RocketMQ and Reput.
 """
 
 from __future__ import annotations

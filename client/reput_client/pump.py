@@ -84,14 +84,14 @@ class Pump:
                 unwritten = connections[0] if alone and connections[0].has_unwritten else None
                 if not alone:
                     unwritten = self._unwritten()
-                if unwritten is not None and self._reader is None:
+                if unwritten is not None and self._reader is None and not self._others_are_ready():
                     if unwritten.flush_now():
                         # Usually all that it takes, and with a single connection there is nothing more to look for.
                         unwritten = None if alone else self._unwritten()
                     if waiter.ready:
                         continue  # that was all it waited for, or the connection failed
                 if unwritten is not None:
-                    await unwritten.write_out(remaining, polite=self._reader is not None)
+                    await unwritten.write_out(remaining, polite=True)
                 elif self._reader is None and connections:
                     # As `_read`; here, since every send comes this way.
                     self._unattended = False
@@ -112,6 +112,10 @@ class Pump:
         finally:
             if self._sleepers or self._reader is not None or self._resting is not None:
                 self._hand_over()
+
+    def _others_are_ready(self) -> bool:
+        """Whether others were woken along with the caller, and probably have something to write in a moment, too."""
+        return bool(self._sleepers) and next(iter(self._sleepers)).ready
 
     async def attend(self, waiter: Waiter, deadline: float) -> None:
         """As `wait`, for the one background of a client: callers come first, and it reads where none does."""
