@@ -19,6 +19,9 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from reput_client.asyncio_waits import AsyncioEvent, SocketWatch
+from reput_client.runtime import Event
+
 T = TypeVar("T")
 
 
@@ -49,18 +52,28 @@ class AnyioRuntime:
     def __init__(self) -> None:
         self._clock: Callable[[], float] | None = None
         self._reading: anyio.CancelScope | None = None
+        self._watch: SocketWatch | None = None  # under asyncio
         self._tasks: set[asyncio.Task[None]] = set()
 
     def now(self) -> float:
         """Return the running loop's time, so that a test's virtual clock governs deadlines too."""
         if self._clock is None:
-            # Found once: asking which loop is running costs more than all the clock readings of a send.
-            self._clock = _running_clock()
+            self._clock = self._find_loop()
         return self._clock()
 
-    def event(self) -> AnyioEvent:
+    def _find_loop(self) -> Callable[[], float]:
+        """Return the clock of the running loop; asking which one that is costs more than all that a send asks of it."""
+        if _running_in_trio():
+            clock: Callable[[], float] = sys.modules["trio"].current_time
+            return clock
+        self._watch = SocketWatch()
+        return asyncio.get_running_loop().time
+
+    def event(self) -> Event:
         """Return a new event of the running loop."""
-        return AnyioEvent()
+        if self._clock is None:
+            self._clock = self._find_loop()
+        return AnyioEvent() if self._watch is None else AsyncioEvent()
 
     async def pause(self) -> None:
         """Let every ready task run once."""
@@ -70,8 +83,15 @@ class AnyioRuntime:
         """Suspend the task for `seconds`."""
         await anyio.sleep(seconds)
 
-    async def wait_readable(self, sockets: Sequence[socket.socket], timeout_s: float) -> None:
+    async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
         """Suspend until a socket is readable, interrupted, closed, or `timeout_s` is over."""
+        if self._clock is None:
+            self._clock = self._find_loop()
+        if self._watch is not None:
+            if not self._watch.is_of_running_loop:
+                self._watch = SocketWatch()
+            await self._watch.wait(sockets, timeout_s)
+            return
         with anyio.CancelScope(deadline=anyio.current_time() + timeout_s) as scope:
             self._reading = scope
             try:
@@ -85,7 +105,9 @@ class AnyioRuntime:
 
     def interrupt(self) -> None:
         """End the wait in progress, if there is one."""
-        if self._reading is not None:
+        if self._watch is not None:
+            self._watch.interrupt()
+        elif self._reading is not None:
             self._reading.cancel()
 
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
@@ -95,6 +117,8 @@ class AnyioRuntime:
 
     def close_socket(self, sock: socket.socket) -> None:
         """Wake the tasks that wait for the socket and close it."""
+        if self._watch is not None:
+            self._watch.forget(sock)
         with suppress(Exception):  # no loop is running any more: then nobody waits either
             anyio.notify_closing(sock)
         sock.close()
@@ -116,13 +140,6 @@ class AnyioRuntime:
         """Await `work()` behind a shield for at most `timeout_s`."""
         with anyio.move_on_after(timeout_s, shield=True):
             await work()
-
-
-def _running_clock() -> Callable[[], float]:
-    if _running_in_trio():
-        clock: Callable[[], float] = sys.modules["trio"].current_time
-        return clock
-    return asyncio.get_running_loop().time
 
 
 def _running_in_trio() -> bool:

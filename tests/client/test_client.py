@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import trio
 
 from faces import FACES, Face
 from reput_broker import Broker, BrokerConfig
-from reput_client import Message, PullStatus, StopRunning
+from reput_client import Message, Producer, PullStatus, StopRunning
 from reput_client.errors import ClientClosed, ConnectFailed, NoQueue, RequestTimeout
 from reput_protocol.errors import BrokerError, InvalidMessage, NotFound, TopicNotFound
 
@@ -577,3 +578,17 @@ def test_a_producer_that_deduplicates_has_the_first_receipt_again(
                 await producer.send(Message(topic, b"x", unique_id="b", delay_level=17))
 
     face.run(scenario)
+
+
+def test_a_client_may_be_used_in_one_asyncio_loop_after_the_other(address: str) -> None:
+    producer = Producer(address)
+
+    async def send(body: bytes) -> int:
+        receipt = await producer.send(Message("loops", body), queue_id=0)
+        return receipt.queue_offset
+
+    async def close() -> None:
+        await producer.aclose()
+
+    assert [asyncio.run(send(body)) for body in (b"one", b"two", b"three")] == [0, 1, 2]
+    asyncio.run(close())
