@@ -162,7 +162,7 @@ class MessageColumns:
                 data, bounds = table.ravel(), np.arange(len(self) + 1, dtype=np.int64) * int(sizes[0])
             else:
                 data, bounds = _joined([records.properties(row) for row in range(len(self))])
-            self._texts = data, bounds, units_of(data, bounds)
+            self._texts = data, bounds, units_of(data, bounds[:-1], bounds[1:])
         return self._texts
 
     def take(self, rows: Any) -> MessageColumns:

@@ -27,7 +27,7 @@ from reput_protocol.columns import (
 )
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.names import SCHEDULE_TOPIC
-from reput_protocol.properties_table import PropertiesTables, table_of, tables_of
+from reput_protocol.properties_table import PropertiesTexts, read_texts
 from reput_protocol.record_layout import (
     HEAD_BYTES,
     HOST_BITS,
@@ -37,6 +37,7 @@ from reput_protocol.record_layout import (
     TRANSACTION_BITS,
     TRANSACTION_COMMIT,
 )
+from reput_protocol.record_run import RecordRun, read_run
 from reput_protocol.record_scan import Extent, RecordScan, ScanStatus, locate
 from reput_protocol.record_table import RecordTable, read_table
 from reput_protocol.tag_codes import parked_tags_code, tags_code_in, tags_codes_in
@@ -77,10 +78,10 @@ class DispatchRows:
     of a record whose rest is missing, or something that is no record, with the reason.
 
     Where there are only a few rows, they were found one by one: `few` holds them, and columns are made when asked for.
-    Otherwise `tables` holds the properties of all rows as tables.
+    Otherwise `texts` holds the properties of all rows.
     """
 
-    __slots__ = ("_columns", "consumed", "count", "few", "runs", "stopped_by", "tables")
+    __slots__ = ("_columns", "consumed", "count", "few", "runs", "stopped_by", "texts")
 
     def __init__(
         self,
@@ -89,9 +90,9 @@ class DispatchRows:
         runs: list[DispatchRun],
         consumed: int,
         stopped_by: RecordScan | None,
-        tables: PropertiesTables | None = None,
+        texts: PropertiesTexts | None = None,
     ) -> None:
-        assert (columns is None) == (tables is None) != (few is None)
+        assert (columns is None) == (texts is None) != (few is None)
         self._columns = columns
         self.count = len(columns[0]) if columns is not None else len(few or ())
         """How many rows there are."""
@@ -99,7 +100,7 @@ class DispatchRows:
         self.runs = runs
         self.consumed = consumed
         self.stopped_by = stopped_by
-        self.tables = tables
+        self.texts = texts
 
     def _column(self, number: int) -> IntArray:
         if self._columns is None:
@@ -299,9 +300,11 @@ def _parts(data: bytes, position: int, size: int, extent: Extent) -> tuple[int, 
 
 
 def _scan_columns(data: bytes, base_physical_offset: int | None, levels_ms: Sequence[int]) -> DispatchRows:
-    table = read_table(data, base_physical_offset, COLUMNS_THRESHOLD)
-    if table is not None and table.topic != _PARKED:
-        return _rows_of_table(data, table)
+    alike = read_table(data, base_physical_offset, COLUMNS_THRESHOLD) or read_run(
+        data, base_physical_offset, COLUMNS_THRESHOLD
+    )
+    if alike is not None and alike.topic != _PARKED:
+        return _rows_of_alike(data, alike)
     end = len(data)
     positions, consumed = chain(data, 0, end)
     found, sound = gather(data, positions)
@@ -323,25 +326,23 @@ def _scan_columns(data: bytes, base_physical_offset: int | None, levels_ms: Sequ
     return _rows_of(data, found, count, levels_ms, consumed, stopped_by)
 
 
-def _rows_of_table(data: bytes, table: RecordTable) -> DispatchRows:
-    head, count, size = table.head, table.rows, table.size
-    position = table.position
-    properties = position + table.properties
-    properties_size = np.full(count, table.properties_size, np.int64)
-    tables = table_of(table.texts(data)) or tables_of(data, properties, properties_size)
+def _rows_of_alike(data: bytes, records: RecordTable | RecordRun) -> DispatchRows:
+    head = records.head
+    properties, properties_size = records.properties_position, records.properties_size
+    texts = records.texts(data)
     columns = (
-        position,
-        table.physical_offset,
-        np.full(count, size, np.int64),
+        records.position,
+        records.physical_offset,
+        records.sizes,
         head["queue_offset"].astype(np.int64),
-        _codes_of(data, properties, properties_size, tables),
+        _codes_of(data, properties, properties_size, texts),
         head["store_timestamp_ms"].astype(np.int64),
-        np.full(count, head["sys_flag"][0], np.int64),
+        records.sys_flag,
         properties,
         properties_size,
     )
-    runs = _runs_of(_text(table.topic), head["queue_id"].astype(np.int64))
-    return DispatchRows(columns, None, runs, count * size, table.stopped_by, tables)
+    runs = _runs_of(_text(records.topic), head["queue_id"].astype(np.int64))
+    return DispatchRows(columns, None, runs, records.end, records.stopped_by, texts)
 
 
 def _runs_of(topic: str, queue_id: IntArray) -> list[DispatchRun]:
@@ -373,8 +374,8 @@ def _rows_of(
     physical_offset = found.physical_offset
     properties = found.properties_position[:count]
     properties_size = found.properties_size[:count]
-    tables = tables_of(data, properties, properties_size)
-    codes = _codes_of(data, properties, properties_size, tables)
+    texts = read_texts(data, properties, properties_size)
+    codes = _codes_of(data, properties, properties_size, texts)
     stored_at = head["store_timestamp_ms"].astype(np.int64)
     runs = _runs(data, found.topic_position[:count], found.topic_size[:count], head["queue_id"])
     for topic, _, first, last in runs:
@@ -394,16 +395,15 @@ def _rows_of(
         properties,
         properties_size,
     )
-    return DispatchRows(columns, None, runs, consumed, stopped_by, tables)
+    return DispatchRows(columns, None, runs, consumed, stopped_by, texts)
 
 
-def _codes_of(data: bytes, starts: IntArray, sizes: IntArray, tables: PropertiesTables) -> IntArray:
+def _codes_of(data: bytes, starts: IntArray, sizes: IntArray, texts: PropertiesTexts) -> IntArray:
     codes = np.zeros(len(starts), dtype=np.int64)
-    for table in tables.tables:
-        span = table.spans.get(b"TAGS")
-        if span is not None:
-            codes[table.rows] = table.java_hashes(span)
-    alone = tables.alone
+    tags = texts.tags()
+    if tags is not None:
+        codes[tags.rows] = tags.signed()
+    alone = texts.alone
     if len(alone):
         at = starts[alone]
         codes[alone] = tags_codes_in(data, at.tolist(), (at + sizes[alone]).tolist())

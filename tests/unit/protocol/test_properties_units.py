@@ -23,7 +23,7 @@ PLAIN = st.tuples(st.lists(UNIT, max_size=20), st.booleans()).map(
 def read(texts: list[bytes]) -> tuple[list[list[tuple[bytes, bytes]]], list[int]]:
     data = b"".join(texts)
     bounds = np.cumsum([0, *map(len, texts)])
-    units = units_of(np.frombuffer(data, np.uint8), bounds)
+    units = units_of(np.frombuffer(data, np.uint8), bounds[:-1], bounds[1:])
     found: list[list[tuple[bytes, bytes]]] = [[] for _ in texts]
     for number, row in enumerate(units.row.tolist()):
         name = data[units.name_start[number] : units.name_end[number]]
@@ -57,7 +57,8 @@ def test_texts_without_a_name_twice_are_plain(texts: list[str]) -> None:
 def test_units_are_found_by_name() -> None:
     texts = [b"KEYS\x01k1\x02TAGS\x01red\x02", b"TAGZ\x01no\x02", b"A\x01TAGS\x02TAGS\x01blue"]
     data = np.frombuffer(b"".join(texts), np.uint8)
-    units = units_of(data, np.cumsum([0, *map(len, texts)]))
+    bounds = np.cumsum([0, *map(len, texts)])
+    units = units_of(data, bounds[:-1], bounds[1:])
     numbers = units.named(data, b"TAGS")
     assert units.row[numbers].tolist() == [0, 2]
     assert not len(units.named(data, b"ABCDEF"))
