@@ -105,13 +105,16 @@ class ManySend(FrameWindow):
         self, group: list[Buffer], texts: Sequence[bytes], fixed_bytes: int, block_bytes: int
     ) -> int:
         """Return how many bodies of the group go into one block."""
-        sizes = list(map(len, group))
+        own_bytes = 0
         if len(texts) == 1:
             fixed_bytes += len(texts[0])
         else:
-            sizes = [size + len(text) for size, text in zip(sizes, texts, strict=True)]
-        if sum(sizes) + len(group) * fixed_bytes <= block_bytes:
+            own_bytes = sum(map(len, texts))
+        if sum(map(len, group)) + own_bytes + len(group) * fixed_bytes <= block_bytes:
             return len(group)
+        sizes = list(map(len, group))
+        if own_bytes:
+            sizes = [size + len(text) for size, text in zip(sizes, texts, strict=True)]
         if sizes[0] + fixed_bytes > BLOCK_BYTES_MAX:
             self._begun += 1
             raise too_large(sizes[0] + fixed_bytes)

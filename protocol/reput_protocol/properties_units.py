@@ -7,11 +7,12 @@ MessageDecoder.string2messageProperties), and nearly all are; the others are nam
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from reput_protocol.rows_at import windows
 
 IntArray: TypeAlias = NDArray[np.int64]
 ByteArray: TypeAlias = NDArray[np.uint8]
@@ -56,8 +57,7 @@ class PropertyUnits(NamedTuple):
         units = np.flatnonzero(self.name_end - self.name_start == size)
         if not len(units):
             return units
-        windows = np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
-        found = windows[self.name_start[units]].view(np.uint8).reshape(-1, size)
+        found = windows(data, size)[self.name_start[units]].view(np.uint8).reshape(-1, size)
         matching: IntArray = units[(found == np.frombuffer(name, np.uint8)).all(axis=1)]
         return matching
 
@@ -121,11 +121,10 @@ def _common_units(
     for number in range(units):
         # A name with the separator behind it: where both are found, no other name begins.
         size = int(name_end[number] - name_start[number]) + 1
-        windows = np.ndarray((len(data) - size + 1,), _void(size), data, 0, (1,))
         at = name_start[number::units]
-        if int(at[-1]) >= len(windows):
+        if int(at[-1]) > len(data) - size:
             return None
-        found = windows[at].tobytes()
+        found = windows(data, size)[at].tobytes()
         if found != found[:size] * count:
             return None
         names.append(found[: size - 1])
@@ -134,11 +133,6 @@ def _common_units(
     first = np.arange(0, units * count + 1, units)
     row = np.arange(count).repeat(units)
     return PropertyUnits(first, row, name_start, name_end, name_end + 1, value_end, _NO_ROWS, tuple(names))
-
-
-@lru_cache(maxsize=256)
-def _void(size: int) -> np.dtype[np.void]:
-    return np.dtype((np.void, size))
 
 
 def _bounds(places: IntArray, starts: IntArray) -> IntArray:

@@ -6,6 +6,7 @@ are the broker's, `encode_put_block` is the producer's, `scan_dispatch` follows 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
@@ -127,7 +128,7 @@ def _patch(
     elif check.row_bytes:
         patch_rows(buffer, start, check.row_bytes, count, queue_offset, physical_offset, hosts_and_time)
     else:
-        positions = np.array(check.positions, dtype=np.int64)
+        positions = np.frombuffer(array("q", check.positions), np.int64)
         block = memoryview(buffer)[start : start + size]
         patch_positions(block, positions, queue_offset, physical_offset, hosts_and_time)
     if check.sealed:

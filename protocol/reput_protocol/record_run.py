@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from reput_protocol.columns import chain
 from reput_protocol.properties_table import PropertiesTexts, read_texts
-from reput_protocol.record_columns import HEAD_DTYPE, IntArray
+from reput_protocol.record_columns import HEAD_DTYPE, I16_TYPE, IntArray
 from reput_protocol.record_layout import HEAD_BYTES, HOST_BITS
 from reput_protocol.record_scan import RecordScan, locate
+from reput_protocol.rows_at import windows
 
 
 class RecordRun(NamedTuple):
@@ -66,7 +67,7 @@ def read_run(data: bytes, base_physical_offset: int | None, least: int) -> Recor
     if count < least:
         return None
     position = np.frombuffer(array("q", positions), np.int64)
-    heads = np.ndarray((total - HEAD_BYTES + 1,), _HEAD_VOID, data, 0, (1,))[position]
+    heads = windows(data, HEAD_BYTES)[position]
     alike = (heads.view(np.uint64).reshape(count, -1) & _ALIKE).tobytes()
     if alike != alike[:HEAD_BYTES] * count:
         return None
@@ -80,9 +81,9 @@ def read_run(data: bytes, base_physical_offset: int | None, least: int) -> Recor
     # Nothing lies outside of its record, and so outside of the buffer, if none of these is negative.
     if int(body_size.min()) < 0 or int(properties_size.min()) < 0:
         return None
-    stated = np.ndarray((total - 1,), ">i2", data, 0, (1,))[properties - 2]
-    windows = np.ndarray((total - len(topic_field) + 1,), f"V{len(topic_field)}", data, 0, (1,))
-    if (stated != properties_size).any() or windows[topic_at].tobytes() != topic_field * count:
+    if windows(data, len(topic_field))[topic_at].tobytes() != topic_field * count:
+        return None
+    if (np.ndarray((total - 1,), I16_TYPE, data, 0, (1,))[properties - 2] != properties_size).any():
         return None
     physical_offset = head["physical_offset"].astype(np.int64)
     if base_physical_offset is not None and (physical_offset != position + base_physical_offset).any():
@@ -102,7 +103,6 @@ def read_run(data: bytes, base_physical_offset: int | None, least: int) -> Recor
 
 _SIZES_VARY: Final = 2
 """A first record that is larger than so many times what it could be at most is taken for one of too few."""
-_HEAD_VOID: Final = np.dtype((np.void, HEAD_BYTES))
 _SYS_FLAG_LOW: Final = 39
 # The bits of a head on which the places of all parts depend, but for the sizes: magic and kinds of hosts.
 _ALIKE_BYTES: Final = np.zeros(HEAD_BYTES, np.uint8)

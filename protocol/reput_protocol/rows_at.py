@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,6 +24,17 @@ class Parts(NamedTuple):
     ends: NDArray[np.int64]
 
 
+def windows(buffer: Buffer | NDArray[np.uint8], size: int) -> NDArray[np.void]:
+    """Return the `size` bytes from every position on, as a view: its elements at some positions are parts of equal size."""
+    return np.ndarray((len(buffer) - size + 1,), void_type(size), buffer, 0, (1,))
+
+
+@lru_cache(maxsize=1024)
+def void_type(size: int) -> np.dtype[np.void]:
+    """Return the type of `size` bytes of any kind."""
+    return np.dtype((np.void, size))
+
+
 def rows_at(buffer: Buffer | NDArray[np.uint8], position: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
     """Return the `size` bytes at each position as rows; a view, not a copy, where the positions are evenly spaced."""
     if not size:
@@ -34,8 +46,7 @@ def rows_at(buffer: Buffer | NDArray[np.uint8], position: NDArray[np.int64], siz
             (len(position), size), np.uint8, buffer, int(position[0]), (step, 1)
         )
         return view
-    windows = np.ndarray((len(buffer) - size + 1,), f"V{size}", buffer, 0, (1,))
-    rows: NDArray[np.uint8] = windows[position].view(np.uint8).reshape(-1, size)
+    rows: NDArray[np.uint8] = windows(buffer, size)[position].view(np.uint8).reshape(-1, size)
     return rows
 
 
@@ -51,18 +62,16 @@ def parts_at(buffer: Buffer, position: NDArray[np.int64], sizes: NDArray[np.int6
     That costs a fraction of slicing them one by one.
     """
     count = len(sizes)
-    widest = int(sizes.max(initial=0))
+    widest = int(sizes.max()) if count else 0
     ends = position + sizes
     if not widest or widest * count > _WASTE_MAX * int(sizes.sum()) or int(ends.min()) < widest:
         bounds = np.zeros(count + 1, np.int64)
         np.cumsum(sizes, out=bounds[1:])
         joined = b"".join(slices_at(buffer, position, ends))
         return Parts(np.frombuffer(joined, np.uint8), bounds[:-1], bounds[1:])
-    windows = np.ndarray((len(buffer) - widest + 1,), f"V{widest}", buffer, 0, (1,))
-    table = windows[ends - widest].view(np.uint8).reshape(count, widest)
-    missing = widest - sizes
-    ragged = int(missing.max())
+    table = windows(buffer, widest)[ends - widest].view(np.uint8).reshape(count, widest)
+    ragged = widest - int(sizes.min())
     if ragged:
-        table[:, :ragged][np.arange(ragged) < missing[:, None]] = FILLER
+        table[:, :ragged][np.arange(widest, widest - ragged, -1) > sizes[:, None]] = FILLER
     stops = np.arange(widest, (count + 1) * widest, widest)
     return Parts(table.reshape(-1), stops - sizes, stops)
