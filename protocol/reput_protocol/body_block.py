@@ -57,7 +57,9 @@ def encode_body_block(
     text_sizes = list(map(len, texts))
     is_table = text_sizes.count(text_sizes[0]) == len(texts)
     tails = (
-        _tails(topic_bytes, ids, texts, count) if is_table else _tails_without_texts(topic_bytes, ids, text_sizes)
+        _tails(topic_bytes, ids, texts, count)
+        if is_table
+        else _tails_without_texts(topic_bytes, ids, text_sizes)
     )
     first = HEAD_BYTES + sizes[0] + len(tails[0]) + (0 if is_table else text_sizes[0])
     head = PUT_HEAD.pack(first, magic & 0xFFFF_FFFF, 0, queue_id, flag, 0, born_timestamp_ms, sizes[0])
@@ -97,9 +99,7 @@ def _tails(topic_bytes: bytes, ids: Sequence[IdRun], texts: Sequence[bytes], cou
     return tails
 
 
-def _tails_without_texts(
-    topic_bytes: bytes, ids: Sequence[IdRun], text_sizes: Sequence[int]
-) -> list[bytes]:
+def _tails_without_texts(topic_bytes: bytes, ids: Sequence[IdRun], text_sizes: Sequence[int]) -> list[bytes]:
     """Return what follows the body of each record up to its text, which has so many bytes."""
     if not ids:
         check_properties_size(max(text_sizes))

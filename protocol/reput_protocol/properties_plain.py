@@ -46,7 +46,7 @@ def texts_of_any_size_pass(buffer: Buffer, position: IntArray, sizes: IntArray) 
     name = first[: first.index(_NAME_END) + 1]
     last_start = len(data) - len(name)
     if int(starts[-1]) <= last_start and windows(data, len(name))[starts].tobytes() == name * len(starts):
-        return is_plain_text(data) is not None
+        return is_plain_text(data.data) is not None
     return is_plain_text(b"".join(slices_at(buffer, position, position + sizes))) is not None
 
 

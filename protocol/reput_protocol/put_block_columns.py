@@ -58,7 +58,9 @@ def _rows_pass(block: Buffer, topic: str, queue_id: int, size: int, limits: Bloc
     body_end = HEAD_BYTES + body_size
     if not _are_equal(block, body_end, properties - body_end, size, count):
         return False
-    if properties < size and not texts_pass(_column(block, properties, size - properties, size, count), count):
+    if properties < size and not texts_pass(
+        _column(block, properties, size - properties, size, count), count
+    ):
         return False
     stated: list[int] = heads.view(">i4")[_CRC_WORD::_HEAD_WORDS].tolist()
     if 0 < body_size <= _COPIED_BODY_MAX:

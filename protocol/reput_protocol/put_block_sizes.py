@@ -1,8 +1,8 @@
 """The same door for blocks of records of different sizes: tags, keys and bodies differ in length.
 
 Where each record begins follows from the sizes alone. Then what all records share is compared with the first one's,
-which is looked at itself; the lengths of their parts are columns that have to add up; and topics and properties are laid
-beneath each other by their places.
+which is looked at itself; the lengths of their parts are columns that have to add up; and topics and properties are
+laid beneath each other by their places.
 """
 
 from __future__ import annotations
@@ -95,11 +95,12 @@ def _records_pass(
         crc32(view[start:stop]) & 0x7FFF_FFFF
         for start, stop in zip(body.tolist(), body_end.tolist(), strict=True)
     ]
-    return sums == head["body_crc"].tolist()
+    stated: list[int] = head["body_crc"].tolist()
+    return sums == stated
 
 
-# Every bit of a head that is the same in all records of a block, whatever their sizes: all but those of record and body,
-# checksum, flag, born time, and what the body is compressed by.
+# Every bit of a head that is the same in all records of a block, whatever their sizes: all but the sizes of record and
+# body, checksum, flag, born time, and what the body is compressed by.
 _ALIKE_BYTES: Final = np.full(HEAD_BYTES, 0xFF, np.uint8)
 _ALIKE_BYTES[0:4] = _ALIKE_BYTES[8:12] = _ALIKE_BYTES[16:20] = _ALIKE_BYTES[40:48] = _ALIKE_BYTES[84:88] = 0
 _ALIKE_BYTES[36:40] = np.frombuffer((~CLIENT_BITS & 0xFFFF_FFFF).to_bytes(4, "big"), np.uint8)

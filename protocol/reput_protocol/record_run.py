@@ -1,8 +1,8 @@
 """Records of one topic and of different sizes, back to back: what most queues, blocks and stretches of the log are.
 
 Tags, keys and bodies differ in length from message to message. Then each record says where its parts lie; all that is
-left to show is that these parts add up and that topic, version and kinds of hosts are those of the first one. Records of
-one size are dearer here than as a `record_table`.
+left to show is that these parts add up and that topic, version and kinds of hosts are those of the first one. Records
+of one size are dearer here than as a `record_table`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Parts(NamedTuple):
 
 
 def windows(buffer: Buffer | NDArray[np.uint8], size: int) -> NDArray[np.void]:
-    """Return the `size` bytes from every position on, as a view: its elements at some positions are parts of equal size."""
+    """Return a view of the `size` bytes from every position on: whoever takes some of them copies equal parts."""
     return np.ndarray((len(buffer) - size + 1,), void_type(size), buffer, 0, (1,))
 
 

@@ -1,7 +1,8 @@
 """Java's string hash of many parts of a buffer at once, whatever their lengths.
 
-The hash of a text is a polynomial in 31 modulo 2^32, and 31 has an inverse there. So with one running sum over the whole
-buffer, the byte at place i counting as byte / 31^i, the hash of any part is the difference of two sums times a power.
+The hash of a text is a polynomial in 31 modulo 2^32, and 31 has an inverse there. So with one running sum over the
+whole buffer, the byte at place i counting as byte / 31^i, the hash of any part is the difference of two sums times a
+power.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def test_texts_of_other_names_and_sizes_are_read_with_the_others(at: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "odd", [b"TAGS\x01x\x02TAGS\x01y\x02", b"TAGS\x01x", b"TAGS\x01\x02", b"\x02", b"noise", b"a\x01b\x01c\x02"]
+    "odd",
+    [b"TAGS\x01x\x02TAGS\x01y\x02", b"TAGS\x01x", b"TAGS\x01\x02", b"\x02", b"noise", b"a\x01b\x01c\x02"],
 )
 @pytest.mark.parametrize("at", [0, 7, 20])
 def test_texts_that_are_not_plain_stand_alone(odd: bytes, at: int) -> None:
