@@ -153,6 +153,29 @@ def test_whatever_is_odd_is_named_by_the_record_it_is_in(index: int, text: bytes
     assert isinstance(verdict, BlockCheck) or verdict[1:3] == (index, bounds_of(encoded)[index])
 
 
+@pytest.mark.parametrize("index", [0, 1, 15, 29])
+def test_every_byte_of_a_record_counts_in_both_doors(index: int) -> None:
+    parts = parts_of(Random(4), "all", 30, None)
+    encoded = [encode_put_record(b"orders", 2, *part, 0, 0, 5) for part in parts]
+    start, stop = bounds_of(encoded)[index : index + 2]
+    for at in range(start, stop):
+        for change in (1, 128):
+            block = bytearray(b"".join(encoded))
+            block[at] = (block[at] + change) & 0xFF
+            verdict = outcome(check_records, block, "orders", 30, DEFAULT_LIMITS)
+            assert outcome(check_columns, block, "orders", 30, DEFAULT_LIMITS) == verdict, at - start
+            positions = positions_of_sound(block, "orders", 2, 30, DEFAULT_LIMITS)
+            assert positions is None or isinstance(verdict, BlockCheck), at - start
+
+
+def test_limits_hold_for_every_record() -> None:
+    parts = [(b"b" * (number % 3), b"a\x01%d\x02" % 10 ** (number % 4)) for number in range(30)]
+    block = b"".join(encode_put_record(b"t", 0, *part, 0, 0, 5) for part in parts)
+    assert positions_of_sound(block, "t", 0, 30, BlockLimits(2, 7, len(block))) is not None
+    assert positions_of_sound(block, "t", 0, 30, BlockLimits(1, 7, len(block))) is None
+    assert positions_of_sound(block, "t", 0, 30, BlockLimits(2, 6, len(block))) is None
+
+
 # -- following the log -----------------------------------------------------------------------------------------------
 
 
@@ -212,6 +235,21 @@ def test_both_ways_of_following_a_log_of_different_sizes_agree(
     if len(rows):
         keys, of_twin = hash_keys(data, rows), hash_keys(data, twin)
         assert [np.asarray(column).tolist() for column in keys] == [list(column) for column in of_twin]
+
+
+@pytest.mark.parametrize("index", [0, 1, 30, COLUMNS_THRESHOLD - 1])
+@pytest.mark.parametrize("base", [0, None])
+def test_every_byte_of_a_record_counts_in_both_ways_of_following_the_log(
+    index: int, base: int | None
+) -> None:
+    encoded = log_of(Random(5), "all", COLUMNS_THRESHOLD, "orders", None)
+    start, stop = bounds_of(encoded)[index : index + 2]
+    for at in range(start, stop):
+        for change in (1, 128):
+            data = bytearray(b"".join(encoded))
+            data[at] = (data[at] + change) & 0xFF
+            rows = scan_dispatch(data, base_physical_offset=base, columns=True)
+            assert_same(scan_dispatch(data, base_physical_offset=base, columns=False), rows)
 
 
 @pytest.mark.parametrize("differ", WAYS_TO_DIFFER[:-1])
