@@ -16,7 +16,8 @@ import numpy as np
 from reput_protocol.buffers import Buffer
 from reput_protocol.checksum import crc32
 from reput_protocol.columns import COLUMNS_THRESHOLD, patch_positions, patch_rows
-from reput_protocol.dispatch_rows import DispatchGroup, DispatchRows, DispatchRun, scan_dispatch
+from reput_protocol.dispatch_rows import DispatchGroup, DispatchRows, DispatchRun
+from reput_protocol.dispatch_scan import scan_dispatch
 from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.put_block import (
     BLOCK_BYTES_MAX,

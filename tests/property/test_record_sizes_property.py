@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_protocol.columns import COLUMNS_THRESHOLD
-from reput_protocol.dispatch_rows import COLUMNS, DispatchRows, scan_dispatch
+from reput_protocol.dispatch_rows import COLUMNS, DispatchRows
+from reput_protocol.dispatch_scan import scan_dispatch
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.index_keys import hash_keys
 from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_records

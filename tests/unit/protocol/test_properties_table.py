@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from reput_protocol.columns import decode_columns
-from reput_protocol.dispatch_rows import COLUMNS, rows_of_columns, scan_dispatch
+from reput_protocol.dispatch_columns import rows_of_columns
+from reput_protocol.dispatch_rows import COLUMNS
+from reput_protocol.dispatch_scan import scan_dispatch
 from reput_protocol.hashing import index_hash, java_hash
 from reput_protocol.index_keys import hash_keys, index_keys
 from reput_protocol.properties import decode_properties
