@@ -16,7 +16,7 @@ from reput_protocol.dispatch_scan import scan_dispatch
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.index_keys import hash_keys
 from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_records
-from reput_protocol.put_block_columns import check_columns
+from reput_protocol.put_block_columns import SIZES_THRESHOLD, check_columns
 from reput_protocol.put_block_sizes import positions_of_sound
 from reput_protocol.record import Record, encode_blank, encode_put_record, encode_record
 from reput_protocol.record_run import read_run
@@ -99,7 +99,7 @@ def outcome(check: Any, block: bytes, topic: str, count: int, limits: BlockLimit
 @given(
     st.integers(0, 1 << 32),
     differs,
-    st.integers(24, 70),
+    st.integers(SIZES_THRESHOLD - 4, 70),
     odds,
     damages,
     st.sampled_from(TOPICS),
@@ -154,18 +154,18 @@ def test_whatever_is_odd_is_named_by_the_record_it_is_in(index: int, text: bytes
     assert isinstance(verdict, BlockCheck) or verdict[1:3] == (index, bounds_of(encoded)[index])
 
 
-@pytest.mark.parametrize("index", [0, 1, 15, 29])
+@pytest.mark.parametrize("index", [0, 1, 25, 49])
 def test_every_byte_of_a_record_counts_in_both_doors(index: int) -> None:
-    parts = parts_of(Random(4), "all", 30, None)
+    parts = parts_of(Random(4), "all", 50, None)
     encoded = [encode_put_record(b"orders", 2, *part, 0, 0, 5) for part in parts]
     start, stop = bounds_of(encoded)[index : index + 2]
     for at in range(start, stop):
         for change in (1, 128):
             block = bytearray(b"".join(encoded))
             block[at] = (block[at] + change) & 0xFF
-            verdict = outcome(check_records, block, "orders", 30, DEFAULT_LIMITS)
-            assert outcome(check_columns, block, "orders", 30, DEFAULT_LIMITS) == verdict, at - start
-            positions = positions_of_sound(block, "orders", 2, 30, DEFAULT_LIMITS)
+            verdict = outcome(check_records, block, "orders", 50, DEFAULT_LIMITS)
+            assert outcome(check_columns, block, "orders", 50, DEFAULT_LIMITS) == verdict, at - start
+            positions = positions_of_sound(block, "orders", 2, 50, DEFAULT_LIMITS)
             assert positions is None or isinstance(verdict, BlockCheck), at - start
 
 
