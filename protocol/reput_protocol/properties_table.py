@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from reput_protocol.buffers import Buffer
 from reput_protocol.properties_spans import PropertiesSpans
 from reput_protocol.rows_at import rows_at
-from reput_protocol.value_hashes import IntArray, ValueHashes, powers_of_31
+from reput_protocol.value_hashes import IntArray, ValueHashes, falling_powers, power_of_31
 
 ByteTable: TypeAlias = NDArray[np.uint8]
 Span: TypeAlias = tuple[int, int]
@@ -58,10 +58,9 @@ class PropertiesTable(NamedTuple):
 
     def _hashes_of(self, span: Span) -> ValueHashes:
         texts = self.texts[:, span[0] : span[1]]
-        size = texts.shape[1]
-        powers = powers_of_31(size + 1)
-        hashes = (texts * powers[:size][::-1].copy()).sum(axis=1, dtype=np.uint32)
-        return ValueHashes(slice(0, len(texts)), hashes, int(powers[size]))
+        count, size = texts.shape
+        hashes = (texts * falling_powers(size)).sum(axis=1, dtype=np.uint32)
+        return ValueHashes(slice(0, count), hashes, power_of_31(size))
 
 
 PropertiesTexts: TypeAlias = PropertiesTable | PropertiesSpans

@@ -53,14 +53,14 @@ class RecordRun(NamedTuple):
 
 
 def read_run(data: bytes, base_physical_offset: int | None, least: int) -> RecordRun | None:
-    """Return all whole records of `data`; None if they are not of one topic and form, or fewer than about `least`.
+    """Return all whole records of `data`; None if they are not of one topic and form, or fewer than `least`.
 
     With `base_physical_offset`, the log offset of the first byte, every record must say that it lies where it does.
     None says nothing about the records: they may be sound or not.
     """
     total = len(data)
-    scan, first = locate(data, 0, total, check_crc=False)
-    if first is None or data[_SYS_FLAG_LOW] & HOST_BITS or scan.size * least > _SIZES_VARY * total:
+    _, first = locate(data, 0, total, check_crc=False)
+    if first is None or data[_SYS_FLAG_LOW] & HOST_BITS:
         return None
     positions, end = chain(data, 0, total)
     count = len(positions)
@@ -101,8 +101,6 @@ def read_run(data: bytes, base_physical_offset: int | None, least: int) -> Recor
     )
 
 
-_SIZES_VARY: Final = 2
-"""A first record that is larger than so many times what it could be at most is taken for one of too few."""
 _SYS_FLAG_LOW: Final = 39
 # The bits of a head on which the places of all parts depend, but for the sizes: magic and kinds of hosts.
 _ALIKE_BYTES: Final = np.zeros(HEAD_BYTES, np.uint8)

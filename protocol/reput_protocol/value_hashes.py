@@ -7,6 +7,7 @@ power.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -53,10 +54,15 @@ class _Powers:
     down: HashArray = np.ones(1, np.uint32)
 
 
-def powers_of_31(count: int) -> HashArray:
-    """Return 31^0 to 31^(count - 1), modulo 2^32."""
-    _grow(count)
-    return _Powers.up[:count]
+def power_of_31(exponent: int) -> int:
+    """Return 31^exponent, modulo 2^32."""
+    return pow(31, exponent, 1 << 32)
+
+
+@lru_cache(maxsize=256)
+def falling_powers(count: int) -> HashArray:
+    """Return 31^(count - 1) to 31^0, modulo 2^32: what each byte of a value of so many counts in its hash."""
+    return np.array([power_of_31(exponent) for exponent in reversed(range(count))], np.uint32)
 
 
 def _grow(count: int) -> None:

@@ -13,7 +13,7 @@ from reput_protocol.record import Record, encode_record
 
 FIRST = 500
 ROWS = 66
-MANY_ROWS = 206
+MANY_ROWS = 406
 
 
 def records(

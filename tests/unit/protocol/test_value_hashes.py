@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reput_protocol.hashing import java_hash
-from reput_protocol.value_hashes import SpanHashes, ValueHashes, powers_of_31
+from reput_protocol.value_hashes import SpanHashes, ValueHashes, power_of_31
 
 
 def ascii_bytes(random: Random, size: int) -> bytes:
@@ -41,6 +41,6 @@ def test_prefixes_of_each_row_and_one_length_for_all() -> None:
     values, prefixes = ["red", "sea"], ["T#", "größer#"]
     hashes = np.array([java_hash(value) & 0xFFFF_FFFF for value in values], np.uint32)
     starts = np.array([java_hash(prefix) & 0xFFFF_FFFF for prefix in prefixes], np.uint32)
-    found = ValueHashes(slice(0, 2), hashes, int(powers_of_31(4)[3]))
+    found = ValueHashes(slice(0, 2), hashes, power_of_31(3))
     assert found.after(starts).tolist() == [java_hash(p + v) for p, v in zip(prefixes, values, strict=True)]
     assert found.after(int(starts[1])).tolist() == [java_hash(prefixes[1] + value) for value in values]
