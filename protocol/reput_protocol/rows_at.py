@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from reput_protocol.buffers import Buffer
 
-_WASTE_MAX: Final = 4
+_WASTE_MAX: Final = 2
 """Where filling up would make the parts more than so many times as long, they are laid end to end instead."""
 FILLER: Final = 0x61
 """What stands before a part that is shorter than others: a letter, which separates nothing."""
@@ -57,9 +57,9 @@ def slices_at(buffer: Buffer, starts: NDArray[np.int64], ends: NDArray[np.int64]
 
 
 def parts_at(buffer: Buffer, position: NDArray[np.int64], sizes: NDArray[np.int64]) -> Parts:
-    """Copy the `sizes[i]` bytes at `position[i]` out of a buffer: as one table where their sizes are not too different.
+    """Copy the `sizes[i]` bytes at `position[i]` out of a buffer, in whatever order they are asked for.
 
-    That costs a fraction of slicing them one by one.
+    They come as one table where their sizes are not too different, which costs a fraction of slicing them one by one.
     """
     count = len(sizes)
     widest = int(sizes.max()) if count else 0

@@ -39,6 +39,15 @@ def test_parts_are_what_lies_there_and_fillers_stand_between(
     assert list(map(bytes, slices_at(kind(data), position, stop))) == expected
 
 
+def test_parts_come_in_the_order_they_are_asked_for() -> None:
+    """A part at the beginning may be shorter than the longest one before it."""
+    data = b"ab" + b"c" * 10 + b"defghi"
+    parts = parts_at(data, np.array([12, 0, 2, 15], np.int64), np.array([3, 2, 4, 3], np.int64))
+    found = parts.data.tobytes()
+    places = zip(parts.starts.tolist(), parts.ends.tolist(), strict=True)
+    assert [found[start:end] for start, end in places] == [b"def", b"ab", b"cccc", b"ghi"]
+
+
 @pytest.mark.parametrize("position", [[3], [0, 2, 4], [0, 1, 5], []])
 @pytest.mark.parametrize("size", [0, 1, 2])
 def test_rows_are_equal_parts(position: list[int], size: int) -> None:
