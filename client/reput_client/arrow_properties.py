@@ -23,7 +23,7 @@ class BatchProperties:
         self._rows = len(columns)
         self._data, self._bounds = binary_parts(texts)
         self._buffer = pa.py_buffer(self._data)
-        self._units: PropertyUnits = units_of(self._data, self._bounds)
+        self._units: PropertyUnits = units_of(self._data, self._bounds[:-1], self._bounds[1:])
         self._odd = self._units.odd
         self._odd_maps: list[dict[str, str]] = [self._decode(row) for row in self._odd.tolist()]
         if len(self._data) and int(self._data.max()) >= _NOT_ASCII:

@@ -17,7 +17,7 @@ from reput_protocol.message import (
     Message,
     check_properties_size,
     checked_body,
-    encode_keys_text,
+    encode_keys_texts,
     encode_properties_text,
 )
 from reput_protocol.message_id import UniqueIdGenerator
@@ -105,13 +105,16 @@ class ManySend(FrameWindow):
         self, group: list[Buffer], texts: Sequence[bytes], fixed_bytes: int, block_bytes: int
     ) -> int:
         """Return how many bodies of the group go into one block."""
-        sizes = list(map(len, group))
+        own_bytes = 0
         if len(texts) == 1:
             fixed_bytes += len(texts[0])
         else:
-            sizes = [size + len(text) for size, text in zip(sizes, texts, strict=True)]
-        if sum(sizes) + len(group) * fixed_bytes <= block_bytes:
+            own_bytes = sum(map(len, texts))
+        if sum(map(len, group)) + own_bytes + len(group) * fixed_bytes <= block_bytes:
             return len(group)
+        sizes = list(map(len, group))
+        if own_bytes:
+            sizes = [size + len(text) for size, text in zip(sizes, texts, strict=True)]
         if sizes[0] + fixed_bytes > BLOCK_BYTES_MAX:
             self._begun += 1
             raise too_large(sizes[0] + fixed_bytes)
@@ -152,15 +155,17 @@ def texts_of(
         if given is not None and len(given) != count:
             raise InvalidMessage(f"{name} has {len(given)} entries for {count} bodies; give one for each")
     ends = encode_properties_text(Message(topic, b"", properties=properties), None)
-    tag_texts: dict[str | None, bytes] = {}
-    texts: list[bytes] = []
-    for index in range(count):
-        own_tag = tag if tags is None else tags[index]
-        start = tag_texts.get(own_tag)
-        if start is None:
-            start = tag_texts[own_tag] = encode_properties_text(Message(topic, b"", own_tag), None)
-        if keys is not None:
-            start += encode_keys_text(keys[index])
-        texts.append(start + ends)
+    own_tags = [tag] * count if tags is None else tags
+    starts: dict[str | None, bytes] = {
+        own: encode_properties_text(Message(topic, b"", own), None) for own in dict.fromkeys(own_tags)
+    }
+    if keys is None:
+        whole = {own: start + ends for own, start in starts.items()}
+        texts = [whole[own] for own in own_tags]
+    else:
+        texts = [
+            starts[own] + key_text + ends
+            for own, key_text in zip(own_tags, encode_keys_texts(keys), strict=True)
+        ]
     check_properties_size(max(map(len, texts), default=0) + id_bytes)
     return texts

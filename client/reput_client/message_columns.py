@@ -13,7 +13,7 @@ from reput_protocol.codes import MessageSysFlag
 from reput_protocol.properties import KEYS, TAGS, decode_properties
 from reput_protocol.properties_units import PropertyUnits, units_of
 from reput_protocol.record_columns import RecordColumns
-from reput_protocol.rows_at import rows_at
+from reput_protocol.rows_at import parts_at, rows_at, slices_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ class MessageColumns:
         self.topic = topic
         self.queue_id = queue_id
         self.records = records
-        self._texts: tuple[ByteArray, IntArray, PropertyUnits] | None = None
+        self._texts: tuple[ByteArray, PropertyUnits] | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -102,12 +102,11 @@ class MessageColumns:
         table = self.body_matrix()
         if table is not None:
             return table.ravel(), np.arange(len(self) + 1, dtype=np.int64) * table.shape[1]
-        return _joined(
-            [
-                self.inflated(row) if is_compressed else self.records.body(row)
-                for row, is_compressed in enumerate(self.compressed.tolist())
-            ]
-        )
+        records = self.records
+        parts = slices_at(records.buffer, records.body_position, records.body_position + records.body_size)
+        for row in np.flatnonzero(self.compressed).tolist():
+            parts[row] = self.inflated(row)
+        return _joined(parts)
 
     def inflated(self, row: int) -> bytes:
         """Return a compressed body, decompressed.
@@ -135,7 +134,7 @@ class MessageColumns:
 
     def values_of(self, name: str) -> list[str | None]:
         """Return one property of each message, None for one without."""
-        data, bounds, units = self._properties()
+        data, units = self._properties()
         numbers = units.named(data, name.encode())
         starts, ends = units.value_start[numbers], units.value_end[numbers]
         if len(numbers) == len(self) and (text := _common(data, starts, ends)) is not None:
@@ -150,19 +149,16 @@ class MessageColumns:
                 text = known[part] = part.decode(errors="replace")
             values[row] = text
         for row in units.odd.tolist():
-            values[row] = decode_properties(raw[bounds[row] : bounds[row + 1]]).get(name)
+            values[row] = decode_properties(self.records.properties(row)).get(name)
         return values
 
-    def _properties(self) -> tuple[ByteArray, IntArray, PropertyUnits]:
+    def _properties(self) -> tuple[ByteArray, PropertyUnits]:
         if self._texts is None:
             records = self.records
-            sizes = records.properties_size
-            if len(self) and (sizes == sizes[0]).all():
-                table = rows_at(records.buffer, records.properties_position, int(sizes[0]))
-                data, bounds = table.ravel(), np.arange(len(self) + 1, dtype=np.int64) * int(sizes[0])
-            else:
-                data, bounds = _joined([records.properties(row) for row in range(len(self))])
-            self._texts = data, bounds, units_of(data, bounds)
+            data, starts, ends = parts_at(
+                records.buffer, records.properties_position, records.properties_size
+            )
+            self._texts = data, units_of(data, starts, ends)
         return self._texts
 
     def take(self, rows: Any) -> MessageColumns:

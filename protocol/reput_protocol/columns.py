@@ -89,32 +89,31 @@ def chain(buffer: Buffer, start: int, end: int) -> tuple[list[int], int]:
     positions: list[int] = []
     position = start
     unpack = I32.unpack_from
-    last_size = RECORD_BYTES_MIN
-    repeats = 0
-    append = positions.append
     last_start = end - RECORD_BYTES_MIN
+    append = positions.append
     while position <= last_start:
         (size,) = unpack(buffer, position)
-        if size > end - position:
+        if not RECORD_BYTES_MIN <= size <= end - position:
             break
-        if size != last_size:
-            if size < RECORD_BYTES_MIN:
-                break
-            last_size = size
-            repeats = 0
-        elif repeats < _REPEATS_TO_GUESS:
-            repeats += 1
-        else:
-            # Messages of one producer tend to be of one size: check all that would fit in one stroke.
+        # Messages of one producer tend to be of one size: check all that would fit in one stroke.
+        second = position + size
+        if second + size <= end and unpack(buffer, second)[0] == size:
             sizes = np.ndarray(((end - position) // size,), ">i4", buffer, position, (size,))
             different = sizes != size
             same = int(different.argmax()) if different.any() else len(sizes)
             positions.extend(range(position, position + same * size, size))
             position += same * size
-            repeats = 0
-            continue
-        append(position)
-        position += size
+            if same >= _STROKE_MIN:
+                continue
+        # A few sizes take turns, or each record has its own: some steps without a look at what follows.
+        for _ in range(_STEPS):
+            if position > last_start:
+                break
+            (size,) = unpack(buffer, position)
+            if not RECORD_BYTES_MIN <= size <= end - position:
+                return positions, position
+            append(position)
+            position += size
     return positions, position
 
 
@@ -271,7 +270,8 @@ def patch_rows(
     np.ndarray((count,), _HOSTS_VOID, buffer, start + BORN_HOST_AT, (size,))[:] = constant
 
 
-_REPEATS_TO_GUESS: Final = 4
+_STROKE_MIN: Final = 32
+_STEPS: Final = 64
 _HEAD_VOID: Final = np.dtype(f"V{HEAD_BYTES}")
 _OFFSETS_VOID: Final = np.dtype("V16")
 _HOSTS_VOID: Final = np.dtype("V24")

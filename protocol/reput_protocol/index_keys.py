@@ -1,8 +1,8 @@
 """The keys under which records are found, hashed: the unique id and every key of each record of a batch.
 
 A key is indexed as `TOPIC#KEY` under Java's string hash (store format 5.2, 5.6; RocketMQ: IndexService.buildIndex).
-Where the records' properties form tables, whole columns are hashed at once; otherwise every record goes by itself. Both
-ways give the same, which a test holds them to.
+The keys of many records are hashed at once, by column or by place; what cannot be read so, and few records, go one by
+one. All ways give the same, which a test holds them to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from reput_protocol.dispatch_rows import DispatchRows, Row
 from reput_protocol.hashing import index_hash, java_hash
 from reput_protocol.properties import find_property_in, split_keys
-from reput_protocol.properties_table import PropertiesTables
+from reput_protocol.properties_table import PropertiesTexts
 from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_ROLLBACK
 
 IntArray: TypeAlias = NDArray[np.int64]
@@ -49,8 +49,8 @@ def hash_keys(data: bytes, rows: DispatchRows) -> KeyHashes:
     """Hash the keys of all records that `rows` found in `data`; those of rolled back transactions have none."""
     if rows.few is not None:
         return _hash_few(data, rows.few, rows)
-    assert rows.tables is not None
-    found = _hash_tables(data, rows, rows.tables)
+    assert rows.texts is not None
+    found = _hash_many(data, rows, rows.texts)
     rolled_back = rows.sys_flag & TRANSACTION_BITS == TRANSACTION_ROLLBACK
     if rolled_back.any():
         kept = ~rolled_back[found.rows]
@@ -118,7 +118,7 @@ def _prefix_hash(topic: str) -> int:
     return java_hash(f"{topic}#") & _MASK
 
 
-# -- as tables ---------------------------------------------------------------------------------------------------
+# -- many at once ------------------------------------------------------------------------------------------------
 
 
 class _Columns(NamedTuple):
@@ -126,27 +126,24 @@ class _Columns(NamedTuple):
     rows: IntArray
 
 
-def _hash_tables(data: bytes, rows: DispatchRows, found: PropertiesTables) -> _Columns:
+def _hash_many(data: bytes, rows: DispatchRows, texts: PropertiesTexts) -> _Columns:
     prefixes = _prefixes(rows)
+    keys = texts.keys()
+    hashes = [
+        index_hashes(each.after(prefixes if isinstance(prefixes, int) else prefixes[each.rows]))
+        for each in keys
+    ]
+    if hashes and all(isinstance(each.rows, slice) for each in keys):
+        # Every record has as many keys, which is usual: interleave the columns.
+        return _Columns(np.stack(hashes, axis=1).ravel(), np.repeat(np.arange(len(rows)), len(hashes)))
     numbers = np.arange(len(rows))
-    hashes: list[IntArray] = []
-    owners: list[IntArray] = []
-    for table in found.tables:
-        prefix = prefixes if isinstance(prefixes, int) else prefixes[table.rows]
-        unique_key = table.spans.get(b"UNIQ_KEY")
-        for span in table.keys if unique_key is None else [unique_key, *table.keys]:
-            hashes.append(index_hashes(table.java_hashes(span, prefix)))
-            owners.append(numbers[table.rows])
-    if len(found.alone):
-        of_rest = _hash_alone(data, rows, found.alone)
+    owners = [numbers[each.rows] for each in keys]
+    if len(texts.alone):
+        of_rest = _hash_alone(data, rows, texts.alone)
         hashes.append(of_rest.hashes)
         owners.append(of_rest.rows)
     if not hashes:
         return _Columns(_NO_KEYS, _NO_KEYS)
-    if len(found.tables) == 1 and not len(
-        found.alone
-    ):  # every record has as many keys: interleave the columns
-        return _Columns(np.stack(hashes, axis=1).ravel(), np.repeat(owners[0], len(hashes)))
     values, of_rows = np.concatenate(hashes), np.concatenate(owners)
     order = np.argsort(of_rows, kind="stable")  # by record; within a record as they were appended
     return _Columns(values[order], of_rows[order])

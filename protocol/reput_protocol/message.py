@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Final, NamedTuple
 
 from reput_protocol.buffers import Buffer
@@ -146,13 +148,21 @@ def check_properties_size(size: int) -> None:
         )
 
 
-def encode_keys_text(keys: Sequence[str]) -> bytes:
-    """Return the part of the properties text that holds `keys`; empty if there are none.
+def encode_keys_texts(keys: Sequence[Sequence[str]]) -> list[bytes]:
+    """Return the part of each message's properties text that holds its keys; empty if it has none.
 
     Raises:
-        InvalidMessage: they cannot be keys.
+        InvalidMessage: those of the first message that cannot be keys.
     """
-    return _encoded(f"KEYS\x01{' '.join(_checked_keys(keys))}\x02") if keys else b""
+    if set(map(type, keys)) <= {list, tuple}:
+        with suppress(TypeError):  # a key that is no text
+            joined = list(map(" ".join, keys))
+            # All are looked at together, as `_checked_keys` does it for one. What is printable can be encoded.
+            whole = "".join(joined)
+            blanks = sum(map(len, keys)) - sum(map(bool, keys))
+            if whole.isprintable() and whole.count(" ") == blanks and all(chain.from_iterable(keys)):
+                return [f"KEYS\x01{each}\x02".encode() if each else b"" for each in joined]
+    return [_encoded(f"KEYS\x01{' '.join(_checked_keys(each))}\x02") if each else b"" for each in keys]
 
 
 def _encoded(text: str) -> bytes:

@@ -1,10 +1,10 @@
 """Properties texts of one shape laid beneath each other: whole columns are then read and hashed at once.
 
-Messages of one producer have the same properties in the same order, with values of the same lengths. Their texts form
-a table in which every name and separator stands in a column of its own. Texts fit into one table if that is so, if
+Messages of one producer have the same properties in the same order, often with values of the same lengths. Their texts
+form a table in which every name and separator stands in a column of its own. Texts fit into one table if that is so, if
 their values hold no separators and no name comes twice, if tags and keys are ASCII, and if the spaces between several
 keys stand in the same columns; only then does a column hold what a reader of the single text would find (RocketMQ:
-MessageDecoder.string2messageProperties).
+MessageDecoder.string2messageProperties). Texts that do not fit into one are read by `properties_spans`.
 """
 
 from __future__ import annotations
@@ -12,143 +12,75 @@ from __future__ import annotations
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-IntArray: TypeAlias = NDArray[np.int64]
+from reput_protocol.buffers import Buffer
+from reput_protocol.properties_spans import PropertiesSpans
+from reput_protocol.rows_at import rows_at
+from reput_protocol.value_hashes import IntArray, ValueHashes, falling_powers, power_of_31
+
 ByteTable: TypeAlias = NDArray[np.uint8]
 Span: TypeAlias = tuple[int, int]
 
-_ROWS_MIN: Final = 8
-"""So many rows of one size cost no more as a table than one by one."""
-_SHARE_MIN: Final = 16
-"""Nor is a shape that less than this part of the rows of one size has worth a table."""
-_MISSES_MAX: Final = 3
-"""After so many shapes that were not worth it, the rows of this size that are left go one by one."""
 _NAME_END: Final = 1
 _VALUE_END: Final = 2
 _SPACE: Final = 0x20
 _ASCII_MAX: Final = 0x7F
 _HASHED: Final = (b"TAGS", b"UNIQ_KEY")
-_POWERS_MAX: Final = 32_768
-_POWERS: NDArray[np.uint32] = np.ones(1, dtype=np.uint32)
+_NONE: Final = np.empty(0, dtype=np.int64)
 
 
 class PropertiesTable(NamedTuple):
-    """The texts of some rows, all of one size and shape."""
+    """The texts of all rows, of one size and shape."""
 
-    rows: slice | IntArray
-    """Which rows these are, ascending."""
     texts: ByteTable
     """One text a row, one byte a column."""
     spans: dict[bytes, Span]
     """Where each property's value lies in every text, by name."""
-    keys: list[Span]
+    key_spans: list[Span]
     """Where the keys lie that the value of KEYS consists of."""
 
-    def java_hashes(self, span: Span, prefix: int | NDArray[np.uint32] = 0) -> IntArray:
-        """Return Java's string hash of every value in `span`, after a prefix of this hash (unsigned)."""
+    @property
+    def alone(self) -> IntArray:
+        """Rows that have to be read one by one: none."""
+        return _NONE
+
+    def tags(self) -> ValueHashes | None:
+        """Return the hashes of the tags; None if there are none."""
+        span = self.spans.get(b"TAGS")
+        return None if span is None else self._hashes_of(span)
+
+    def keys(self) -> list[ValueHashes]:
+        """Return the hashes of what records are indexed under, in the order in which each record's are."""
+        unique_key = self.spans.get(b"UNIQ_KEY")
+        spans = self.key_spans if unique_key is None else [unique_key, *self.key_spans]
+        return [self._hashes_of(span) for span in spans]
+
+    def _hashes_of(self, span: Span) -> ValueHashes:
         texts = self.texts[:, span[0] : span[1]]
-        powers = _powers(texts.shape[1] + 1)
-        values = (texts * powers[1:]).sum(axis=1, dtype=np.uint32)
-        if isinstance(prefix, int):
-            values += np.uint32(prefix * int(powers[0]) & 0xFFFF_FFFF)
-        else:
-            values += prefix * powers[0]
-        hashes: IntArray = values.view(np.int32).astype(np.int64)
-        return hashes
+        count, size = texts.shape
+        hashes = (texts * falling_powers(size)).sum(axis=1, dtype=np.uint32)
+        return ValueHashes(slice(0, count), hashes, power_of_31(size))
 
 
-class PropertiesTables(NamedTuple):
-    """The rows that have properties: as tables, and those that fit into none."""
-
-    tables: list[PropertiesTable]
-    alone: IntArray
-    """Rows that have to be read one by one, ascending."""
+PropertiesTexts: TypeAlias = PropertiesTable | PropertiesSpans
 
 
-def tables_of(data: bytes, starts: IntArray, sizes: IntArray) -> PropertiesTables:
-    """Lay the texts at `starts` of `data` out as tables; rows without properties are nowhere."""
-    if not len(sizes):
-        return PropertiesTables([], _NONE)
-    source = np.frombuffer(data, np.uint8)
-    first = int(sizes[0])
-    tables: list[PropertiesTable] = []
-    alone: list[IntArray] = []
-    if (sizes == first).all():
-        if first:
-            _divide(source, starts, first, None, tables, alone)
-    else:
-        counts = np.bincount(sizes)
-        counts[0] = 0
-        few = counts < _ROWS_MIN
-        of_few = few[sizes] & (sizes > 0)
-        if of_few.any():
-            alone.append(np.flatnonzero(of_few))
-        for size in np.flatnonzero(~few).tolist():
-            _divide(source, starts, size, np.flatnonzero(sizes == size), tables, alone)
-    if len(alone) <= 1:
-        return PropertiesTables(tables, alone[0] if alone else _NONE)
-    return PropertiesTables(tables, np.sort(np.concatenate(alone)))
+def read_texts(buffer: Buffer, starts: IntArray, sizes: IntArray) -> PropertiesTexts:
+    """Return the properties texts at `starts` of `buffer` as one table if they are one, else by their places."""
+    if len(sizes) and (sizes == sizes[0]).all():
+        table = table_of(rows_at(buffer, starts, int(sizes[0])))
+        if table is not None:
+            return table
+    return PropertiesSpans(buffer, starts, sizes)
 
 
-def table_of(texts: ByteTable) -> PropertiesTables | None:
-    """Return texts that lie beneath each other as one table; None if they are not all of one shape."""
-    if not texts.shape[1]:
-        return PropertiesTables([], _NONE)
+def table_of(texts: ByteTable) -> PropertiesTable | None:
+    """Return texts that lie beneath each other as one table; None if they are not all of one shape, or empty."""
     shape = _shape_of(texts[0].tobytes())
-    if shape is None or shape.rows_of(texts) is not None:
+    if shape is None or not shape.is_that_of(texts):
         return None
-    return PropertiesTables([PropertiesTable(slice(0, len(texts)), texts, shape.spans, shape.keys)], _NONE)
-
-
-def _divide(
-    source: ByteTable,
-    starts: IntArray,
-    size: int,
-    rows: IntArray | None,
-    tables: list[PropertiesTable],
-    alone: list[IntArray],
-) -> None:
-    """Make tables of rows whose texts all have `size` bytes, None standing for all rows; add the rest to `alone`."""
-    at = starts if rows is None else starts[rows]
-    worth = max(_ROWS_MIN, len(at) // _SHARE_MIN)
-    misses = 0
-    while len(at) >= worth and misses < _MISSES_MAX:
-        texts = _lay(source, at, size)
-        shape = _shape_of(texts[0].tobytes())
-        alike = None if shape is None else shape.rows_of(texts)
-        if shape is not None and alike is None:
-            tables.append(
-                PropertiesTable(slice(0, len(at)) if rows is None else rows, texts, shape.spans, shape.keys)
-            )
-            return
-        if rows is None:
-            rows = np.arange(len(at))
-        if alike is None:
-            alike = np.zeros(len(at), dtype=bool)
-        if shape is not None and np.count_nonzero(alike) >= worth:
-            tables.append(PropertiesTable(rows[alike], texts[alike], shape.spans, shape.keys))
-        else:
-            misses += 1
-            alike[0] = True
-            alone.append(rows[alike])
-        rows, at = rows[~alike], at[~alike]
-    if len(at):
-        alone.append(np.arange(len(at)) if rows is None else rows)
-
-
-def _lay(source: ByteTable, starts: IntArray, size: int) -> ByteTable:
-    """Lay the texts at `starts` beneath each other; without a copy where they are equally far apart."""
-    step = int(starts[1] - starts[0])
-    table: ByteTable
-    if step >= size and (starts[1:] - starts[:-1] == step).all():
-        window = source[int(starts[0]) : int(starts[-1]) + size]
-        table = as_strided(window, (len(starts), size), (step, 1), writeable=False)
-    else:
-        windows = np.ndarray((len(source) - size + 1,), f"V{size}", source, 0, (1,))
-        table = windows[starts].view(np.uint8).reshape(-1, size)
-    return table
+    return PropertiesTable(texts, shape.spans, shape.keys)
 
 
 class _Shape(NamedTuple):
@@ -160,14 +92,10 @@ class _Shape(NamedTuple):
     spread: ByteTable
     """How much higher than the lowest a byte may be: not at all in names and separators."""
 
-    def rows_of(self, texts: ByteTable) -> NDArray[np.bool_] | None:
-        """Tell which texts have this shape; None if all have, as is usual."""
+    def is_that_of(self, texts: ByteTable) -> bool:
+        """Tell whether all texts have this shape."""
         # One comparison for both bounds: what lies below wraps around to the far end.
-        right = texts - self.lowest <= self.spread
-        if right.all():
-            return None
-        alike: NDArray[np.bool_] = np.logical_and.reduce(right, axis=1)
-        return alike
+        return bool((texts - self.lowest <= self.spread).all())
 
 
 def _shape_of(text: bytes) -> _Shape | None:
@@ -207,17 +135,3 @@ def _keys_in(text: bytes, start: int, end: int) -> list[Span]:
             keys.append((start, stop))
         start = stop + 1
     return keys
-
-
-def _powers(count: int) -> NDArray[np.uint32]:
-    """Return 31^(count-1) ... 31^0, modulo 2^32."""
-    global _POWERS
-    if count > len(_POWERS):
-        size = min(max(2 * count, 256), 2 * _POWERS_MAX)
-        powers = np.full(size, 31, dtype=np.uint32)
-        powers[0] = 1
-        _POWERS = np.multiply.accumulate(powers, dtype=np.uint32)[::-1].copy()
-    return _POWERS[len(_POWERS) - count :]
-
-
-_NONE: Final = np.empty(0, dtype=np.int64)

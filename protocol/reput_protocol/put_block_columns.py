@@ -1,20 +1,19 @@
-"""The same door for blocks of records of one size: array operations for the fixed fields, comparisons for the rest.
+"""The same door for blocks of many records: array operations for the fixed fields, comparisons for the rest.
 
-Messages of one producer tend to be of one size, and then a block is a table with a row for each record, in which every
-field is a column. What is the same in all rows is looked at in the first and compared in the others: a part of every
-row, laid end to end, is that part of the first row so many times.
+Where messages are of one size, a block is a table with a row for each record, in which every field is a column. What is
+the same in all rows is looked at in the first and compared in the others: a part of every row, laid end to end, is that
+part of the first row so many times. Blocks of records of different sizes are for `put_block_sizes`.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.checksum import crc32
-from reput_protocol.properties import is_plain_text
+from reput_protocol.properties_plain import texts_pass
 from reput_protocol.put_block import (
     BlockCheck,
     BlockLimits,
@@ -22,21 +21,28 @@ from reput_protocol.put_block import (
     check_records,
     passes_quick_look,
 )
+from reput_protocol.put_block_sizes import positions_of_sound
 from reput_protocol.record_layout import HEAD_BYTES, I32
+from reput_protocol.rows_at import void_type
 
 
 def check_columns(block: Buffer, topic: str, queue_id: int, count: int, limits: BlockLimits) -> BlockCheck:
     """Check a block with array operations; the meaning of `record_batch.check_put_block`.
 
-    It only ever says yes. Whatever is not of one size, or has anything wrong or unusual, is checked record by record,
-    so that both ways refuse a block for the same record and in the same words; refusals need not be fast.
+    It only ever says yes. Whatever has anything wrong or unusual is checked record by record, so that all ways refuse a
+    block for the same record and in the same words; refusals need not be fast.
     """
     check_block_size(block, limits)
     end = len(block)
     size = end // count if count > 0 else 0
-    if size < HEAD_BYTES or size * count != end or not _rows_pass(block, topic, queue_id, size, limits):
-        return check_records(block, topic, queue_id, count, limits)
-    return BlockCheck(list(range(0, end, size)), [], size)
+    if size >= HEAD_BYTES:
+        if size * count == end and _rows_pass(block, topic, queue_id, size, limits):
+            return BlockCheck(list(range(0, end, size)), [], size)
+        if count >= SIZES_THRESHOLD:
+            positions = positions_of_sound(block, topic, queue_id, count, limits)
+            if positions is not None:
+                return BlockCheck(positions, [])
+    return check_records(block, topic, queue_id, count, limits)
 
 
 def _rows_pass(block: Buffer, topic: str, queue_id: int, size: int, limits: BlockLimits) -> bool:
@@ -53,11 +59,13 @@ def _rows_pass(block: Buffer, topic: str, queue_id: int, size: int, limits: Bloc
     body_end = HEAD_BYTES + body_size
     if not _are_equal(block, body_end, properties - body_end, size, count):
         return False
-    if properties < size and not _texts_pass(block, properties, size, count):
+    if properties < size and not texts_pass(
+        _column(block, properties, size - properties, size, count), count
+    ):
         return False
     stated: list[int] = heads.view(">i4")[_CRC_WORD::_HEAD_WORDS].tolist()
     if 0 < body_size <= _COPIED_BODY_MAX:
-        bodies = np.ndarray((count,), _bytes_type(body_size), block, HEAD_BYTES, (size,)).tolist()
+        bodies = np.ndarray((count,), void_type(body_size), block, HEAD_BYTES, (size,)).tolist()
         return stated == [crc32(body) & 0x7FFF_FFFF for body in bodies]
     rows: Any = np.ndarray((count, body_size), np.uint8, block, HEAD_BYTES, (size, 1))
     return stated == [crc32(row) & 0x7FFF_FFFF for row in rows]
@@ -70,48 +78,11 @@ def _are_equal(block: Buffer, position: int, length: int, size: int, count: int)
 
 
 def _column(block: Buffer, position: int, length: int, size: int, count: int) -> bytes:
-    return np.ndarray((count,), _bytes_type(length), block, position, (size,)).tobytes()
+    return np.ndarray((count,), void_type(length), block, position, (size,)).tobytes()
 
 
-def _texts_pass(block: Buffer, position: int, size: int, count: int) -> bool:
-    """Whether the properties at `position` of each row are canonical, ASCII and without reserved names."""
-    length = size - position
-    texts = _column(block, position, length, size, count)
-    if not is_plain_text(texts, 0, length):
-        return False
-    # Where the separators of all stand in the same places, and with them the same names, what is in order in one text
-    # is so in all. Otherwise each is searched: with a separator at the end of each, they are in order one by one if
-    # they are in order as one.
-    shapes = texts.translate(_SHAPE)
-    shape = shapes[:length]
-    if shapes == shape * count and all(
-        _are_equal(texts, start, stop - start, length, count) for start, stop in _names_of(shape)
-    ):
-        return True
-    ends = texts[length - 1 :: length]
-    return ends == _VALUE_END * count and is_plain_text(texts) is not None
-
-
-@lru_cache(maxsize=1024)
-def _names_of(shape: bytes) -> list[tuple[int, int]]:
-    """Return where the names stand in a text of this shape, which is canonical."""
-    names = []
-    start = 0
-    while start < len(shape):
-        names.append((start, shape.index(_NAME_END, start)))
-        start = shape.index(_VALUE_END, start) + 1
-    return names
-
-
-@lru_cache(maxsize=1024)
-def _bytes_type(length: int) -> np.dtype[np.void]:
-    return np.dtype((np.void, length))
-
-
-_NAME_END: Final = b"\x01"
-_VALUE_END: Final = b"\x02"
-# What a text looks like when only separators are told apart, and what may not be in a text at all.
-_SHAPE: Final = b"\xff\x01\x02" + b"a" * 125 + b"\xff" * 128
+# From here on records of different sizes are checked by columns at no higher cost, as `record_batch` says.
+SIZES_THRESHOLD: Final = 48
 # Making a bytes object of each body at once takes a third less than a view of each, as long as copying costs little.
 _COPIED_BODY_MAX: Final = 2048
 _HEAD: Final = np.dtype((np.void, HEAD_BYTES))

@@ -6,6 +6,7 @@ are the broker's, `encode_put_block` is the producer's, `scan_dispatch` follows 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
@@ -15,7 +16,8 @@ import numpy as np
 from reput_protocol.buffers import Buffer
 from reput_protocol.checksum import crc32
 from reput_protocol.columns import COLUMNS_THRESHOLD, patch_positions, patch_rows
-from reput_protocol.dispatch_rows import DispatchGroup, DispatchRows, DispatchRun, scan_dispatch
+from reput_protocol.dispatch_rows import DispatchGroup, DispatchRows, DispatchRun
+from reput_protocol.dispatch_scan import scan_dispatch
 from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.put_block import (
     BLOCK_BYTES_MAX,
@@ -127,7 +129,7 @@ def _patch(
     elif check.row_bytes:
         patch_rows(buffer, start, check.row_bytes, count, queue_offset, physical_offset, hosts_and_time)
     else:
-        positions = np.array(check.positions, dtype=np.int64)
+        positions = np.frombuffer(array("q", check.positions), np.int64)
         block = memoryview(buffer)[start : start + size]
         patch_positions(block, positions, queue_offset, physical_offset, hosts_and_time)
     if check.sealed:
@@ -181,8 +183,8 @@ def encode_put_block(
 
 
 # Where the two ways cost the same, measured as for COLUMNS_THRESHOLD. Records of one size and 1 KiB: 16 take 29 us by
-# structs and 28 us by columns, 64 take 110 and 67, 256 take 442 and 222; records of several sizes are checked by
-# structs anyway, after a look that costs next to nothing. Patching touches only fixed fields: 20 records take 7 us
-# either way, 256 take 92 us by structs and 15 us by columns.
+# structs and 28 us by columns, 64 take 110 and 67, 256 take 442 and 222. Of different sizes (on a host twice as fast):
+# 48 take 48 us by structs and 38 to 50 by columns, 256 take 254 and 110 to 150. Patching touches only fixed fields: 20
+# records take 7 us either way, 256 take 92 us by structs and 15 us by columns.
 CHECK_COLUMNS_THRESHOLD: Final = 24
 PATCH_COLUMNS_THRESHOLD: Final = 20

@@ -43,6 +43,7 @@ HEAD_DTYPE: Final = np.dtype(
     ]
 )
 assert HEAD_DTYPE.itemsize == HEAD_BYTES
+I16_TYPE: Final = np.dtype(">i2")
 _UNDERSCORE: Final = 0x5F
 
 

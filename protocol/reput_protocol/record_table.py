@@ -1,7 +1,7 @@
 """Records of one size and one shape, back to back: a table with a row for each.
 
-Messages that one producer sends in bulk are like that. Where each part lies is then read from the first record alone,
-and all that the others have to show is that they are like it.
+Messages that one producer sends in bulk are often like that. Where each part lies is then read from the first record
+alone, and all that the others have to show is that they are like it. Where sizes differ, see `record_run`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from reput_protocol.properties_table import PropertiesTexts, read_texts, table_of
 from reput_protocol.record_columns import HEAD_DTYPE, IntArray
 from reput_protocol.record_layout import HEAD_BYTES, HOST_BITS
 from reput_protocol.record_scan import RecordScan, locate
@@ -32,19 +33,40 @@ class RecordTable(NamedTuple):
     """What lies behind the table: None is the end of the buffer."""
 
     @property
+    def end(self) -> int:
+        """Where the table ends."""
+        return self.rows * self.size
+
+    @property
     def position(self) -> IntArray:
         """Where each record starts."""
         return np.arange(0, self.rows * self.size, self.size)
 
     @property
-    def properties_size(self) -> int:
-        """Bytes of each properties text."""
-        return self.size - self.properties
+    def sizes(self) -> IntArray:
+        """Bytes of each whole record."""
+        return np.full(self.rows, self.size, np.int64)
 
-    def texts(self, data: bytes) -> NDArray[np.uint8]:
-        """Return the properties texts, one a row, as a view of the scanned bytes."""
-        shape, steps = (self.rows, self.properties_size), (self.size, 1)
-        return np.ndarray(shape, np.uint8, data, self.properties, steps)
+    @property
+    def sys_flag(self) -> IntArray:
+        """The system flag of each record."""
+        return np.full(self.rows, self.head["sys_flag"][0], np.int64)
+
+    @property
+    def properties_position(self) -> IntArray:
+        """Where each properties text starts."""
+        return np.arange(self.properties, self.rows * self.size + self.properties, self.size)
+
+    @property
+    def properties_size(self) -> IntArray:
+        """Bytes of each properties text."""
+        return np.full(self.rows, self.size - self.properties, np.int64)
+
+    def texts(self, data: bytes) -> PropertiesTexts:
+        """Read the properties of the scanned bytes."""
+        shape, steps = (self.rows, self.size - self.properties), (self.size, 1)
+        view: NDArray[np.uint8] = np.ndarray(shape, np.uint8, data, self.properties, steps)
+        return table_of(view) or read_texts(data, self.properties_position, self.properties_size)
 
 
 def read_table(data: bytes, base_physical_offset: int | None, least: int) -> RecordTable | None:
@@ -69,7 +91,7 @@ def read_table(data: bytes, base_physical_offset: int | None, least: int) -> Rec
     if count * size < end:
         stopped_by, other = locate(data, count * size, end, check_crc=False)
         if other is not None:
-            return None  # a record of another size: there is more than one table
+            return None  # a record of another size
     head = np.ndarray((count,), _HEAD_VOID, data, 0, (size,)).copy()
     alike = (head.view(np.uint64).reshape(count, -1) & _ALIKE).tobytes()
     topic_end = extent.topic + extent.topic_size + 2  # with the length of the properties

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_protocol.dispatch_rows import scan_dispatch
+from reput_protocol.dispatch_scan import scan_dispatch
 from reput_protocol.hashing import index_hash
 from reput_protocol.index_keys import hash_keys, index_keys
 from reput_protocol.properties import decode_properties

@@ -10,7 +10,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from reput_protocol.columns import COLUMNS_THRESHOLD, decode_columns
-from reput_protocol.dispatch_rows import COLUMNS, DispatchRows, scan_dispatch
+from reput_protocol.dispatch_rows import COLUMNS, DispatchRows
+from reput_protocol.dispatch_scan import scan_dispatch
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.hashing import tags_code
 from reput_protocol.host import Host

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.dispatch import DispatchBatch
-from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
+from reput_protocol.dispatch_rows import DispatchRows
+from reput_protocol.dispatch_scan import scan_dispatch
 from reput_protocol.index_keys import hash_keys
 
 IntArray = NDArray[np.int64]

@@ -16,7 +16,8 @@ from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogE
 from reput_broker.store_tools.report import Progress, Report
 from reput_broker.store_tools.verify_index import IndexCheck
 from reput_broker.store_tools.verify_queues import QueuesCheck
-from reput_protocol.dispatch_rows import DispatchRows, rows_of_columns
+from reput_protocol.dispatch_columns import rows_of_columns
+from reput_protocol.dispatch_rows import DispatchRows
 
 LOST_PAGE = "its properties hold zeros where a lost page would leave them"
 _NO_LETTER = "\N{REPLACEMENT CHARACTER}"

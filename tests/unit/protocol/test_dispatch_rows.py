@@ -4,7 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reput_protocol.dispatch_rows import COLUMNS, DispatchRows, DispatchRun, scan_dispatch
+from reput_protocol.dispatch_rows import COLUMNS, DispatchRows, DispatchRun
+from reput_protocol.dispatch_scan import scan_dispatch
 from reput_protocol.hashing import tags_code
 from reput_protocol.record import Host, Record, ScanStatus, encode_blank, encode_record
 

@@ -1,9 +1,11 @@
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from reput_protocol.errors import InvalidMessage, InvalidName
-from reput_protocol.message import Message, encode_properties_text
+from reput_protocol.message import Message, encode_keys_texts, encode_properties_text
 from reput_protocol.properties import decode_properties, is_plain_text, properties_fault
 
 
@@ -82,3 +84,26 @@ def test_properties_that_do_not_fit_are_refused() -> None:
     encode_properties_text(Message("orders", b"", properties={"a": "x" * 32_764}), None)
     with pytest.raises(InvalidMessage, match="32768 bytes, but at most 32767"):
         encode_properties_text(Message("orders", b"", properties={"a": "x" * 32_765}), None)
+
+
+@given(
+    st.lists(
+        st.lists(st.text("aé \x01\u3000\n", max_size=3) | st.just(3), max_size=3)  # type: ignore[arg-type]
+        | st.sampled_from([("o-1",), "text", {"a"}, None]),
+        max_size=4,
+    )
+)
+@example([["a", ""], [" b"]])
+@example([["a b"], []])
+@example([[""], ["\ud800"]])
+def test_keys_of_many_messages_are_those_of_each(keys: Any) -> None:
+    def of_each() -> list[bytes]:
+        return [encode_properties_text(Message("t", b"", keys=each or ()), None) for each in keys]
+
+    outcomes = []
+    for encode in (of_each, lambda: encode_keys_texts([each or () for each in keys])):
+        try:
+            outcomes.append(encode())
+        except InvalidMessage as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
