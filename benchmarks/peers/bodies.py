@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reput_cli.bench_payload import HEAD_BYTES, Payloads, made_at_ns, number_of
+from reput_client.coded_values import CodedValues
 
 TAGS = tuple(f"t{number}" for number in range(16))
 _LOOK_AT_CLOCK = 64
@@ -109,15 +110,15 @@ class Tally:
         if self._timed:
             self.latencies_us.append((time.time_ns() - made_at_ns(body)) // 1000)
 
-    def add_table(self, bodies: NDArray[np.uint8], tags: Sequence[str | None]) -> None:
-        """Take many messages, the rows of a table."""
+    def add_table(self, bodies: NDArray[np.uint8], tags: CodedValues) -> None:
+        """Take many messages, the rows of a table, with their tags."""
         count = len(bodies)
         heads = np.ascontiguousarray(bodies[:, :HEAD_BYTES]).view(">u8")
         numbers = heads[:, 0].astype(np.int64)
         self.count += count
         self._seen.update(numbers.tolist())
         same = self._payloads.check_table(bodies, numbers)
-        labels = np.array([int(tag[1:]) if tag else -1 for tag in tags])
+        labels = np.array([TAGS.index(tag) if tag in TAGS else -1 for tag in tags.values])[tags.codes]
         self._wrong += count - int((same & (labels == numbers & 15)).sum())
 
     def fault(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from reput_client.coded_values import CodedValues, coded_parts, coded_texts
 from reput_client.compression import compression_method, inflate
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_protocol.codes import MessageSysFlag
@@ -151,6 +152,19 @@ class MessageColumns:
         for row in units.odd.tolist():
             values[row] = decode_properties(self.records.properties(row)).get(name)
         return values
+
+    def coded(self, name: str) -> CodedValues:
+        """Return one property as its distinct values, and a number for each message that says which one it has.
+
+        For what repeats, tags above all: no text is made per message.
+        """
+        data, units = self._properties()
+        numbers = units.named(data, name.encode())
+        coded = None
+        if not len(units.odd):
+            starts, ends = units.value_start[numbers], units.value_end[numbers]
+            coded = coded_parts(data, units.row[numbers], starts, ends, len(self))
+        return coded_texts(self.values_of(name)) if coded is None else coded
 
     def _properties(self) -> tuple[ByteArray, PropertyUnits]:
         if self._texts is None:

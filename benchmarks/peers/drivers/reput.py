@@ -9,6 +9,7 @@ from collections.abc import Callable
 from peers.bodies import Bodies, Tally
 from peers.drivers.base import QUIET_S, Driver, at_pace, by_tasks
 from reput_client import Message, Producer, blocking
+from reput_protocol.properties import TAGS
 
 _BATCH = 64
 _FRAMES = 16
@@ -86,7 +87,7 @@ class Reput(Driver):
                 if len(answer.columns):
                     table = answer.columns.body_matrix()
                     assert table is not None, "all bodies of a run are of one size"
-                    tally.add_table(table, answer.columns.tags())
+                    tally.add_table(table, answer.columns.coded(TAGS))
                     heard_at = time.perf_counter()
                 offset = answer.next_begin_offset
         return True
