@@ -22,12 +22,13 @@ from peers import fetch
 from peers.servers import reput, rocketmq
 from peers.servers.base import Missing, Server
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import ProtocolError
 from reput_protocol.frames import FrameReader, encode_frame
 from reput_protocol.header import Header, HeaderType, decode_header
 from tables import NOISY_SPREAD, aligned, spread_of
 
 _PACKAGE = "org.apache.rocketmq.example.benchmark"
-_WARM_S = 4.0
+_WARM_S = 3.0
 _DEADLINE_S = 30.0
 _QUEUES = 4
 _FAILED = re.compile(r"(Send|Response) Failed: *(\d+)")
@@ -78,19 +79,21 @@ def measure(*, rounds: int, seconds: float) -> Measured:
         try:
             fetch.jars("rocketmq-example")
             names, theirs = stack.enter_context(rocketmq.start(directory / "rocketmq", "page_cache"))
+            ours = stack.enter_context(reput.start(directory / "reput", "page_cache"))
         except Missing as error:
-            measured.notes.append(f"Apache RocketMQ: missing: {error}")
+            measured.notes.append(f"missing: {error}")
             return measured
-        ours = stack.enter_context(reput.start(directory / "reput", "page_cache"))
         brokers = [("Reput", ours, ours.address), ("Apache RocketMQ", theirs, names.address)]
         for number in range(rounds):
             for program in PROGRAMS:
+                found: dict[str, tuple[float, float]] = {}
                 for name, server, name_server in brokers if number % 2 else brokers[::-1]:
                     try:
-                        rate, cpu_s = _run(program, server, name_server, directory, number, seconds)
-                    except Fault as fault:
-                        measured.notes.append(f"{program.title}, {name}: no figure for a round: {fault}")
-                    else:
+                        found[name] = _run(program, server, name_server, directory, number, seconds)
+                    except (Fault, OSError, ProtocolError) as fault:
+                        measured.notes.append(f"{program.title}, {name}: no figures for a round: {fault}")
+                if len(found) == len(brokers):
+                    for name, (rate, cpu_s) in found.items():
                         measured.add(program, name, rate, cpu_s)
             print(f"RocketMQ's own benchmark: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     return measured
@@ -147,6 +150,8 @@ def _run(
         time.sleep(seconds)
         stored, cpu_s = offsets.stored(topic) - before, server.cpu_s() - cpu_s
         elapsed_s = time.perf_counter() - started_at
+        if not alive():
+            raise Fault(f"its client ended: {output.read_text(errors='replace')[-300:].strip()}")
     failures = [int(count) for _, count in _FAILED.findall(output.read_text(errors="replace"))]
     if any(failures):
         raise Fault(f"{max(failures)} sends failed")

@@ -36,12 +36,13 @@ def main() -> int:
         return 1
     measured = measure(workloads, systems, rounds=arguments.rounds, seconds=arguments.seconds)
     head = _head(measured, systems, arguments)
-    parts = [head, table(measured, workloads, systems)]
-    if not arguments.no_java:
+    text = f"{head}\n\n{table(measured, workloads, systems)}\n"
+    print(text, flush=True)
+    if not (arguments.no_java or arguments.workloads or arguments.systems):
         theirs = java_benchmark.measure(rounds=arguments.rounds, seconds=max(3.0, arguments.seconds))
-        parts.append(java_benchmark.table(theirs))
-    text = "\n\n".join(part for part in parts if part) + "\n"
-    print(text)
+        last = java_benchmark.table(theirs)
+        print(last)
+        text += f"\n{last}\n"
     if arguments.write is not None:
         arguments.write.mkdir(parents=True, exist_ok=True)
         (arguments.write / "peers.md").write_text(f"# Reput and other brokers\n\n{text}")
@@ -59,7 +60,9 @@ def _arguments() -> argparse.Namespace:
         "--workloads", default="", help=f"only these: {','.join(workload.name for workload in WORKLOADS)}"
     )
     parser.add_argument("--systems", default="", help="only those whose label has one of these words in it")
-    parser.add_argument("--no-java", action="store_true", help="without RocketMQ's own benchmark")
+    parser.add_argument(
+        "--no-java", action="store_true", help="without RocketMQ's own benchmark; so are parts"
+    )
     parser.add_argument("--write", type=Path, help="a directory for peers.md and the plots")
     return parser.parse_args()
 

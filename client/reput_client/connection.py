@@ -7,7 +7,7 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -266,6 +266,7 @@ class Connection:
                     await self._runtime.wait_writable(self._socket, remaining)
         finally:
             self._writing = False
+            self._pump.look_at_reader()
 
     def flush_now(self) -> bool:
         """Write what the system takes at once, and return whether that was all; whoever waits next writes the rest."""
@@ -352,14 +353,18 @@ class Connection:
             call.has_begun = True
             self._core.join(call, [member for member, _ in call.frames])
 
-    def _send_again(self, call: ShareableCall, record: Buffer) -> None:
-        self._core.renew(call)
-        self._out.append((call, (call.template.encode(call.opaque, len(record)), record)))
+    def _send_again(self, puts: Iterable[tuple[ShareableCall, Buffer]]) -> None:
+        """Queue puts anew, before what waits to be written, each in a frame of its own."""
+        frames: list[Outgoing] = [self._out.popleft()] if self._out_skip else []
+        for call, record in puts:
+            self._core.renew(call)
+            frames.append((call, (call.template.encode(call.opaque, len(record)), record)))
+        self._out.extendleft(reversed(frames))
 
     def abandon(self, call: Call) -> bool:
         """Stop waiting for `call`; True when its frame was still unwritten and has been taken back."""
         self._core.abandon(call)
-        if call.sent or (isinstance(call, ShareableCall) and call.is_joined):
+        if call.sent or (isinstance(call, ShareableCall) and call.shared is not None):
             return False
         for index, (queued, _) in enumerate(self._out):
             if queued is call:

@@ -10,7 +10,7 @@ stays usable. What the broker asks by itself comes in between and is handed on; 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import ClassVar, Final, TypeAlias
 
 from reput_protocol.buffers import Buffer
@@ -55,6 +55,11 @@ class Call:
 
     is_shared: ClassVar[bool] = False
     """Whether it stands for several (see `sharing.py`)."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody waits for one that stands for several."""
+        return False
 
     def __init__(self, opaque: int, waiter: Waiter) -> None:
         self.opaque = opaque
@@ -102,13 +107,13 @@ class Call:
 class ShareableCall(Call):
     """A put of one message, which may share a frame with others (see `sharing.py`)."""
 
-    __slots__ = ("is_abandoned", "is_joined", "template", "travels_alone")
+    __slots__ = ("is_abandoned", "shared", "template", "travels_alone")
 
     def __init__(self, opaque: int, waiter: Waiter, template: RequestTemplate) -> None:
         super().__init__(opaque, waiter)
         self.template = template
-        self.is_joined = False
-        """Whether its record is in a frame of which at least a part has been written."""
+        self.shared: Call | None = None
+        """What waits in its place, once its record is in a frame of which at least a part has been written."""
         self.is_abandoned = False
         self.travels_alone = False
         """Whether it shares no frame any more."""
@@ -142,7 +147,7 @@ class OnewayCall(Call):
 class RequestTemplate:
     """A request whose header is the same every time but for its opaque; encoded once, copied per frame."""
 
-    __slots__ = ("_head_bytes", "_prefix", "_suffix", "of_many")
+    __slots__ = ("_head_bytes", "_prefix", "_suffix", "of_many", "queue")
 
     def __init__(
         self,
@@ -151,14 +156,17 @@ class RequestTemplate:
         *,
         flag: int = 0,
         of_many: Callable[[int], RequestTemplate] | None = None,
+        queue: Hashable = None,
     ) -> None:
         """Take what the header says.
 
         Args:
             code, ext, flag: of the header.
             of_many: of the put of one message, makes the header for so many; such puts may share a frame.
+            queue: what they are put into; puts into one keep their order.
         """
         self.of_many = of_many
+        self.queue = queue
         header = Header(
             code=int(code),
             opaque=_OPAQUE_MARK,
@@ -232,12 +240,13 @@ class ChannelCore:
         """Have one call wait for the answer in the place of several."""
         for member in members:
             self._pending.pop(member.opaque, None)
-            member.is_joined = True
+            member.shared = shared
         self._pending[shared.opaque] = shared
 
     def renew(self, call: ShareableCall) -> None:
         """A call whose frame leaves once more, alone, is pending again."""
-        call.sent = call.is_joined = False
+        call.sent = False
+        call.shared = None
         call.travels_alone = True
         self._pending[call.opaque] = call
 
@@ -250,6 +259,8 @@ class ChannelCore:
         self._pending.pop(call.opaque, None)
         if isinstance(call, ShareableCall):
             call.is_abandoned = True
+            if call.shared is not None and not call.shared.is_wanted:
+                self._pending.pop(call.shared.opaque, None)
 
     def receive_data(self, data: Buffer) -> bool:
         """Take what the socket brought, finish the calls that it answers and hand on what the broker asks.

@@ -71,6 +71,11 @@ class Pump:
         if self._reader is waiter:
             self._runtime.interrupt()
 
+    def look_at_reader(self) -> None:
+        """End the wait of the reader if what it waits for was finished by a write: its sockets will not tell."""
+        if self._reader is not None and self._reader.ready:
+            self._runtime.interrupt()
+
     async def wait(self, waiter: Waiter, deadline: float) -> bool:
         """Wait until one of the waiter's calls has finished; False when `deadline` came first."""
         runtime = self._runtime

@@ -90,7 +90,7 @@ class Putter:
             ext = header.to_ext(HeaderType.MSGPACK)
             # The broker takes or knows a block as a whole, so what it has to know again shares none.
             of_many = partial(self.template, queue, ack=ack) if shareable and dedup is None else None
-            template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag, of_many=of_many)
+            template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag, of_many=of_many, queue=queue)
             self._templates[key] = template
         return template
 

@@ -5,28 +5,34 @@ at one ack level, then become one block, when they are written and not before: n
 its own call, and is answered as if it had travelled alone.
 
 A block is stored whole or not at all. If the broker finds fault with what is in one, its messages are sent again, alone
-this time, so that the faulty one fails and no other.
+this time, so that the faulty one fails and no other. They come behind what has been written meanwhile; otherwise puts
+into one queue keep their order, also at different ack levels.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from itertools import accumulate
-from typing import ClassVar, Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
+from itertools import accumulate, repeat
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from reput_client.core import Call, ChannelCore, Outgoing, RequestTemplate, ShareableCall, Waiter
+from reput_client.core import Call, ChannelCore, Outgoing, ShareableCall, Waiter
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands_send import PutMessageResult
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import HeaderFieldError, ReputError
 from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType
 
 RECORD_BYTES_MAX: Final = 16 * 1024
 """Larger records travel alone: there is little to gain, and much to send again."""
-BLOCK_RECORDS_MAX: Final = 256
+BLOCK_RECORDS_MAX: Final = 128
 _REFUSED: Final = int(ResponseCode.MESSAGE_ILLEGAL)
 _STORED: Final = Header(code=0, opaque=0, flag=RESPONSE_FLAG)
+
+
+Again: TypeAlias = Callable[[Iterable[tuple[ShareableCall, Buffer]]], None]
+"""Sends puts once more, alone."""
 
 
 class SharedCall(Call):
@@ -35,7 +41,7 @@ class SharedCall(Call):
     Args:
         opaque: of the block's frame.
         frames: the frames that it takes the place of, in their order.
-        again: queues one of these frames anew.
+        again: queues some of these frames anew.
     """
 
     __slots__ = ("_again", "_was_sent", "frames", "has_begun")
@@ -46,7 +52,7 @@ class SharedCall(Call):
         self,
         opaque: int,
         frames: list[tuple[ShareableCall, Buffer]],
-        again: Callable[[ShareableCall, Buffer], None],
+        again: Again,
     ) -> None:
         self._was_sent = False
         super().__init__(opaque, Waiter())
@@ -67,6 +73,11 @@ class SharedCall(Call):
             for call, _ in self.frames:
                 call.sent = True
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody waits for one of them."""
+        return any(not call.is_abandoned for call, _ in self.frames)
+
     def stored(self, result: PutMessageResult) -> None:
         """All are stored, as was asked for: each gets its own place."""
         self.done = True
@@ -78,18 +89,18 @@ class SharedCall(Call):
         """Any other answer is here."""
         self.done = True
         if header.code == _REFUSED:
-            for call, record in self.frames:
-                if not call.is_abandoned:
-                    self._again(call, record)
-        elif "queueOffset" in header.ext:  # stored, but not as was asked for
-            for (call, _), own in zip(
-                self.frames, self._places(PutMessageResult.from_ext(header.ext)), strict=True
-            ):
+            self._again([(call, record) for call, record in self.frames if not call.is_abandoned])
+            return
+        places: Iterable[PutMessageResult | None] = repeat(None)
+        if "queueOffset" in header.ext:  # stored, but not as was asked for
+            # An answer that makes no sense makes none to any of them, and each says so.
+            with suppress(HeaderFieldError):
+                places = self._places(PutMessageResult.from_ext(header.ext))
+        for (call, _), own in zip(self.frames, places, strict=False):
+            if own is not None:
                 ext = own.to_ext(HeaderType.MSGPACK)
-                call.finish(Header(header.code, call.opaque, header.flag, header.remark, ext), body)
-        else:
-            for call, _ in self.frames:
-                call.finish(header, body)
+                header = Header(header.code, call.opaque, header.flag, header.remark, ext)
+            call.finish(header, body)
 
     def fail(self, error: ReputError) -> None:
         """No answer will come."""
@@ -126,7 +137,7 @@ class Batch(NamedTuple):
 def next_batch(
     out: deque[Outgoing],
     core: ChannelCore,
-    again: Callable[[ShareableCall, Buffer], None],
+    again: Again,
     *,
     begun: bool,
     bytes_max: int,
@@ -141,8 +152,8 @@ def next_batch(
         bytes_max, pieces_max: where to stop.
     """
     frames: list[Outgoing] = []
-    groups: dict[RequestTemplate, int] = {}
-    joined: dict[int, list[tuple[ShareableCall, Buffer]]] = {}
+    groups: dict[Hashable, int] = {}  # by queue: the frame that takes more, its last one
+    members_at: dict[int, list[tuple[ShareableCall, Buffer]]] = {}  # what goes into that frame
     size = taken = count = 0
     for frame in out:
         call, pieces = frame
@@ -152,30 +163,30 @@ def next_batch(
         if not isinstance(call, ShareableCall) or call.travels_alone or (begun and taken == 1):
             groups.clear()  # nothing overtakes it
             frames.append(frame)
-        elif (at := groups.get(call.template)) is None:
-            if len(pieces[1]) <= RECORD_BYTES_MAX:
-                groups[call.template] = len(frames)
-            frames.append(frame)
         elif len(pieces[1]) > RECORD_BYTES_MAX:
-            del groups[call.template]
+            groups.pop(call.template.queue, None)
             frames.append(frame)
         else:
-            members = joined.get(at)
-            if members is None:
-                first, (_, record) = frames[at]
-                assert isinstance(first, ShareableCall), "only such are in groups"
-                members = joined[at] = [(first, record)]
+            at = groups.get(call.template.queue, -1)
+            members = members_at.get(at)
+            if (
+                members is None
+                or members[0][0].template is not call.template
+                or len(members) == BLOCK_RECORDS_MAX
+            ):
+                groups[call.template.queue] = at = len(frames)
+                members = members_at[at] = []
+                frames.append(frame)
             members.append((call, pieces[1]))
-            if len(members) == BLOCK_RECORDS_MAX:
-                del groups[call.template]
         if size >= bytes_max or count >= pieces_max:
             break
-    for at, members in joined.items():
-        frames[at] = _block(members, core, again)
+    for at, members in members_at.items():
+        if len(members) > 1:
+            frames[at] = _block(members, core, again)
     flat: list[Buffer] = []
     for _, pieces in frames:
         flat += pieces
-    return Batch(frames, taken, sum(map(len, flat)) if joined else size, flat)
+    return Batch(frames, taken, size if taken == len(frames) else sum(map(len, flat)), flat)
 
 
 def apart(frame: Outgoing) -> list[Outgoing]:
@@ -192,7 +203,7 @@ def apart(frame: Outgoing) -> list[Outgoing]:
 def _block(
     members: list[tuple[ShareableCall, Buffer]],
     core: ChannelCore,
-    again: Callable[[ShareableCall, Buffer], None],
+    again: Again,
 ) -> Outgoing:
     of_many = members[0][0].template.of_many
     assert of_many is not None, "only such templates make shareable calls"

@@ -15,7 +15,7 @@ from reput_broker.background import BackgroundBroker
 from reput_client import Message
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.errors import BrokerError, MessageRefused
+from reput_protocol.errors import BrokerError, HeaderFieldError, MessageRefused
 from reput_protocol.header import Header
 
 TASKS = 40
@@ -190,6 +190,83 @@ def test_without_an_answer_nobody_knows(loop_face: Face) -> None:
                 assert all(isinstance(error, SendOutcomeUnknown) for error in found)
                 assert all(len(error.message_ids) == 1 for error in found)
                 broker.behave(RequestCode.PUT_MESSAGE, None)
-                await producer.send(Message("shared", b"last"))
+                broker.drop_connections()
+                await anyio.sleep(0.1)
+                await producer.send(Message("shared", b"last"))  # looks at the connection before it uses it
 
         loop_face.run(scenario)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT])
+def test_an_answer_without_sense_is_told_to_all_and_costs_no_connection(
+    loop_face: Face, code: ResponseCode
+) -> None:
+    with FakeBroker(queues=1) as broker:
+        broker.behave(RequestCode.PUT_MESSAGE, Answer(code, {"queueOffset": 5}))
+
+        async def scenario() -> None:
+            async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=1e6) as producer:
+                found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
+            assert all(isinstance(error, HeaderFieldError) for error in found)
+
+        loop_face.run(scenario)
+        assert broker.accepted == 1
+
+
+def test_puts_into_one_queue_keep_their_order_at_different_ack_levels(reput_broker: BackgroundBroker) -> None:
+    face = Face("asyncio")  # trio starts tasks in any order
+
+    async def scenario() -> None:
+        async with face.Producer(reput_broker.address) as producer:
+            await producer.send(Message("levels", b"first"), queue_id=0)
+            order: list[int] = []
+            offsets: dict[int, int] = {}
+
+            async def one(number: int) -> None:
+                order.append(number)
+                ack = "flushed" if number % 3 == 0 else "page_cache"
+                receipt = await producer.send(Message("levels", b"x"), queue_id=0, ack=ack)
+                offsets[number] = receipt.queue_offset
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(TASKS):
+                    tasks.start_soon(one, number)
+            assert sorted(order, key=offsets.__getitem__) == order
+
+    face.run(scenario)
+
+
+def test_a_oneway_send_waits_for_nobody_elses_answer(loop_face: Face) -> None:
+    """Its frame is written by a task that lets others go first, while it waits for the sockets itself."""
+    with FakeBroker(queues=1) as broker:
+
+        def withhold(header: Header, body: memoryview) -> Answer:
+            return SILENCE if bytes(body[88:92]) == b"slow" else broker.put(header, body)
+
+        async def scenario() -> None:
+            waits: list[float] = []
+            async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=5.0) as producer:
+                await producer.send(Message("shared", b"first"))
+                broker.behave(RequestCode.PUT_MESSAGE, withhold)
+                for _ in range(6):
+                    await _race(producer, waits)
+            assert max(waits) < 2.0
+
+        loop_face.run(scenario)
+
+
+async def _race(producer: Any, waits: list[float]) -> None:
+    async def slow() -> None:
+        with anyio.move_on_after(0.3):
+            await producer.send(Message("shared", b"fast"))
+            await producer.send(Message("shared", b"slow"))
+
+    async def oneway() -> None:
+        await producer.send(Message("shared", b"fast"))
+        started_at = anyio.current_time()
+        await producer.send_oneway(Message("shared", b"oneway"))
+        waits.append(anyio.current_time() - started_at)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(slow)
+        tasks.start_soon(oneway)

@@ -14,6 +14,7 @@ from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.connection import Connection
 from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.pump import Pump
+from reput_client.sharing import BLOCK_RECORDS_MAX
 from reput_protocol.codes import RequestCode
 from reput_protocol.frames import Frame, FrameReader
 from reput_protocol.header import decode_header
@@ -49,12 +50,15 @@ class Wire:
     def arrive(self, count: int) -> None:
         """Write and read in turn until `count` frames have arrived."""
         while len(self.frames) < count:
-            writable = [self.connection.sock] if self.connection.has_unwritten else []
-            readable, writable, _ = select.select([self.far_end], writable, [], 30)
-            assert readable or writable, "nothing moves any more"
-            if writable:
+            poller = select.poll()  # not select(): descriptors may be above 1,023
+            poller.register(self.far_end, select.POLLIN)
+            if self.connection.has_unwritten:
+                poller.register(self.connection.sock, select.POLLOUT)
+            ready = {descriptor for descriptor, _ in poller.poll(30_000)}
+            assert ready, "nothing moves any more"
+            if self.connection.sock.fileno() in ready:
                 self.connection.flush_now()
-            if readable:
+            if self.far_end.fileno() in ready:
                 self.frames += self.reader.receive_data(self.far_end.recv(65536))
 
     def close(self) -> None:
@@ -116,13 +120,14 @@ def test_a_frame_written_to_a_connection_that_the_system_has_ended_fails_its_cal
     assert not call.sent
 
 
-def shareable(topic: str) -> RequestTemplate:
+def shareable(topic: str, ack: str = "page_cache") -> RequestTemplate:
     """Return the template of puts of one message to a queue."""
 
     def of_many(count: int) -> RequestTemplate:
-        return RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": topic, "count": count})
+        return RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": topic, "count": count, "ack": ack})
 
-    return RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": topic, "count": 1}, of_many=of_many)
+    ext = {"topic": topic, "count": 1, "ack": ack}
+    return RequestTemplate(RequestCode.PUT_MESSAGE, ext, of_many=of_many, queue=topic)
 
 
 def seen(wire: Wire) -> list[tuple[object, object, bytes]]:
@@ -152,6 +157,23 @@ def test_puts_that_wait_together_leave_as_one_frame_a_queue_and_overtake_nothing
     ]
     assert all(call.sent for call in calls)
     assert not wire.connection.has_unwritten
+
+
+def test_puts_at_different_ack_levels_keep_their_order(wire: Wire) -> None:
+    low, high = shareable("one"), shareable("one", "flushed")
+    for template, body in ((low, b"1"), (low, b"2"), (high, b"3"), (low, b"4"), (low, b"5")):
+        wire.connection.start_template(template, Waiter(), body)
+    assert wire.connection.flush_now()
+    wire.arrive(3)
+    assert seen(wire) == [("one", 2, b"12"), ("one", 1, b"3"), ("one", 2, b"45")]
+
+
+def test_no_block_has_more_than_its_share_of_records(wire: Wire) -> None:
+    template = shareable("one")
+    for _ in range(3 * BLOCK_RECORDS_MAX + 1):
+        wire.connection.start_template(template, Waiter(), b"x")
+    wire.arrive(4)
+    assert [count for _, count, _ in seen(wire)] == [*[BLOCK_RECORDS_MAX] * 3, 1]
 
 
 def test_of_a_shared_frame_that_has_begun_to_leave_nothing_can_be_taken_back(wire: Wire) -> None:
