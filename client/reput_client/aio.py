@@ -112,6 +112,10 @@ class AnyioRuntime:
         self._tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(self._tasks.discard)
 
+    async def outside(self, function: Callable[[], None]) -> None:
+        """Call `function`."""
+        function()
+
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Await `work()` behind a shield for at most `timeout_s`."""
         with anyio.move_on_after(timeout_s, shield=True):

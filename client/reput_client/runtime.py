@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 
@@ -69,5 +69,16 @@ class Runtime(Protocol):
         No caller's cancellation reaches it; the end of the program's event loop, or of the process, ends it.
         """
 
+    async def outside(self, function: Callable[[], None]) -> None:
+        """Call a function of the application, which may use the client where that blocks. Raises what it raises."""
+
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Do `work` even if the caller is being cancelled, but give it up after `timeout_s` seconds."""
+
+
+@runtime_checkable
+class CallerRuns(Protocol):
+    """A runtime without tasks: what is to be done is done in calls, and nothing happens between them."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns; its waits block the caller."""

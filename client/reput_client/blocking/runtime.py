@@ -233,6 +233,15 @@ class BlockingRuntime:
         """Run `work` in a thread of its own, which holds up no exit of the program."""
         threading.Thread(target=lambda: self.run(work()), name="reput-group", daemon=True).start()
 
+    async def outside(self, function: Callable[[], None]) -> None:
+        """Call `function` here, without the lock, so that it may use the client."""
+        lock = self._lock
+        lock.release()
+        try:
+            function()
+        finally:
+            lock.acquire()
+
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Await `work()`; nothing can cancel it here, and its own deadlines bound it."""
         del timeout_s

@@ -1,0 +1,246 @@
+"""The posted blocks of one broker: waiting for their turn, in flight, answered, failed, sent again."""
+
+from __future__ import annotations
+
+import logging
+import math
+from bisect import insort
+from operator import attrgetter
+from typing import Final
+
+from reput_client.address import Address
+from reput_client.backoff import Backoff
+from reput_client.core import Waiter
+from reput_client.errors import AckNotReached, ClientClosed, ConnectionLost, RequestTimeout
+from reput_client.post_block import Block
+from reput_client.puts import Putter, check_ack, outcome_unknown, result_of
+from reput_client.repeating import RETRY_PAUSE_S, after
+from reput_client.session import Session
+from reput_protocol.errors import ReputError
+
+log = logging.getLogger("reput_client")
+
+IN_FLIGHT: Final = 8
+"""Blocks that may be unanswered at a time."""
+
+_by_serial = attrgetter("serial")
+
+
+class Link:
+    """What goes to one broker. Nothing here waits but `connect`, and nothing raises.
+
+    Blocks of one queue leave in their order. With `retries` a queue has one block in flight at a time, so that one that
+    is sent again is not overtaken; without, none is sent again but what cannot have left, and that comes before what is
+    behind it.
+
+    Invariant: a sealed block that is not done is in `waiting` or in `flying`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        putter: Putter,
+        address: Address,
+        arrivals: Waiter,
+        backoff: Backoff,
+        retries: int,
+    ) -> None:
+        """`arrivals` is notified when calls have finished, and when a connection is there or is not."""
+        self._session = session
+        self._putter = putter
+        self._address = address
+        self._connection = session.connection_to(address)
+        self._arrivals = arrivals
+        self._backoff = backoff
+        self._retries = retries
+        self.waiting: list[Block] = []
+        self.flying: list[Block] = []
+        self.connecting = False
+        self._connect_at = -math.inf
+        self._failure: ReputError | None = None
+        self._heard_at = -math.inf
+
+    def add(self, block: Block, now: float) -> None:
+        """Take a block that was sealed."""
+        block.since = now
+        insort(self.waiting, block, key=_by_serial)
+
+    def send(self, now: float) -> bool:
+        """Send what can leave now; return whether the system has all that was sent."""
+        if self.waiting and len(self.flying) < IN_FLIGHT and self._connection.usable():
+            self._start(now)
+        return self._connection.flush_now()
+
+    def _start(self, now: float) -> None:
+        held_up = {block.queue for block in self.flying} if self._retries else set()
+        for block in list(self.waiting):
+            if block.queue in held_up:
+                continue
+            if block.not_before > now or self._retries:
+                held_up.add(block.queue)
+                if block.not_before > now:
+                    continue
+            self.waiting.remove(block)
+            template = block.template(self._putter)
+            block.since = now
+            block.connection = self._connection
+            block.call = self._connection.start_template(template, self._arrivals, block.data)
+            self.flying.append(block)
+            if len(self.flying) >= IN_FLIGHT:
+                break
+
+    def answered(self, now: float) -> list[Block]:
+        """Take the answers that have come; return the blocks that are done."""
+        done: list[Block] = []
+        for block in list(self.flying):
+            call = block.call
+            assert call is not None, "what flies was called"
+            if not call.done:
+                continue
+            place = self.flying.index(block)
+            del self.flying[place]
+            if call.error is None:
+                self._heard_at = now
+                for behind in self.flying[place:]:
+                    behind.since = now  # now it is its turn to be answered
+                self._connect_at = -math.inf
+                self._failure = None
+                self._backoff.reset()
+                try:
+                    result = result_of(call)
+                except ReputError as error:
+                    self._failed(block, error, now, done)
+                    continue
+                block.finish(result, _missed_level(block))
+                done.append(block)
+            elif call.sent:
+                unknown = outcome_unknown(block.queue, block.unique_ids, str(call.error))
+                unknown.__cause__ = call.error
+                self._failed(block, unknown, now, done)
+            elif isinstance(call.error, ConnectionLost):
+                block.call = None
+                self.add(block, block.since)
+            else:
+                self._failed(block, call.error, now, done)
+        return done
+
+    def is_late(self, now: float) -> bool:
+        """Whether there is something for `expire`."""
+        return any(now >= self._expires_at(block) for block in (*self.flying, *self.waiting))
+
+    def expire(self, now: float, *, spares: bool) -> list[Block]:
+        """Give up what had no answer, or could not leave, in time; return the blocks that are done.
+
+        `spares`: nobody has looked for a while, so what has not left gets its time once more; once for each block.
+        """
+        done: list[Block] = []
+        if spares:
+            for block in (*self.flying, *self.waiting):
+                if not block.spared and (block.call is None or not block.call.sent):
+                    block.spared = True
+                    block.since = max(block.since, now)
+        timeout_s = self._session.timeout_s
+        for block in [block for block in self.flying if now >= self._expires_at(block)]:
+            assert block.call is not None, "what flies was called"
+            assert block.connection is not None, "what flies has a connection"
+            self.flying.remove(block)
+            if block.connection.abandon(block.call):
+                self._failed(block, _not_left(block, timeout_s), now, done)
+            else:
+                reason = f"no answer within {timeout_s:.2g} s"
+                self._failed(block, outcome_unknown(block.queue, block.unique_ids, reason), now, done)
+        for block in [block for block in self.waiting if now >= self._expires_at(block)]:
+            self.waiting.remove(block)
+            self._failed(block, self._failure or _not_left(block, timeout_s), now, done)
+        return done
+
+    def give_up(self, error: ReputError) -> list[Block]:
+        """Fail everything: with `error`, or as unknown what may have left. Return the blocks, which are done."""
+        done = [*self.flying, *self.waiting]
+        for block in done:
+            last: ReputError = block.unknown or error
+            call, connection = block.call, block.connection
+            if call is not None and connection is not None and not connection.abandon(call):
+                last = outcome_unknown(block.queue, block.unique_ids, str(error))
+            block.finish(None, last)
+        self.flying.clear()
+        self.waiting.clear()
+        return done
+
+    def _failed(self, block: Block, error: ReputError, now: float, done: list[Block]) -> None:
+        """Have a block wait to be sent again, if it may be, or finish it."""
+        block.attempt += 1
+        try:
+            block.unknown = after(error, block.unknown, is_last=block.attempt > self._retries)
+        except ReputError as last:
+            block.finish(None, last)
+            done.append(block)
+            return
+        block.call = block.connection = None
+        block.not_before = now + RETRY_PAUSE_S * block.attempt
+        self.add(block, block.not_before)
+
+    # -- times -----------------------------------------------------------------------------------------------------
+
+    def _expires_at(self, block: Block) -> float:
+        since = block.since
+        if block.call is None:
+            # Behind others it waits as long as the broker answers those.
+            since = max(since, self._heard_at)
+        return since + self._session.timeout_s
+
+    def next_due(self, now: float) -> float:
+        """Return when there is something to do here even if nothing comes."""
+        due_at = min((self._expires_at(block) for block in (*self.flying, *self.waiting)), default=math.inf)
+        if self.waiting:
+            due_at = min(
+                due_at,
+                min((block.not_before for block in self.waiting if block.not_before > now), default=math.inf),
+            )
+            if not self._connection.is_open and not self.connecting:
+                due_at = min(due_at, self._connect_at)
+        return due_at
+
+    # -- connecting ------------------------------------------------------------------------------------------------
+
+    def needs_connection(self, now: float) -> bool:
+        """Whether to `connect` now."""
+        return (
+            bool(self.waiting)
+            and not self.connecting
+            and now >= self._connect_at
+            and not self._connection.is_open
+            and not self._session.closed
+        )
+
+    async def connect(self) -> None:
+        """Try once to connect. Never raises: what waits is given up when its time is over."""
+        runtime = self._session.runtime
+        self.connecting = True
+        try:
+            deadline = runtime.now() + self._session.connect_timeout_s
+            await self._connection.open(deadline, patient=False)
+            self._failure = None
+        except ReputError as error:
+            if not isinstance(error, ClientClosed):
+                self._failure = error
+        except Exception as error:
+            log.exception("cannot connect to %s", self._address)
+            self._failure = ReputError(f"cannot connect to {self._address}: {error!r}")
+        finally:
+            self.connecting = False
+            self._connect_at = runtime.now() + self._backoff.next_delay_s()
+            self._arrivals.notify()
+
+
+def _missed_level(block: Block) -> AckNotReached | None:
+    assert block.call is not None, "it was answered"
+    try:
+        check_ack(block.call, block.ack, ())
+    except AckNotReached as error:
+        return error
+    return None
+
+
+def _not_left(block: Block, timeout_s: float) -> RequestTimeout:
+    return RequestTimeout(f"post to {block.queue.topic}/{block.queue.queue_id}", timeout_s)
