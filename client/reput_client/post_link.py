@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import insort
-from operator import attrgetter
+from collections import deque
+from itertools import islice
 from typing import Final
 
 from reput_client.address import Address
@@ -17,13 +17,16 @@ from reput_client.puts import Putter, check_ack, outcome_unknown, result_of
 from reput_client.repeating import RETRY_PAUSE_S, after
 from reput_client.session import Session
 from reput_protocol.errors import ReputError
+from reput_protocol.message import MessageQueue
 
 log = logging.getLogger("reput_client")
 
-IN_FLIGHT: Final = 8
+_IN_FLIGHT: Final = 64
 """Blocks that may be unanswered at a time."""
-
-_by_serial = attrgetter("serial")
+_IN_FLIGHT_BYTES: Final = 4 << 20
+"""While so many bytes are unanswered no more blocks leave."""
+_LOOK_AHEAD: Final = 64
+"""So many of the blocks that wait are looked at for one that may leave."""
 
 
 class Link:
@@ -53,7 +56,7 @@ class Link:
         self._arrivals = arrivals
         self._backoff = backoff
         self._retries = retries
-        self.waiting: list[Block] = []
+        self.waiting: deque[Block] = deque()
         self.flying: list[Block] = []
         self.connecting = False
         self._connect_at = -math.inf
@@ -63,35 +66,39 @@ class Link:
     def add(self, block: Block, now: float) -> None:
         """Take a block that was sealed."""
         block.since = now
-        insort(self.waiting, block, key=_by_serial)
+        self.waiting.append(block)
 
     def send(self, now: float) -> bool:
         """Send what can leave now; return whether the system has all that was sent."""
-        if self.waiting and len(self.flying) < IN_FLIGHT and self._connection.usable():
-            self._start(now)
+        if self.waiting and self._connection.usable():
+            held_up = {block.queue for block in self.flying} if self._retries else set()
+            self._start(now, held_up, sum(len(block.data) for block in self.flying))
         return self._connection.flush_now()
 
-    def _start(self, now: float) -> None:
-        held_up = {block.queue for block in self.flying} if self._retries else set()
-        for block in list(self.waiting):
-            if block.queue in held_up:
-                continue
-            if block.not_before > now or self._retries:
+    def _start(self, now: float, held_up: set[MessageQueue], flying_bytes: int) -> None:
+        place = 0
+        while place < min(len(self.waiting), _LOOK_AHEAD):
+            if len(self.flying) >= _IN_FLIGHT or flying_bytes >= _IN_FLIGHT_BYTES:
+                return
+            block = self.waiting[place]
+            if block.queue in held_up or block.not_before > now:
                 held_up.add(block.queue)
-                if block.not_before > now:
-                    continue
-            self.waiting.remove(block)
+                place += 1
+                continue
+            if self._retries:
+                held_up.add(block.queue)
             template = block.template(self._putter)
             block.since = now
             block.connection = self._connection
             block.call = self._connection.start_template(template, self._arrivals, block.data)
             self.flying.append(block)
-            if len(self.flying) >= IN_FLIGHT:
-                break
+            del self.waiting[place]
+            flying_bytes += len(block.data)
 
     def answered(self, now: float) -> list[Block]:
         """Take the answers that have come; return the blocks that are done."""
         done: list[Block] = []
+        again: list[Block] = []
         for block in list(self.flying):
             call = block.call
             assert call is not None, "what flies was called"
@@ -109,24 +116,25 @@ class Link:
                 try:
                     result = result_of(call)
                 except ReputError as error:
-                    self._failed(block, error, now, done)
+                    self._failed(block, error, now, done, again)
                     continue
                 block.finish(result, _missed_level(block))
                 done.append(block)
             elif call.sent:
                 unknown = outcome_unknown(block.queue, block.unique_ids, str(call.error))
                 unknown.__cause__ = call.error
-                self._failed(block, unknown, now, done)
+                self._failed(block, unknown, now, done, again)
             elif isinstance(call.error, ConnectionLost):
-                block.call = None
-                self.add(block, block.since)
+                block.call = block.connection = None
+                again.append(block)
             else:
-                self._failed(block, call.error, now, done)
+                self._failed(block, call.error, now, done, again)
+        self.waiting.extendleft(reversed(again))
         return done
 
     def is_late(self, now: float) -> bool:
         """Whether there is something for `expire`."""
-        return any(now >= self._expires_at(block) for block in (*self.flying, *self.waiting))
+        return now >= self._next_expiry()
 
     def expire(self, now: float, *, spares: bool) -> list[Block]:
         """Give up what had no answer, or could not leave, in time; return the blocks that are done.
@@ -134,24 +142,27 @@ class Link:
         `spares`: nobody has looked for a while, so what has not left gets its time once more; once for each block.
         """
         done: list[Block] = []
+        again: list[Block] = []
+        timeout_s = self._session.timeout_s
         if spares:
             for block in (*self.flying, *self.waiting):
                 if not block.spared and (block.call is None or not block.call.sent):
                     block.spared = True
                     block.since = max(block.since, now)
-        timeout_s = self._session.timeout_s
-        for block in [block for block in self.flying if now >= self._expires_at(block)]:
+        for block in [block for block in self.flying if now >= block.since + timeout_s]:
             assert block.call is not None, "what flies was called"
             assert block.connection is not None, "what flies has a connection"
             self.flying.remove(block)
-            if block.connection.abandon(block.call):
-                self._failed(block, _not_left(block, timeout_s), now, done)
-            else:
+            error: ReputError = _not_left(block, timeout_s)
+            if not block.connection.abandon(block.call):
                 reason = f"no answer within {timeout_s:.2g} s"
-                self._failed(block, outcome_unknown(block.queue, block.unique_ids, reason), now, done)
-        for block in [block for block in self.waiting if now >= self._expires_at(block)]:
-            self.waiting.remove(block)
-            self._failed(block, self._failure or _not_left(block, timeout_s), now, done)
+                error = outcome_unknown(block.queue, block.unique_ids, reason)
+            self._failed(block, error, now, done, again)
+        # Younger ones are behind; one that is sent again may hold them up, as long as it may last itself.
+        while self.waiting and now >= self._waits_until(self.waiting[0]):
+            block = self.waiting.popleft()
+            self._failed(block, self._failure or _not_left(block, timeout_s), now, done, again)
+        self.waiting.extendleft(reversed(again))
         return done
 
     def give_up(self, error: ReputError) -> list[Block]:
@@ -167,8 +178,10 @@ class Link:
         self.waiting.clear()
         return done
 
-    def _failed(self, block: Block, error: ReputError, now: float, done: list[Block]) -> None:
-        """Have a block wait to be sent again, if it may be, or finish it."""
+    def _failed(
+        self, block: Block, error: ReputError, now: float, done: list[Block], again: list[Block]
+    ) -> None:
+        """Put a block to those to be sent again, if it may be, or finish it and put it to those that are done."""
         block.attempt += 1
         try:
             block.unknown = after(error, block.unknown, is_last=block.attempt > self._retries)
@@ -177,28 +190,27 @@ class Link:
             done.append(block)
             return
         block.call = block.connection = None
-        block.not_before = now + RETRY_PAUSE_S * block.attempt
-        self.add(block, block.not_before)
+        block.since = block.not_before = now + RETRY_PAUSE_S * block.attempt
+        again.append(block)
 
     # -- times -----------------------------------------------------------------------------------------------------
 
-    def _expires_at(self, block: Block) -> float:
-        since = block.since
-        if block.call is None:
-            # Behind others it waits as long as the broker answers those.
-            since = max(since, self._heard_at)
-        return since + self._session.timeout_s
+    def _waits_until(self, block: Block) -> float:
+        """Return when a block that waits is given up: it has time as long as the broker answers others."""
+        return max(block.since, self._heard_at) + self._session.timeout_s
+
+    def _next_expiry(self) -> float:
+        at = min((block.since for block in self.flying), default=math.inf) + self._session.timeout_s
+        return min(at, self._waits_until(self.waiting[0])) if self.waiting else at
 
     def next_due(self, now: float) -> float:
         """Return when there is something to do here even if nothing comes."""
-        due_at = min((self._expires_at(block) for block in (*self.flying, *self.waiting)), default=math.inf)
-        if self.waiting:
-            due_at = min(
-                due_at,
-                min((block.not_before for block in self.waiting if block.not_before > now), default=math.inf),
-            )
-            if not self._connection.is_open and not self.connecting:
-                due_at = min(due_at, self._connect_at)
+        due_at = self._next_expiry()
+        for block in islice(self.waiting, _LOOK_AHEAD):
+            if block.not_before > now:
+                due_at = min(due_at, block.not_before)
+        if self.waiting and not self._connection.is_open and not self.connecting:
+            due_at = min(due_at, self._connect_at)
         return due_at
 
     # -- connecting ------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from reput_client.backoff import Backoff
 from reput_client.errors import BrokerNotFound, ClientClosed, PostsFailed, RequestTimeout
 from reput_client.post_block import Block
 from reput_client.post_gathering import Gathering, OnDone
+from reput_client.post_steps import PostSteps
 from reput_client.post_tending import PostTending
 from reput_client.posted import Posted
 from reput_client.puts import Putter
@@ -55,7 +56,7 @@ class Posts:
             block_bytes=block_bytes,
             held_max=buffer_bytes,
         )
-        self._tending = PostTending(
+        self._steps = PostSteps(
             session,
             putter,
             self._gathering,
@@ -64,10 +65,13 @@ class Posts:
             new_backoff=new_backoff,
             on_failed=self._on_failed,
         )
+        self._tending = PostTending(session, self._steps)
         self._failed: deque[Block] = deque()
         """Failed; `flush` tells of the messages of which nobody knows."""
         self._failed_before = 0
         """Such messages of blocks that are forgotten."""
+        self._flushing = 0
+        """How many wait in `flush`, and will be told of failures."""
         self._closed = False
 
     # -- taking messages -----------------------------------------------------------------------------------------------
@@ -100,7 +104,9 @@ class Posts:
                 break
             await self._make_room(size, deadline)
         # From here to the end nothing waits.
-        return self._put(message, size, ack, route, queue_id, key, on_done)
+        posted = self._put(message, size, ack, route, queue_id, key, on_done)
+        self._tending.see_to_task()
+        return posted
 
     def _put(
         self,
@@ -112,13 +118,14 @@ class Posts:
         key: str | None,
         on_done: OnDone | None,
     ) -> Posted:
-        gathering = self._gathering
+        """Put a message into an open block; what that replaces leaves at once. Nothing here waits."""
+        gathering, left = self._gathering, False
         alone = gathering.is_alone(message)
         is_current = queue_id is None and key is None and not alone
         block = gathering.current(message.topic) if is_current else None
         if block is not None and not gathering.fits(block, message, size, ack):
-            self._tending.leave(block)
-            block = None
+            self._steps.leave(block)
+            block, left = None, True
         if block is None:
             queue = gathering.choose(route, queue_id, key, lambda queue: self._is_held_up(route, queue))
             address = route.brokers.get(queue.broker_name)
@@ -126,24 +133,27 @@ class Posts:
                 raise BrokerNotFound(queue.broker_name, queue.topic)
             block = gathering.open.get(queue)
             if block is not None and not gathering.fits(block, message, size, ack):
-                self._tending.leave(block)
-                block = None
+                self._steps.leave(block)
+                block, left = None, True
             if block is None:
                 due_at = self._session.runtime.now() + self._linger_s
                 block = gathering.begin(
                     queue, address, message, ack, due_at, self._tending, is_current=is_current
                 )
-                self._tending.begun(block)
+                self._steps.begun(block)
         posted = gathering.put(block, message, size, on_done)
         if alone:
-            self._tending.leave(block)
-            self._tending.step()
+            self._steps.leave(block)
+            left = True
+        if left and not self._steps.step():
+            self._steps.wake()  # who waits writes the rest
         return posted
 
     async def _make_room(self, size: int, deadline: float) -> None:
         started_at = self._session.runtime.now()
-        self._tending.leave_all()
-        await self._tending.attend()
+        if len(self._gathering.open) == len(self._steps.unfinished):
+            self._steps.leave_all()  # nothing else can make room
+            await self._tending.attend()
         if not await self._tending.wait(lambda: self._closed or self._gathering.has_room(size), deadline):
             what = f"room for {size} bytes beside the {self._gathering.held} that wait for an answer"
             raise RequestTimeout(what, deadline - started_at)
@@ -151,7 +161,7 @@ class Posts:
 
     def _is_held_up(self, route: Route, queue: MessageQueue) -> bool:
         address = route.brokers.get(queue.broker_name)
-        return address is None or self._tending.is_held_up(address)
+        return address is None or self._steps.is_held_up(address)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -165,12 +175,15 @@ class Posts:
         Raises:
             PostsFailed: messages failed, and nobody was told of them yet.
         """
-        tending = self._tending
-        last = self._gathering.last_serial
-        tending.leave_all()
-        await tending.attend()
-        await tending.wait(lambda: next(iter(tending.unfinished), last + 1) > last, math.inf)
-        await tending.call_back()
+        steps, last = self._steps, self._gathering.last_serial
+        steps.leave_all()
+        self._flushing += 1
+        try:
+            await self._tending.attend()
+            await self._tending.wait(lambda: next(iter(steps.unfinished), last + 1) > last, math.inf)
+            await self._tending.call_back()
+        finally:
+            self._flushing -= 1
         failed, count = self._untold()
         if count:
             raise PostsFailed(failed, count)
@@ -193,20 +206,23 @@ class Posts:
     def close(self) -> None:
         """After the connections were closed: end everything. Never waits."""
         self._closed = True
-        self._tending.give_up(ClientClosed("the producer was closed before the message was sent"))
+        self._steps.give_up(ClientClosed("the producer was closed before the message was sent"))
 
     async def ended(self) -> None:
         """After `close`: have the callbacks called and the task end, and say what nobody was told."""
         await self._tending.ended()
+        if self._flushing:
+            return
         _, count = self._untold()
         if count:
             log.error("%d posted messages have failed: the producer was closed without a flush", count)
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
         """In a forked child: what is under way is the parent's; go on with other ids."""
-        self._tending.forget(ids)
+        self._steps.forget(ids)
+        self._tending.forget()
         self._failed.clear()
-        self._failed_before = 0
+        self._failed_before = self._flushing = 0
 
 
 def _untold(block: Block) -> list[Posted]:
