@@ -8,7 +8,7 @@ The errors differ in the one question a caller has: may the broker have acted on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reput_protocol.errors import ReputError
 
@@ -139,7 +139,8 @@ class PartlySent(ReputError):
 class PostsFailed(ReputError):
     """Of `flush`: posted messages failed, and nobody had been told: no callback, and nobody who waited for them.
 
-    `count` is how many, `failed` has them, each with its `error`; where very many failed, only the last ones.
+    `count` is how many, `failed` has them, each with its `error`; where very many failed, only the last ones. In
+    another process, to which it was pickled, it has none: they belong to their producer.
     """
 
     def __init__(self, failed: Sequence[Posted], count: int) -> None:
@@ -147,6 +148,11 @@ class PostsFailed(ReputError):
         super().__init__(f"{count} posted messages failed, one of them: {first}")
         self.failed = list(failed)
         self.count = count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As of every error, without what cannot be pickled."""
+        rebuild, (kind, args, state) = super().__reduce__()
+        return rebuild, (kind, args, {**state, "failed": []})
 
 
 class BrokerNotFound(ReputError):

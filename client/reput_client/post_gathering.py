@@ -28,6 +28,7 @@ from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
 BLOCK_MESSAGES: Final = 512
 _TEXTS_MAX: Final = 1024
+_TEXT_BYTES_MAX: Final = 256
 
 OnDone = Callable[[Posted], object]
 
@@ -236,9 +237,10 @@ class Gathering:
     def _text_of_tag(self, message: Message) -> bytes:
         text = encode_properties_text(message, None)
         check_properties_size(len(text) + self._id_bytes)
-        if len(self._texts) >= _TEXTS_MAX:
-            self._texts.clear()
-        self._texts[message.tag] = text
+        if len(text) <= _TEXT_BYTES_MAX:
+            if len(self._texts) >= _TEXTS_MAX:
+                self._texts.clear()
+            self._texts[message.tag] = text
         return text
 
 

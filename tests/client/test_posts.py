@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from faces import FACES, Face
@@ -126,19 +128,33 @@ def test_a_lone_post_leaves_by_itself_where_there_are_tasks(name: str, broker: F
 
 
 @pytest.mark.parametrize("name", ["trio", "asyncio"])
-def test_a_program_that_only_posts_lets_its_blocks_be_answered(name: str, broker: FakeBroker) -> None:
+def test_a_program_that_only_posts_is_answered_and_lets_others_run(name: str, broker: FakeBroker) -> None:
     """It awaits nothing but `post`, and never waits for room."""
     face = Face(name)
 
     async def scenario() -> None:
-        async with face.Producer(broker.address, batch_bytes=10_000) as producer:
+        turns: list[bool] = []
+
+        async def other() -> None:
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns.append(True)
+
+        async with (
+            face.Producer(broker.address, batch_bytes=10_000, buffer_bytes=1 << 30) as producer,
+            anyio.create_task_group() as tasks,
+        ):
             first = await producer.post(Message("t", bytes(500)))
-            for _ in range(200_000):
+            tasks.start_soon(other)
+            turns_before = len(turns)
+            for _ in range(40_000):
                 if first.done:
                     break
                 await producer.post(Message("t", bytes(500)))
             assert first.done
+            assert len(turns) > turns_before
             await producer.flush()
+            tasks.cancel_scope.cancel()
 
     face.run(scenario)
 
@@ -236,10 +252,15 @@ def test_callbacks_may_use_the_blocking_client(broker: FakeBroker) -> None:
 
     with blocking.Producer(broker.address, batch_bytes=2_000) as producer:
         again: list[Any] = []
+        inside: list[int] = []
+        depths: list[int] = []
 
         def on_done(posted: Any) -> None:
+            assert posted.result()
+            inside.append(inside[-1] + 1 if inside else 1)
             if len(again) < 200:
                 again.append(producer.post(Message("t", bytes(300)), on_done=on_done))
+            depths.append(inside.pop())
 
         for _ in range(20):
             producer.post(Message("t", bytes(300)), on_done=on_done)
@@ -247,6 +268,7 @@ def test_callbacks_may_use_the_blocking_client(broker: FakeBroker) -> None:
             producer.flush()
         producer.flush()
         assert all(each.done for each in again)
+        assert set(depths) == {1}  # a callback that posts is not called from within another
 
 
 def test_a_failure_of_which_nobody_was_told_is_raised_by_flush_once(face: Face, broker: FakeBroker) -> None:

@@ -16,6 +16,7 @@ from faces import FACES, Face
 from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Message, blocking
 from reput_client.errors import ClientClosed, ConnectFailed, PostsFailed, SendOutcomeUnknown
+from reput_client.post_link import Link
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record import decode_record
 
@@ -234,6 +235,29 @@ def test_a_program_that_cancels_all_tasks_may_still_flush(broker: FakeBroker) ->
     loop.run(scenario)
 
 
+def test_a_mistake_in_the_task_hangs_nobody(
+    loop: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_link: Link, _now: float) -> float:
+        raise ValueError("a mistake")
+
+    async def scenario() -> None:
+        broker.behave(PUT, SILENCE)
+        async with loop.Producer(broker.address, linger_s=0.001, batch_bytes=300) as producer:
+            sent = await producer.post(Message("t", b"1"))
+            await loop.until(lambda: broker.count(PUT) == 1)
+            broker.behave(PUT, None)
+            with monkeypatch.context() as patch:
+                patch.setattr(Link, "next_due", fail)
+                producer._posts._steps.wake()
+                with pytest.raises(SendOutcomeUnknown, match="a mistake"):
+                    await sent
+                assert "cannot be sent any more" in caplog.text
+            await (await producer.post(Message("t", b"2")))
+
+    loop.run(scenario)
+
+
 async def _result(posted: Any) -> Any:
     return await posted
 
@@ -261,9 +285,14 @@ def test_a_forked_child_sends_its_own_and_not_its_parents(broker: FakeBroker) ->
 
 def test_time_that_nobody_spent_waiting_fails_nothing(broker: FakeBroker) -> None:
     """Without tasks nothing is read or written between calls; that is no silence of the broker's."""
-    with blocking.Producer(broker.address, timeout_s=0.2) as producer:
-        for size in (10, 3_000_000):  # one whose answer waits to be read, and one of which much has not left
-            posted = [producer.post(Message("t", bytes(size))) for _ in range(3)]
+    with blocking.Producer(broker.address, timeout_s=0.2, batch_bytes=8 << 20) as producer:
+        for size in (
+            10,
+            3_900_000,
+        ):  # a block whose answer waits to be read, and one of which much has not left
+            posted = [producer.post(Message("t", bytes(size)), queue_id=0) for _ in range(2)]
+            threading.Event().wait(0.02)
+            posted.append(producer.post(Message("t", b"x"), queue_id=1))  # the first one is due
             threading.Event().wait(1.2)
             producer.flush()
             assert all(each.result() for each in posted)
