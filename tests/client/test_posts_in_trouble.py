@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -192,13 +193,13 @@ def test_deduplicated_posts_are_stored_once(face: Face, broker: FakeBroker) -> N
     face.run(scenario)
 
 
-def two_brokers(broker: FakeBroker, other: FakeBroker) -> None:
+def two_brokers(broker: FakeBroker, other: str) -> None:
     """Have a broker say that each of both has two queues of every topic."""
     route = TopicRoute(
         queue_datas=[QueueData("fake", 2, 2, 6, 0), QueueData("other", 2, 2, 6, 0)],
         broker_datas=[
             BrokerData("c", "fake", {0: broker.address}),
-            BrokerData("c", "other", {0: other.address}),
+            BrokerData("c", "other", {0: other}),
         ],
     )
     broker.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, Answer(body=route.to_json()))
@@ -207,7 +208,7 @@ def two_brokers(broker: FakeBroker, other: FakeBroker) -> None:
 def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: FakeBroker) -> None:
     async def scenario() -> None:
         with FakeBroker() as other:
-            two_brokers(broker, other)
+            two_brokers(broker, other.address)
             other.stop()
             options = {"timeout_s": 1.0, "batch_bytes": 2_000, "buffer_bytes": 40_000, "new_backoff": quick}
             async with face.Producer(broker.address, **options) as producer:
@@ -226,6 +227,38 @@ def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: FakeBroke
                 await producer.flush()
                 assert {each.result().queue_id for each in again} == {0, 1}
                 assert other.log
+
+    face.run(scenario)
+
+
+def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        with contextlib.ExitStack() as sockets:
+            deaf = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            for _ in range(2):  # fill its backlog, so that whoever else comes hears nothing
+                filler = sockets.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(deaf.getsockname())
+            two_brokers(broker, f"127.0.0.1:{deaf.getsockname()[1]}")
+            ended: list[bool] = []
+
+            class Counting(Backoff):
+                def next_delay_s(self) -> float:
+                    ended.append(True)
+                    return 0.01
+
+            options = {"timeout_s": 1.0, "connect_timeout_s": 0.4, "new_backoff": Counting}
+            async with face.Producer(broker.address, linger_s=0.001, **options) as producer:
+                posted = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
+                if not face.is_blocking:  # there each attempt holds up the caller, as is documented
+                    await face.until(lambda: any(each.done for each in posted))
+                    assert not ended
+                with pytest.raises(PostsFailed) as caught:
+                    await producer.flush()
+                assert 0 < sum(each in caught.value.failed for each in posted) < 16
+                assert {type(each.error) for each in caught.value.failed} == {ConnectFailed}
 
     face.run(scenario)
 
@@ -272,7 +305,9 @@ def test_a_broker_that_stops_reading_makes_nobody_wait_for_ever(face: Face, brok
         options = {"batch_bytes": 1 << 20, "buffer_bytes": 12 << 20, "timeout_s": 0.3}
         async with face.Producer(broker.address, **options) as producer:
             posted: list[Any] = []
-            with suppress(RequestTimeout):  # unless room was made in time, by giving up what was there
+            with contextlib.suppress(
+                RequestTimeout
+            ):  # unless room was made in time, by giving up what was there
                 for _ in range(300):
                     posted.append(await producer.post(Message("t", bytes(100_000))))
                     assert sum(not each.done for each in posted) < 130
