@@ -68,6 +68,7 @@ class Block:
         "positions",
         "queue",
         "receipts",
+        "sent_at",
         "serial",
         "since",
         "size",
@@ -115,7 +116,9 @@ class Block:
         self.unique_ids: Sequence[str | None] = ()
         self.attempt = 0
         self.since = 0.0
-        """From when its time-out counts."""
+        """From when its time to leave counts."""
+        self.sent_at = 0.0
+        """From when its time to be answered counts."""
         self.spared = False
         self.not_before = 0.0
         self.call: Call | None = None

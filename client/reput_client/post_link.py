@@ -88,7 +88,7 @@ class Link:
             if self._retries:
                 held_up.add(block.queue)
             template = block.template(self._putter)
-            block.since = now
+            block.sent_at = now
             block.connection = self._connection
             block.call = self._connection.start_template(template, self._arrivals, block.data)
             self.flying.append(block)
@@ -109,7 +109,7 @@ class Link:
             if call.error is None:
                 self._heard_at = now
                 for behind in self.flying[place:]:
-                    behind.since = now  # now it is its turn to be answered
+                    behind.sent_at = now  # now it is its turn to be answered
                 self._connect_at = -math.inf
                 self._failure = None
                 self._backoff.reset()
@@ -149,7 +149,8 @@ class Link:
                 if not block.spared and (block.call is None or not block.call.sent):
                     block.spared = True
                     block.since = max(block.since, now)
-        for block in [block for block in self.flying if now >= block.since + timeout_s]:
+                    block.sent_at = now
+        for block in [block for block in self.flying if now >= block.sent_at + timeout_s]:
             assert block.call is not None, "what flies was called"
             assert block.connection is not None, "what flies has a connection"
             self.flying.remove(block)
@@ -200,7 +201,7 @@ class Link:
         return max(block.since, self._heard_at) + self._session.timeout_s
 
     def _next_expiry(self) -> float:
-        at = min((block.since for block in self.flying), default=math.inf) + self._session.timeout_s
+        at = min((block.sent_at for block in self.flying), default=math.inf) + self._session.timeout_s
         return min(at, self._waits_until(self.waiting[0])) if self.waiting else at
 
     def next_due(self, now: float) -> float:
@@ -240,9 +241,13 @@ class Link:
             log.exception("cannot connect to %s", self._address)
             self._failure = ReputError(f"cannot connect to {self._address}: {error!r}")
         finally:
-            self.connecting = False
             self._connect_at = runtime.now() + self._backoff.next_delay_s()
-            self._arrivals.notify()
+            self.connected()
+
+    def connected(self) -> None:
+        """An attempt has ended, whichever way."""
+        self.connecting = False
+        self._arrivals.notify()
 
 
 def _missed_level(block: Block) -> AckNotReached | None:

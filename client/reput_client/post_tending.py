@@ -79,7 +79,7 @@ class PostTending:
         for link in links:
             if self._caller is None:
                 link.connecting = True
-                self._session.runtime.spawn(link.connect)
+                self._session.runtime.spawn(link.connect, link.connected)
             else:
                 await link.connect()
         return bool(links) and self._caller is not None
@@ -102,23 +102,23 @@ class PostTending:
         """Where tasks are: have one while there is something to do."""
         if self._caller is None and self._ended is None and (self._steps.unfinished or self._steps.to_call):
             self._ended = self._session.runtime.event()
-            self._session.runtime.spawn(self._run)
+            self._session.runtime.spawn(self._run, self._has_ended)
 
     async def _run(self) -> None:
-        ended = self._ended
-        assert ended is not None, "it was started"
         try:
             await self._tend(self._is_idle, math.inf)
         except Exception as error:
             log.exception("what was posted cannot be sent any more")
             self._steps.give_up(ReputError(f"posting has failed: {error!r}"))
-        finally:
+
+    def _has_ended(self) -> None:
+        """The task has ended; should it have been cancelled, even before it began, those who wait start another."""
+        if self._ended is not None:
+            self._ended.set()
             self._ended = None
-            ended.set()
-            # Should it have been cancelled, those who wait start another.
-            self._steps.signal()
-            for block in self._steps.unfinished.values():
-                block.signal()
+        self._steps.signal()
+        for block in self._steps.unfinished.values():
+            block.signal()
 
     def _is_idle(self) -> bool:
         return not (

@@ -63,10 +63,13 @@ class Runtime(Protocol):
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Return what the blocking `function` returns, without holding up others."""
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(
+        self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
+    ) -> None:
         """Run `work`, which must not raise, beside everybody else, until it returns.
 
-        No caller's cancellation reaches it; the end of the program's event loop, or of the process, ends it.
+        No caller's cancellation reaches it; the end of the program's event loop, or of the process, ends it. `on_end`,
+        which must not raise either, is called when it has ended, also if it was cancelled before it began.
         """
 
     async def outside(self, function: Callable[[], None]) -> None:

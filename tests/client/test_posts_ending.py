@@ -235,6 +235,31 @@ def test_a_program_that_cancels_all_tasks_may_still_flush(broker: FakeBroker) ->
     loop.run(scenario)
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_tasks_that_are_cancelled_before_they_begin_hang_nobody(broker: FakeBroker, is_known: bool) -> None:
+    """asyncio ends such a task without a single step of it."""
+    loop = Face("asyncio")
+
+    async def scenario() -> None:
+        async with loop.Producer(broker.address) as producer:
+            if is_known:
+                await producer.send(Message("t", b"0"), queue_id=0)  # there is a connection
+            else:
+                broker.drop_connections()
+            posted = await producer.post(Message("t", b"1"), queue_id=0)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.sleep(0)
+            flushing = asyncio.ensure_future(producer.flush())
+            await asyncio.sleep(0)
+            for task in asyncio.all_tasks() - {asyncio.current_task(), flushing}:
+                task.cancel()
+            await flushing
+            assert posted.result().queue_id == 0
+
+    loop.run(scenario)
+
+
 def test_a_mistake_in_the_task_hangs_nobody(
     loop: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

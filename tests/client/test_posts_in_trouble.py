@@ -263,6 +263,31 @@ def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(
     face.run(scenario)
 
 
+def test_what_never_leaves_whole_fails_in_time(face: Face, broker: FakeBroker) -> None:
+    """The other broker hangs up on everybody in the middle of the frame, which begins anew each time."""
+
+    def hang_up(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                connection.recv(1000)
+                connection.close()
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as rude:
+            threading.Thread(target=hang_up, args=(rude,), daemon=True).start()
+            two_brokers(broker, f"127.0.0.1:{rude.getsockname()[1]}")
+            options = {"timeout_s": 0.5, "new_backoff": quick, "batch_bytes": 8 << 20, "linger_s": 0.05}
+            async with face.Producer(broker.address, **options) as producer:
+                posted = [await producer.post(Message("t", bytes(3_900_000)), key="c") for _ in range(2)]
+                with pytest.raises(PostsFailed):
+                    await producer.flush()
+                assert posted[0].done
+            rude.shutdown(socket.SHUT_RDWR)
+
+    face.run(scenario)
+
+
 def test_who_posts_more_than_may_be_held_waits(face: Face, broker: FakeBroker) -> None:
     going_on = threading.Event()
 
