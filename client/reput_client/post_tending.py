@@ -101,24 +101,27 @@ class PostTending:
     def see_to_task(self) -> None:
         """Where tasks are: have one while there is something to do."""
         if self._caller is None and self._ended is None and (self._steps.unfinished or self._steps.to_call):
-            self._ended = self._session.runtime.event()
-            self._session.runtime.spawn(self._run, self._has_ended)
+            self._ended = ended = self._session.runtime.event()
+            self._session.runtime.spawn(partial(self._run, ended), partial(self._has_ended, ended))
 
-    async def _run(self) -> None:
+    async def _run(self, ended: Event) -> None:
         try:
             await self._tend(self._is_idle, math.inf)
         except Exception as error:
             log.exception("what was posted cannot be sent any more")
             self._steps.give_up(ReputError(f"posting has failed: {error!r}"))
+        finally:
+            # At once, not when the loop comes to it: whoever posts next must see that there is no task.
+            self._has_ended(ended)
 
-    def _has_ended(self) -> None:
+    def _has_ended(self, ended: Event) -> None:
         """The task has ended; should it have been cancelled, even before it began, those who wait start another."""
-        if self._ended is not None:
-            self._ended.set()
+        ended.set()
+        if self._ended is ended:
             self._ended = None
-        self._steps.signal()
-        for block in self._steps.unfinished.values():
-            block.signal()
+            self._steps.signal()
+            for block in self._steps.unfinished.values():
+                block.signal()
 
     def _is_idle(self) -> bool:
         return not (

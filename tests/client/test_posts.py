@@ -128,6 +128,21 @@ def test_a_lone_post_leaves_by_itself_where_there_are_tasks(name: str, broker: F
 
 
 @pytest.mark.parametrize("name", ["trio", "asyncio"])
+def test_a_post_right_behind_the_last_answer_leaves_by_itself(name: str, broker: FakeBroker) -> None:
+    """The producer's task is just ending then."""
+    face = Face(name)
+
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            for _ in range(3):
+                await (await producer.post(Message("t", b"1")))
+                posted = await producer.post(Message("t", b"2"))
+                await face.until(lambda posted=posted: posted.done)
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize("name", ["trio", "asyncio"])
 def test_a_program_that_only_posts_is_answered_and_lets_others_run(name: str, broker: FakeBroker) -> None:
     """It awaits nothing but `post`, and never waits for room."""
     face = Face(name)
@@ -148,7 +163,7 @@ def test_a_program_that_only_posts_is_answered_and_lets_others_run(name: str, br
             tasks.start_soon(other)
             turns_before = len(turns)
             for _ in range(40_000):
-                if first.done:
+                if first.done and len(turns) > turns_before:
                     break
                 await producer.post(Message("t", bytes(500)))
             assert first.done
