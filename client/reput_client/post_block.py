@@ -189,6 +189,14 @@ class Block:
         self.delayed = self.call = self.connection = None
         self.signal()
 
+    def give_up(self, error: ReputError) -> None:
+        """Finish with `error`, or as unknown if it may have left."""
+        last: ReputError = self.unknown or error
+        call, connection = self.call, self.connection
+        if call is not None and connection is not None and not connection.abandon(call):
+            last = outcome_unknown(self.queue, self.unique_ids, str(error))
+        self.finish(None, last)
+
     def signal(self) -> None:
         """Have those who wait for it look again."""
         if self.changed is not None:

@@ -65,16 +65,12 @@ class Gathering:
         """In the order in which they are due."""
         self._current: dict[str, Block] = {}
         """By topic, the open block of those messages for which any queue will do."""
-        self._serial = 0
+        self.last_serial = 0
+        """Of the block that was opened last."""
         self._texts: dict[str | None, bytes] = {}
         """The properties of messages that have nothing but a tag."""
         self._fixed: dict[str, int] = {}
         """By topic, the bytes of a record without body and properties, unique id included."""
-
-    @property
-    def last_serial(self) -> int:
-        """The number of the block that was opened last."""
-        return self._serial
 
     def take(
         self,
@@ -188,8 +184,8 @@ class Gathering:
         is_current: bool,
     ) -> Block:
         """Open a block for a message; its queue has none."""
-        self._serial += 1
-        block = Block(self._serial, queue, address, ack, message.flag, due_at, waits)
+        self.last_serial += 1
+        block = Block(self.last_serial, queue, address, ack, message.flag, due_at, waits)
         self.open[queue] = block
         if is_current:
             self._current[queue.topic] = block

@@ -51,7 +51,6 @@ class Link:
         """`arrivals` is notified when calls have finished, and when a connection is there or is not."""
         self._session = session
         self._putter = putter
-        self._address = address
         self._connection = session.connection_to(address)
         self._arrivals = arrivals
         self._backoff = backoff
@@ -132,10 +131,6 @@ class Link:
         self.waiting.extendleft(reversed(again))
         return done
 
-    def is_late(self, now: float) -> bool:
-        """Whether there is something for `expire`."""
-        return now >= self._next_expiry()
-
     def expire(self, now: float, *, spares: bool) -> list[Block]:
         """Give up what had no answer, or could not leave, in time; return the blocks that are done.
 
@@ -166,18 +161,10 @@ class Link:
         self.waiting.extendleft(reversed(again))
         return done
 
-    def give_up(self, error: ReputError) -> list[Block]:
-        """Fail everything: with `error`, or as unknown what may have left. Return the blocks, which are done."""
-        done = [*self.flying, *self.waiting]
-        for block in done:
-            last: ReputError = block.unknown or error
-            call, connection = block.call, block.connection
-            if call is not None and connection is not None and not connection.abandon(call):
-                last = outcome_unknown(block.queue, block.unique_ids, str(error))
-            block.finish(None, last)
+    def clear(self) -> None:
+        """Forget all blocks."""
         self.flying.clear()
         self.waiting.clear()
-        return done
 
     def _failed(
         self, block: Block, error: ReputError, now: float, done: list[Block], again: list[Block]
@@ -200,16 +187,15 @@ class Link:
         """Return when a block that waits is given up: it has time as long as the broker answers others."""
         return max(block.since, self._heard_at) + self._session.timeout_s
 
-    def _next_expiry(self) -> float:
+    def next_expiry(self) -> float:
+        """Return when there is something for `expire`."""
         at = min((block.sent_at for block in self.flying), default=math.inf) + self._session.timeout_s
         return min(at, self._waits_until(self.waiting[0])) if self.waiting else at
 
     def next_due(self, now: float) -> float:
         """Return when there is something to do here even if nothing comes."""
-        due_at = self._next_expiry()
-        for block in islice(self.waiting, _LOOK_AHEAD):
-            if block.not_before > now:
-                due_at = min(due_at, block.not_before)
+        pauses = (block.not_before for block in islice(self.waiting, _LOOK_AHEAD) if block.not_before > now)
+        due_at = min(self.next_expiry(), min(pauses, default=math.inf))
         if self.waiting and not self._connection.is_open and not self.connecting:
             due_at = min(due_at, self._connect_at)
         return due_at
@@ -238,8 +224,8 @@ class Link:
             if not isinstance(error, ClientClosed):
                 self._failure = error
         except Exception as error:
-            log.exception("cannot connect to %s", self._address)
-            self._failure = ReputError(f"cannot connect to {self._address}: {error!r}")
+            log.exception("cannot connect to %s", self._connection.address)
+            self._failure = ReputError(f"cannot connect to {self._connection.address}: {error!r}")
         finally:
             self._connect_at = runtime.now() + self._backoff.next_delay_s()
             self.connected()

@@ -120,7 +120,7 @@ class PostSteps:
             now = session.runtime.now()
             for link in links:
                 self._finished(link.answered(now))
-            if any(link.is_late(now) for link in links):
+            if any(now >= link.next_expiry() for link in links):
                 session.poll(to_the_end=True)  # the answers may be here
                 spares = not self.tenders and now - self._stepped_at > _AWAY_S
                 for link in links:
@@ -160,16 +160,24 @@ class PostSteps:
             self.signal()
             self.wake()
 
-    def give_up(self, error: ReputError) -> None:
-        """End everything: with `error`, or as unknown what may have left. Never waits."""
+    def take_answers(self) -> None:
+        """Take the answers that have come."""
         now = self._session.runtime.now()
         for link in self.links.values():
             self._finished(link.answered(now))
-            self._finished(link.give_up(error))
+
+    def give_up(self, error: ReputError) -> None:
+        """End everything: with `error`, or as unknown what may have left. Never waits."""
+        for link in self.links.values():
+            link.clear()
         for block in list(self._gathering.open.values()):
             self._gathering.close(block)
-            block.finish(None, error)
-            self._finished([block])
+        # All of them, also one that an interrupt has left in no other place.
+        blocks = list(self.unfinished.values())
+        for block in blocks:
+            if not block.done:
+                block.give_up(error)
+        self._finished(blocks)
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
         """In a forked child: what is under way is the parent's; go on with other ids."""

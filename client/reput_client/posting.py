@@ -206,6 +206,7 @@ class Posts:
     def close(self) -> None:
         """After the connections were closed: end everything. Never waits."""
         self._closed = True
+        self._steps.take_answers()
         self._steps.give_up(ClientClosed("the producer was closed before the message was sent"))
 
     async def ended(self) -> None:
