@@ -14,6 +14,7 @@ from reput_client import (
     LocalFileOffsetStore,
     Message,
     MessageQueue,
+    Posted,
     Producer,
     PullConsumer,
     PullResult,
@@ -54,6 +55,10 @@ async def produce() -> None:
         many = await producer.send_many("orders", [b"1", bytearray(b"2")], tag="paid", keys=[["o-1"], []])
         assert_type(many, Sequence[SendReceipt])
         assert_type(many[0], SendReceipt)
+        posted = await producer.post(Message("orders", b"x"), ack="flushed", key="k", on_done=print)
+        assert_type(posted, Posted)
+        assert_type(await posted, SendReceipt)
+        await producer.flush()
         reply = await producer.request(Message("work", b"x"), timeout_s=3.0)
         assert_type(reply, ReceivedMessage)
         assert_type(reply.wants_reply, bool)
@@ -151,6 +156,9 @@ def block() -> None:
         assert_type(producer, blocking.Producer)
         assert_type(producer.send(blocking.Message("orders", b"x")), SendReceipt)
         assert_type(producer.send_batch([Message("orders", b"x")]), list[SendReceipt])
+        assert_type(producer.post(Message("orders", b"x")), blocking.Posted)
+        assert_type(producer.post(Message("orders", b"x")).result(), SendReceipt)
+        producer.flush()
         assert_type(producer.send_many("orders", (b"x" for _ in range(3)), tag="t"), Sequence[SendReceipt])
     with blocking.Consumer(ADDRESS, group="billing", topic="orders") as consumer:
         for message in consumer:

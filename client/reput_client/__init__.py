@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from reput_client.group.giving_back import GiveBack
     from reput_client.message_columns import MessageColumns
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
+    from reput_client.posted import Posted
     from reput_client.producer import Producer
     from reput_client.pull_consumer import PullConsumer
     from reput_client.pull_result import PullResult, PullStatus
@@ -36,6 +37,7 @@ __all__ = [
     "MessageColumns",
     "MessageQueue",
     "OnFailure",
+    "Posted",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -61,6 +63,7 @@ _MODULES = {
     "MessageColumns": "reput_client.message_columns",
     "MessageQueue": "reput_protocol.message",
     "OnFailure": "reput_client.group.failures",
+    "Posted": "reput_client.posted",
     "Producer": "reput_client.producer",
     "PullConsumer": "reput_client.pull_consumer",
     "PullResult": "reput_client.pull_result",

@@ -127,19 +127,36 @@ class AnyioRuntime:
         """Run `function` in a worker thread."""
         return await anyio.to_thread.run_sync(function)
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(
+        self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
+    ) -> None:
         """Run `work` as a task that belongs to the loop and to no task group."""
         if _running_in_trio():
-            sys.modules["trio"].lowlevel.spawn_system_task(work)
+            sys.modules["trio"].lowlevel.spawn_system_task(_finish, work, on_end)
             return
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(self._tasks.discard)
+        if on_end is not None:
+            # Not in the task: asyncio ends one that is cancelled at once without a single step of it.
+            task.add_done_callback(lambda _task: on_end())
+
+    async def outside(self, function: Callable[[], None]) -> None:
+        """Call `function`."""
+        function()
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Await `work()` behind a shield for at most `timeout_s`."""
         with anyio.move_on_after(timeout_s, shield=True):
             await work()
+
+
+async def _finish(work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None) -> None:
+    try:
+        await work()
+    finally:
+        if on_end is not None:
+            on_end()
 
 
 def _running_in_trio() -> bool:

@@ -8,11 +8,12 @@ The errors differ in the one question a caller has: may the broker have acted on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:
+    from reput_client.posted import Posted
     from reput_client.receipts import SendReceipt
 
 
@@ -133,6 +134,25 @@ class PartlySent(ReputError):
         super().__init__(f"{stored} messages stored, then message {first} failed: {errors.get(first)}")
         self.receipts = list(receipts)
         self.errors = dict(errors)
+
+
+class PostsFailed(ReputError):
+    """Of `flush`: posted messages failed, and nobody had been told: no callback, and nobody who waited for them.
+
+    `count` is how many, `failed` has them, each with its `error`; where very many failed, only the last ones. In
+    another process, to which it was pickled, it has none: they belong to their producer.
+    """
+
+    def __init__(self, failed: Sequence[Posted], count: int) -> None:
+        first = failed[0].error if failed else None
+        super().__init__(f"{count} posted messages failed, one of them: {first}")
+        self.failed = list(failed)
+        self.count = count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As of every error, without what cannot be pickled."""
+        rebuild, (kind, args, state) = super().__reduce__()
+        return rebuild, (kind, args, {**state, "failed": []})
 
 
 class BrokerNotFound(ReputError):

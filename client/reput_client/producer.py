@@ -1,25 +1,30 @@
-"""Sending messages: one at a time, in blocks, pipelined, or gathered for a moment (linger)."""
+"""Sending messages: one at a time, in blocks, pipelined, gathered for a moment (linger), or posted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
 from reput_client.backoff import Backoff
 from reput_client.batching import Batcher
 from reput_client.core import RequestTemplate
-from reput_client.errors import AckNotReached, ConnectionLost, PartlySent, SendOutcomeUnknown
+from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.forwarding import forwarded_properties
 from reput_client.lingering import LingeringSends
 from reput_client.many import ManySend, id_text_bytes, texts_of
 from reput_client.pipelined import PipelinedSend
+from reput_client.post_gathering import OnDone
+from reput_client.posted import Posted
+from reput_client.posting import BUFFER_BYTES, Posts
 from reput_client.presence import Presence
 from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.puts import Putter, check_ack, receipt_of, receipts_of, result_of, too_large
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
+from reput_client.repeating import RETRY_PAUSE_S, after
 from reput_client.replying import REPLY_TIMEOUT_S, reply_to, send_reply
 from reput_client.requesting import Requests
 from reput_client.routing import Route
@@ -28,7 +33,7 @@ from reput_client.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
 from reput_client.unique_ids import ids_for, new_generator
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
-from reput_protocol.errors import BrokerError, InvalidMessage, ReputError
+from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.record import encode_put_record
@@ -43,7 +48,6 @@ MANY_BATCH: Final = 256
 MANY_IN_FLIGHT: Final = 8
 
 _RECORD_OVERHEAD: Final = 400
-_RETRY_PAUSE_S: Final = 0.05
 _LINGER_MESSAGES_MAX: Final = 4096
 _STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
@@ -53,8 +57,8 @@ class Producer:
     """Sends messages to the topics of a broker or a cluster.
 
     Use it as an async context manager, under trio or asyncio; any number of tasks may share one. It owns no task, but
-    from its first `request` on one that sends heartbeats: cancelling a send leaves the producer usable, and closing it
-    from any task ends the sends in progress with `ClientClosed`.
+    from its first `request` on one that sends heartbeats, and one while anything is posted and not done: cancelling a
+    send leaves the producer usable, and closing it from any task ends the sends in progress with `ClientClosed`.
 
     Args:
         address: `host:port` of a broker, several with commas, or a list of them.
@@ -67,8 +71,10 @@ class Producer:
         deduplicate: have the broker store each message once, known by topic and unique id, within its
             `dedup.window`; one that it has already is answered with the receipt of the first time. Fresh ids are
             looked for only when a send is repeated; a message's own `unique_id` always is, whoever sent it before.
-        linger_s: seconds a `send` waits for others to share a block with; 0 sends at once.
-        batch_bytes: the size of the blocks of `send_batch` and of lingering sends, at most 8 MiB.
+        linger_s: seconds a `send` waits for others to share a block with; 0 sends at once. What is posted waits as
+            long, or 5 ms if it is 0.
+        batch_bytes: the size of the blocks of `send_batch`, of lingering sends and of what is posted, at most 8 MiB.
+        buffer_bytes: how many bytes may be posted and not done; `post` waits where it would be more.
         max_in_flight: how many messages `send_pipelined` keeps unanswered unless it is told.
         unique_ids: write a `UNIQ_KEY` into every message; without it a message is known by its offset id only.
         heartbeat_interval_s: seconds between heartbeats, once there are any; well below the broker's
@@ -90,6 +96,7 @@ class Producer:
         retries: int = 0,
         linger_s: float = 0.0,
         batch_bytes: int = 1024 * 1024,
+        buffer_bytes: int = BUFFER_BYTES,
         max_in_flight: int = 64,
         unique_ids: bool = True,
         deduplicate: bool = False,
@@ -107,6 +114,8 @@ class Producer:
             raise ValueError("heartbeat_interval_s must be more than 0")
         if not 1 <= batch_bytes <= BLOCK_BYTES_MAX:
             raise ValueError(f"batch_bytes must be 1 to {BLOCK_BYTES_MAX}, not {batch_bytes}")
+        if buffer_bytes < batch_bytes:
+            raise ValueError(f"buffer_bytes must be at least batch_bytes ({batch_bytes}), not {buffer_bytes}")
         self._session = Session(
             address,
             runtime,
@@ -122,6 +131,17 @@ class Producer:
         self._max_in_flight = max_in_flight
         self._ids = new_generator() if unique_ids else None
         self._lingering = self._new_lingering()
+        self._posts = Posts(
+            self._session,
+            self._putter,
+            self._selector,
+            self._ids,
+            linger_s=linger_s,
+            block_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            retries=retries,
+            new_backoff=new_backoff,
+        )
         self._presence = Presence(self._session, self.group, heartbeat_interval_s)
         self._requests = Requests(self._session, self._putter, self._presence)
 
@@ -147,16 +167,33 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        """Flush what was posted, unless the block is being cancelled, and close.
+
+        Raises:
+            PostsFailed: some of it failed, and nobody was told of it yet; logged where the block raises already.
+        """
+        try:
+            if error is None:
+                await self._posts.flush()
+            elif isinstance(error, Exception):
+                with suppress(PostsFailed):
+                    await self._posts.flush()
+        finally:
+            await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections. Sends in progress raise `ClientClosed` or `SendOutcomeUnknown`."""
+        """Close the connections. Sends in progress, and what is posted, fail: `ClientClosed`, `SendOutcomeUnknown`.
+
+        Who wants stored what was posted calls `flush` first, or leaves the `async with` block, which does.
+        """
         self._requests.close()
         try:
             if self._presence.client_id and not self._session.closed:
                 await self._session.runtime.shielded(2 * _STOP_S, self._leave)
         finally:
             self._session.close()
+            self._posts.close()
+            await self._session.runtime.shielded(_STOP_S, self._posts.ended)
 
     async def _leave(self) -> None:
         """Say goodbye to the brokers that know us."""
@@ -221,8 +258,8 @@ class Producer:
                         session.routes.forget(topic)
             except ReputError as error:
                 attempt += 1
-                unknown = _after(error, unknown, is_last=attempt > self._retries)
-            await session.runtime.sleep(_RETRY_PAUSE_S * attempt)
+                unknown = after(error, unknown, is_last=attempt > self._retries)
+            await session.runtime.sleep(RETRY_PAUSE_S * attempt)
 
     async def forward(
         self,
@@ -517,14 +554,66 @@ class Producer:
         )
         return await work.run(topic, bodies, texts, flag, batch=batch, block_bytes=self._batch_bytes)
 
+    async def post(
+        self,
+        message: Message,
+        *,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        on_done: OnDone | None = None,
+    ) -> Posted:
+        """Hand over one message and go on; it leaves in a block with others, and is acknowledged later.
+
+        A block leaves when its first message has waited `linger_s`, when it has `batch_bytes` or 512 messages and
+        another one comes, or with `flush`. This waits for the route of a topic that is new, while `buffer_bytes` are
+        not done, and shortly whenever a block is full, so that others run. Messages to one queue are stored in the
+        order in which they were posted, also those that `retries` sends again; a block that fails does not hold up
+        those behind it. Without `queue_id` or `key` the blocks go to each queue in turn, and past brokers that lag
+        behind.
+
+        What became of it, the answer tells: `await` it. Failures of which nobody is told by that or by `on_done` are
+        raised by the next `flush`, or when the `async with` block ends. A block that a broker refuses fails with all
+        its messages.
+
+        Args:
+            message: a delayed one travels alone, as does one with a unique id of its own under `deduplicate`. A body
+                that is no `bytes` is copied.
+            ack, queue_id, key: as for `send`.
+            on_done: called with the answer once that is done, by the producer's task: it must be quick, and what it
+                raises is logged.
+
+        Raises:
+            InvalidMessage: it cannot be sent.
+            RequestTimeout: there was no room for `timeout_s` seconds.
+            TopicNotFound, NoQueue, BrokerNotFound, ConnectFailed, ClientClosed: nor was it taken then.
+        """
+        level = self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)
+        posted = self._posts.take(message, level, queue_id, key, on_done)
+        if posted is None:
+            posted = await self._posts.post(message, level, queue_id, key, on_done)
+        return posted
+
+    async def flush(self) -> None:
+        """Send at once what was posted, and wait until all of it is done and callbacks have been called.
+
+        Every message is done in the end: each is given `timeout_s` to leave and `timeout_s` to be answered, for each
+        repetition.
+
+        Raises:
+            PostsFailed: some of it failed, and nobody was told of it yet.
+        """
+        await self._posts.flush()
+
     def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone and make ids of the child's own."""
+        """In a forked child: leave the parent's connections and posts alone and make ids of the child's own."""
+        if self._ids is not None:
+            self._ids = new_generator()
+        self._posts.forget(self._ids)
         self._session.after_fork()
         self._lingering = self._new_lingering()
         self._presence.forget()
         self._requests.forget()
-        if self._ids is not None:
-            self._ids = new_generator()
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -626,31 +715,10 @@ class Producer:
                 result = result_of(call)
             except ReputError as error:
                 attempt += 1
-                unknown = _after(error, unknown, is_last=attempt > self._retries)
-                await self._session.runtime.sleep(_RETRY_PAUSE_S * attempt)
+                unknown = after(error, unknown, is_last=attempt > self._retries)
+                await self._session.runtime.sleep(RETRY_PAUSE_S * attempt)
                 template = again
                 continue
             receipts = receipts_of(queue.topic, body, result, unique_ids)
             check_ack(call, ack, receipts)
             return receipts
-
-
-def _after(
-    error: ReputError, unknown: SendOutcomeUnknown | None, *, is_last: bool
-) -> SendOutcomeUnknown | None:
-    """Return what is known of a send that failed with `error` and is to be repeated: whether it may be stored.
-
-    Raises:
-        SendOutcomeUnknown: it is not to be repeated, and an attempt may have been stored, this one or one before.
-        ReputError: `error`, which is not to be repeated, and nothing before it can have been stored.
-    """
-    if isinstance(error, SendOutcomeUnknown):
-        unknown = error
-    repeatable = isinstance(error, (SendOutcomeUnknown, ConnectionLost)) or (
-        isinstance(error, BrokerError) and error.retryable
-    )
-    if repeatable and not is_last:
-        return unknown
-    if unknown is None or unknown is error or isinstance(error, AckNotReached):
-        raise error
-    raise unknown from error

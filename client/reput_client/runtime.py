@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 
@@ -63,11 +63,25 @@ class Runtime(Protocol):
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Return what the blocking `function` returns, without holding up others."""
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(
+        self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
+    ) -> None:
         """Run `work`, which must not raise, beside everybody else, until it returns.
 
-        No caller's cancellation reaches it; the end of the program's event loop, or of the process, ends it.
+        No caller's cancellation reaches it; the end of the program's event loop, or of the process, ends it. `on_end`,
+        which must not raise either, is called when it has ended, also if it was cancelled before it began.
         """
+
+    async def outside(self, function: Callable[[], None]) -> None:
+        """Call a function of the application, which may use the client where that blocks. Raises what it raises."""
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Do `work` even if the caller is being cancelled, but give it up after `timeout_s` seconds."""
+
+
+@runtime_checkable
+class CallerRuns(Protocol):
+    """A runtime without tasks: what is to be done is done in calls, and nothing happens between them."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns; its waits block the caller."""

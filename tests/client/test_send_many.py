@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,38 +12,13 @@ from reput_broker.background import BackgroundBroker
 from reput_client import Message, SendReceipt
 from reput_client.errors import PartlySent, SendOutcomeUnknown
 from reput_protocol.errors import InvalidMessage, InvalidName
-from reput_protocol.record import Record, decode_record
+from reput_protocol.record import decode_record
+from stored_messages import sent_part, stored
 
 
 @pytest.fixture(params=FACES)
 def face(request: pytest.FixtureRequest) -> Face:
     return Face(request.param)
-
-
-async def stored(face: Face, address: str, topic: str, queue_id: int) -> list[Any]:
-    """Return all messages of a queue."""
-    found: list[Any] = []
-    async with face.PullConsumer(address, group="g") as consumer:
-        while True:
-            result = await consumer.pull(topic, queue_id, len(found), max_messages=500, wait_s=0.0)
-            if not len(result.messages):
-                return found
-            found += result.messages
-
-
-def sent_part(data: bytes) -> Record:
-    """Return what of a stored record was the sender's, with its unique id masked."""
-    record = decode_record(data)
-    unique_key = record.unique_key or "no id"
-    return replace(
-        record,
-        queue_offset=0,
-        physical_offset=0,
-        store_timestamp_ms=0,
-        born_timestamp_ms=0,
-        born_host=record.store_host,
-        properties=record.properties.replace(unique_key.encode(), b"ID"),
-    )
 
 
 def test_what_is_stored_is_what_send_stores_of_each(face: Face, reput_broker: BackgroundBroker) -> None:

@@ -11,7 +11,6 @@ from peers.drivers.base import QUIET_S, Driver, at_pace, by_tasks
 from reput_client import Message, Producer, blocking
 from reput_protocol.properties import TAGS
 
-_BATCH = 64
 _FRAMES = 16
 _CHUNK = 4_096
 _PULL = 1_024
@@ -49,10 +48,11 @@ class Reput(Driver):
             self._blocking.send_many(self.topic, [body for body, _ in chunk], tags=[tag for _, tag in chunk])
 
     async def singles(self, bodies: Bodies) -> None:
-        """send_pipelined: takes messages one by one and gathers them in blocks."""
-        self._blocking.send_pipelined(
-            (Message(self.topic, body, tag=tag) for body, tag in bodies.each()), batch=_BATCH
-        )
+        """post, one by one; flush raises if any failed."""
+        post, topic = self._blocking.post, self.topic
+        for body, tag in bodies.each():
+            post(Message(topic, body, tag=tag))
+        self._blocking.flush()
 
     async def _send(self, body: bytes, tag: str) -> object:
         return await self._producer.send(Message(self.topic, body, tag=tag))

@@ -44,10 +44,14 @@ class BlockingClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._runtime.run(self._client.__aexit__(kind, error, trace))
-        self._runtime.close()
+        try:
+            self._runtime.run(self._client.__aexit__(kind, error, trace))
+        finally:
+            self._runtime.close()
 
     def close(self) -> None:
         """Close the connections; any thread may. Calls in progress in other threads end with `ClientClosed`."""
-        self._runtime.run(self._client.aclose())
-        self._runtime.close()
+        try:
+            self._runtime.run(self._client.aclose())
+        finally:
+            self._runtime.close()

@@ -8,6 +8,9 @@ from reput_client import producer as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.post_gathering import OnDone
+from reput_client.posted import Posted
+from reput_client.posting import BUFFER_BYTES
 from reput_client.producer import MANY_BATCH, MANY_IN_FLIGHT, SEND_TIMEOUT_S
 from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.receipts import SendReceipt
@@ -37,6 +40,7 @@ class Producer(BlockingClient):
         retries: int = 0,
         linger_s: float = 0.0,
         batch_bytes: int = 1024 * 1024,
+        buffer_bytes: int = BUFFER_BYTES,
         max_in_flight: int = 64,
         unique_ids: bool = True,
         deduplicate: bool = False,
@@ -53,6 +57,7 @@ class Producer(BlockingClient):
             retries=retries,
             linger_s=linger_s,
             batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
             max_in_flight=max_in_flight,
             unique_ids=unique_ids,
             deduplicate=deduplicate,
@@ -245,3 +250,27 @@ class Producer(BlockingClient):
                 timeout_s=timeout_s,
             )
         )
+
+    def post(
+        self,
+        message: Message,
+        *,
+        ack: str | None = None,
+        queue_id: int | None = None,
+        key: str | None = None,
+        on_done: OnDone | None = None,
+    ) -> Posted:
+        """Hand over one message and go on; see `reput_client.Producer.post`. What that waits for, this blocks for.
+
+        There is no thread: blocks leave, answers are taken and `on_done` is called during calls of `post`, `flush`,
+        `close` and the answers' `result()`, by whoever calls. So a message whose `linger_s` is over leaves with the
+        next of these calls, and not before; who posts no more flushes. `on_done` may use the producer. A broker
+        that neither takes nor refuses a connection holds up the caller for `connect_timeout_s` with each attempt.
+        """
+        return self._runtime.run(
+            self._producer.post(message, ack=ack, queue_id=queue_id, key=key, on_done=on_done)
+        )
+
+    def flush(self) -> None:
+        """Send at once what was posted and wait until all is done; see `reput_client.Producer.flush`."""
+        self._runtime.run(self._producer.flush())

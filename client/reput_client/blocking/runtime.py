@@ -229,9 +229,28 @@ class BlockingRuntime:
         finally:
             self._lock.acquire()
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(
+        self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
+    ) -> None:
         """Run `work` in a thread of its own, which holds up no exit of the program."""
-        threading.Thread(target=lambda: self.run(work()), name="reput-group", daemon=True).start()
+
+        def run() -> None:
+            try:
+                self.run(work())
+            finally:
+                if on_end is not None:
+                    self.call(on_end)
+
+        threading.Thread(target=run, name="reput-group", daemon=True).start()
+
+    async def outside(self, function: Callable[[], None]) -> None:
+        """Call `function` here, without the lock, so that it may use the client."""
+        lock = self._lock
+        lock.release()
+        try:
+            function()
+        finally:
+            lock.acquire()
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Await `work()`; nothing can cancel it here, and its own deadlines bound it."""

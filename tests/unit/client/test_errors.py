@@ -17,6 +17,7 @@ def test_facts_survive_a_pickle() -> None:
         errors.SendOutcomeUnknown("t", 1, ["id"], "no answer"),
         errors.AckNotReached("flushed", [receipt], 10, "slow"),
         errors.PartlySent([receipt, None], {1: errors.ClientClosed()}),
+        errors.PostsFailed([], 3),
         errors.DamagedMessage("t", 1, 2, "bad"),
     ):
         copy = pickle.loads(pickle.dumps(error))

@@ -1,0 +1,247 @@
+"""Where posted messages gather: the open blocks, one for each queue at most, and what may be held in all.
+
+Pure: what is asked of the network is asked elsewhere. A message is checked here before anything of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from reput_client.address import Address
+from reput_client.many import id_text_bytes
+from reput_client.post_block import Block, Waits
+from reput_client.posted import Posted
+from reput_client.puts import too_large
+from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
+from reput_client.routing import Route, RouteTable
+from reput_protocol.codes import AckLevel
+from reput_protocol.message import (
+    Message,
+    MessageQueue,
+    check_properties_size,
+    encode_properties_text,
+)
+from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.record import record_bytes
+from reput_protocol.record_batch import BLOCK_BYTES_MAX
+
+BLOCK_MESSAGES: Final = 512
+_TEXTS_MAX: Final = 1024
+_TEXT_BYTES_MAX: Final = 256
+
+OnDone = Callable[[Posted], object]
+
+
+class Gathering:
+    """The open blocks of one producer.
+
+    Args:
+        ids: makes the unique ids; None if there are to be none.
+        known_alone: messages with an id of their own share no block: the broker takes or knows a block as a whole.
+        block_bytes: what a block may have, unless one message alone has more.
+        held_max: bytes of all blocks that are not done, unless one message alone has more.
+    """
+
+    def __init__(
+        self,
+        routes: RouteTable,
+        selector: RoundRobin,
+        ids: UniqueIdGenerator | None,
+        *,
+        known_alone: bool,
+        block_bytes: int,
+        held_max: int,
+    ) -> None:
+        self._routes = routes
+        self._selector = selector
+        self._id_bytes = id_text_bytes(ids)
+        self._known_alone = known_alone
+        self._block_bytes = block_bytes
+        self._held_max = held_max
+        self.held = 0
+        """Bytes of all blocks that are not done; who finishes one takes it off."""
+        self.open: dict[MessageQueue, Block] = {}
+        """In the order in which they are due."""
+        self._current: dict[str, Block] = {}
+        """By topic, the open block of those messages for which any queue will do."""
+        self.last_serial = 0
+        """Of the block that was opened last."""
+        self._texts: dict[str | None, bytes] = {}
+        """The properties of messages that have nothing but a tag."""
+        self._fixed: dict[str, int] = {}
+        """By topic, the bytes of a record without body and properties, unique id included."""
+
+    def take(
+        self,
+        message: Message,
+        ack: AckLevel,
+        queue_id: int | None,
+        key: str | None,
+        on_done: OnDone | None,
+    ) -> Posted | None:
+        """Put a message into the open block where it belongs; None if there is none that has room.
+
+        Raises:
+            InvalidMessage: it cannot be sent.
+            NoQueue: there is no queue for it.
+        """
+        if queue_id is None and key is None:
+            block = self._current.get(message.topic)
+        else:
+            route = self._routes.get(message.topic)
+            block = None if route is None else self.open.get(_chosen(route, queue_id, key))
+        if block is None:
+            return None
+        tag = message.tag
+        if message.keys or message.properties or message.unique_id is not None or message.delay is not None:
+            if self.is_alone(message):
+                return None
+            text = encode_properties_text(message, None)
+            check_properties_size(len(text) + self._id_bytes)
+        else:
+            known = self._texts.get(tag)
+            text = known if known is not None else self._text_of_tag(message)
+        body = message.body
+        if type(body) is not bytes:
+            body = bytes(body)  # its owner may change it
+        size = self._fixed[message.topic] + len(body) + len(text)
+        if (
+            block.ack is not ack
+            or block.flag != message.flag
+            or block.size + size > self._block_bytes
+            or self.held + size > self._held_max
+        ):
+            return None
+        number = len(block.bodies)
+        if number >= BLOCK_MESSAGES:
+            return None
+        return self._put(block, number, message, body, text, size, on_done)
+
+    def size_of(self, message: Message) -> int:
+        """Return the bytes of a message's record.
+
+        Raises:
+            InvalidMessage: it cannot be sent.
+        """
+        text = encode_properties_text(message, None)
+        check_properties_size(len(text) + self._id_bytes)
+        fixed = self._fixed.get(message.topic)
+        if fixed is None:
+            if len(self._fixed) >= _TEXTS_MAX:
+                self._fixed = {queue.topic: self._fixed[queue.topic] for queue in self.open}
+            fixed = self._fixed[message.topic] = record_bytes(self._id_bytes, message.topic, 0)
+        size = fixed + len(message.body) + len(text)
+        if size > BLOCK_BYTES_MAX:
+            raise too_large(size)
+        return size
+
+    def has_room(self, size: int) -> bool:
+        """Whether a record of `size` bytes may be held beside the others."""
+        return self.held + size <= self._held_max or not self.held
+
+    def choose(
+        self, route: Route, queue_id: int | None, key: str | None, is_held_up: Callable[[MessageQueue], bool]
+    ) -> MessageQueue:
+        """Return the queue for a message that opens a block: any will do better than one that is held up.
+
+        Raises:
+            InvalidMessage, NoQueue: there is none.
+        """
+        if queue_id is not None or key is not None:
+            return _chosen(route, queue_id, key)
+        queue = self._selector.choose(route)
+        if len(route.brokers) > 1:
+            for _ in range(len(route.writable) - 1):
+                if not is_held_up(queue):
+                    break
+                queue = self._selector.choose(route)
+        return queue
+
+    def current(self, topic: str) -> Block | None:
+        """Return the open block of messages for which any queue will do."""
+        return self._current.get(topic)
+
+    def fits(self, block: Block, message: Message, size: int, ack: AckLevel) -> bool:
+        """Whether a message may go into an open block."""
+        return (
+            block.ack is ack
+            and block.flag == message.flag
+            and block.size + size <= self._block_bytes
+            and len(block.bodies) < BLOCK_MESSAGES
+            and not self.is_alone(message)
+        )
+
+    def begin(
+        self,
+        queue: MessageQueue,
+        address: Address,
+        message: Message,
+        ack: AckLevel,
+        due_at: float,
+        waits: Waits,
+        *,
+        is_current: bool,
+    ) -> Block:
+        """Open a block for a message; its queue has none."""
+        self.last_serial += 1
+        block = Block(self.last_serial, queue, address, ack, message.flag, due_at, waits)
+        self.open[queue] = block
+        if is_current:
+            self._current[queue.topic] = block
+        return block
+
+    def put(self, block: Block, message: Message, size: int, on_done: OnDone | None) -> Posted:
+        """Put a message that fits into an open block."""
+        if message.delay is not None:
+            block.delayed = message
+        text = encode_properties_text(message, None)
+        return self._put(block, len(block.bodies), message, bytes(message.body), text, size, on_done)
+
+    def close(self, block: Block) -> None:
+        """Take no more messages for a block."""
+        del self.open[block.queue]
+        if self._current.get(block.queue.topic) is block:
+            del self._current[block.queue.topic]
+
+    def _put(
+        self,
+        block: Block,
+        number: int,
+        message: Message,
+        body: bytes,
+        text: bytes,
+        size: int,
+        on_done: OnDone | None,
+    ) -> Posted:
+        posted = Posted(block, number)
+        if message.unique_id is not None:
+            block.own_ids[number] = message.unique_id
+        if on_done is not None:
+            block.callbacks.append((number, on_done))
+            block.asked.add(number)
+        block.bodies.append(body)
+        block.texts.append(text)
+        block.size += size
+        self.held += size
+        return posted
+
+    def is_alone(self, message: Message) -> bool:
+        """Whether a message shares no block."""
+        return message.delay is not None or (self._known_alone and message.unique_id is not None)
+
+    def _text_of_tag(self, message: Message) -> bytes:
+        text = encode_properties_text(message, None)
+        check_properties_size(len(text) + self._id_bytes)
+        if len(text) <= _TEXT_BYTES_MAX:
+            if len(self._texts) >= _TEXTS_MAX:
+                self._texts.clear()
+            self._texts[message.tag] = text
+        return text
+
+
+def _chosen(route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
+    if queue_id is not None:
+        return queue_by_id(route, queue_id)
+    assert key is not None, "one of both is given"
+    return queue_by_key(route, key)

@@ -1,0 +1,249 @@
+"""The posted blocks of one broker: waiting for their turn, in flight, answered, failed, sent again."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from itertools import islice
+from typing import Final
+
+from reput_client.address import Address
+from reput_client.backoff import Backoff
+from reput_client.core import Waiter
+from reput_client.errors import AckNotReached, ClientClosed, ConnectionLost, RequestTimeout
+from reput_client.post_block import Block
+from reput_client.puts import Putter, check_ack, outcome_unknown, result_of
+from reput_client.repeating import RETRY_PAUSE_S, after
+from reput_client.session import Session
+from reput_protocol.errors import ReputError
+from reput_protocol.message import MessageQueue
+
+log = logging.getLogger("reput_client")
+
+_IN_FLIGHT: Final = 64
+"""Blocks that may be unanswered at a time."""
+_IN_FLIGHT_BYTES: Final = 4 << 20
+"""While so many bytes are unanswered no more blocks leave."""
+_LOOK_AHEAD: Final = 64
+"""So many of the blocks that wait are looked at for one that may leave."""
+
+
+class Link:
+    """What goes to one broker. Nothing here waits but `connect`, and nothing raises.
+
+    Blocks of one queue leave in their order. With `retries` a queue has one block in flight at a time, so that one that
+    is sent again is not overtaken; without, none is sent again but what cannot have left, and that comes before what is
+    behind it.
+
+    Invariant: a sealed block that is not done is in `waiting` or in `flying`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        putter: Putter,
+        address: Address,
+        arrivals: Waiter,
+        backoff: Backoff,
+        retries: int,
+    ) -> None:
+        """`arrivals` is notified when calls have finished, and when a connection is there or is not."""
+        self._session = session
+        self._putter = putter
+        self._connection = session.connection_to(address)
+        self._arrivals = arrivals
+        self._backoff = backoff
+        self._retries = retries
+        self.waiting: deque[Block] = deque()
+        self.flying: list[Block] = []
+        self.connecting = False
+        self._connect_at = -math.inf
+        self._failure: ReputError | None = None
+        self._heard_at = -math.inf
+
+    def add(self, block: Block, now: float) -> None:
+        """Take a block that was sealed."""
+        block.since = now
+        self.waiting.append(block)
+
+    def send(self, now: float) -> bool:
+        """Send what can leave now; return whether the system has all that was sent."""
+        if self.waiting and self._connection.usable():
+            held_up = {block.queue for block in self.flying} if self._retries else set()
+            self._start(now, held_up, sum(len(block.data) for block in self.flying))
+        return self._connection.flush_now()
+
+    def _start(self, now: float, held_up: set[MessageQueue], flying_bytes: int) -> None:
+        place = 0
+        while place < min(len(self.waiting), _LOOK_AHEAD):
+            if len(self.flying) >= _IN_FLIGHT or flying_bytes >= _IN_FLIGHT_BYTES:
+                return
+            block = self.waiting[place]
+            if block.queue in held_up or block.not_before > now:
+                held_up.add(block.queue)
+                place += 1
+                continue
+            if self._retries:
+                held_up.add(block.queue)
+            template = block.template(self._putter)
+            block.sent_at = now
+            block.connection = self._connection
+            block.call = self._connection.start_template(template, self._arrivals, block.data)
+            self.flying.append(block)
+            del self.waiting[place]
+            flying_bytes += len(block.data)
+
+    def answered(self, now: float) -> list[Block]:
+        """Take the answers that have come; return the blocks that are done."""
+        done: list[Block] = []
+        again: list[Block] = []
+        for block in list(self.flying):
+            call = block.call
+            assert call is not None, "what flies was called"
+            if not call.done:
+                continue
+            place = self.flying.index(block)
+            del self.flying[place]
+            if call.error is None:
+                self._heard_at = now
+                for behind in self.flying[place:]:
+                    behind.sent_at = now  # now it is its turn to be answered
+                self._connect_at = -math.inf
+                self._failure = None
+                self._backoff.reset()
+                try:
+                    result = result_of(call)
+                except ReputError as error:
+                    self._failed(block, error, now, done, again)
+                    continue
+                block.finish(result, _missed_level(block))
+                done.append(block)
+            elif call.sent:
+                unknown = outcome_unknown(block.queue, block.unique_ids, str(call.error))
+                unknown.__cause__ = call.error
+                self._failed(block, unknown, now, done, again)
+            elif isinstance(call.error, ConnectionLost):
+                block.call = block.connection = None
+                again.append(block)
+            else:
+                self._failed(block, call.error, now, done, again)
+        self.waiting.extendleft(reversed(again))
+        return done
+
+    def expire(self, now: float, *, spares: bool) -> list[Block]:
+        """Give up what had no answer, or could not leave, in time; return the blocks that are done.
+
+        `spares`: nobody has looked for a while, so what has not left gets its time once more; once for each block.
+        """
+        done: list[Block] = []
+        again: list[Block] = []
+        timeout_s = self._session.timeout_s
+        if spares:
+            for block in (*self.flying, *self.waiting):
+                if not block.spared and (block.call is None or not block.call.sent):
+                    block.spared = True
+                    block.since = max(block.since, now)
+                    block.sent_at = now
+        for block in [block for block in self.flying if now >= block.sent_at + timeout_s]:
+            assert block.call is not None, "what flies was called"
+            assert block.connection is not None, "what flies has a connection"
+            self.flying.remove(block)
+            error: ReputError = _not_left(block, timeout_s)
+            if not block.connection.abandon(block.call):
+                reason = f"no answer within {timeout_s:.2g} s"
+                error = outcome_unknown(block.queue, block.unique_ids, reason)
+            self._failed(block, error, now, done, again)
+        # Younger ones are behind; one that is sent again may hold them up, as long as it may last itself.
+        while self.waiting and now >= self._waits_until(self.waiting[0]):
+            block = self.waiting.popleft()
+            self._failed(block, self._failure or _not_left(block, timeout_s), now, done, again)
+        self.waiting.extendleft(reversed(again))
+        return done
+
+    def clear(self) -> None:
+        """Forget all blocks."""
+        self.flying.clear()
+        self.waiting.clear()
+
+    def _failed(
+        self, block: Block, error: ReputError, now: float, done: list[Block], again: list[Block]
+    ) -> None:
+        """Put a block to those to be sent again, if it may be, or finish it and put it to those that are done."""
+        block.attempt += 1
+        try:
+            block.unknown = after(error, block.unknown, is_last=block.attempt > self._retries)
+        except ReputError as last:
+            block.finish(None, last)
+            done.append(block)
+            return
+        block.call = block.connection = None
+        block.since = block.not_before = now + RETRY_PAUSE_S * block.attempt
+        again.append(block)
+
+    # -- times -----------------------------------------------------------------------------------------------------
+
+    def _waits_until(self, block: Block) -> float:
+        """Return when a block that waits is given up: it has time as long as the broker answers others."""
+        return max(block.since, self._heard_at) + self._session.timeout_s
+
+    def next_expiry(self) -> float:
+        """Return when there is something for `expire`."""
+        at = min((block.sent_at for block in self.flying), default=math.inf) + self._session.timeout_s
+        return min(at, self._waits_until(self.waiting[0])) if self.waiting else at
+
+    def next_due(self, now: float) -> float:
+        """Return when there is something to do here even if nothing comes."""
+        pauses = (block.not_before for block in islice(self.waiting, _LOOK_AHEAD) if block.not_before > now)
+        due_at = min(self.next_expiry(), min(pauses, default=math.inf))
+        if self.waiting and not self._connection.is_open and not self.connecting:
+            due_at = min(due_at, self._connect_at)
+        return due_at
+
+    # -- connecting ------------------------------------------------------------------------------------------------
+
+    def needs_connection(self, now: float) -> bool:
+        """Whether to `connect` now."""
+        return (
+            bool(self.waiting)
+            and not self.connecting
+            and now >= self._connect_at
+            and not self._connection.is_open
+            and not self._session.closed
+        )
+
+    async def connect(self) -> None:
+        """Try once to connect. Never raises: what waits is given up when its time is over."""
+        runtime = self._session.runtime
+        self.connecting = True
+        try:
+            deadline = runtime.now() + self._session.connect_timeout_s
+            await self._connection.open(deadline, patient=False)
+            self._failure = None
+        except ReputError as error:
+            if not isinstance(error, ClientClosed):
+                self._failure = error
+        except Exception as error:
+            log.exception("cannot connect to %s", self._connection.address)
+            self._failure = ReputError(f"cannot connect to {self._connection.address}: {error!r}")
+        finally:
+            self._connect_at = runtime.now() + self._backoff.next_delay_s()
+            self.connected()
+
+    def connected(self) -> None:
+        """An attempt has ended, whichever way."""
+        self.connecting = False
+        self._arrivals.notify()
+
+
+def _missed_level(block: Block) -> AckNotReached | None:
+    assert block.call is not None, "it was answered"
+    try:
+        check_ack(block.call, block.ack, ())
+    except AckNotReached as error:
+        return error
+    return None
+
+
+def _not_left(block: Block, timeout_s: float) -> RequestTimeout:
+    return RequestTimeout(f"post to {block.queue.topic}/{block.queue.queue_id}", timeout_s)

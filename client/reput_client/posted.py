@@ -1,0 +1,83 @@
+"""What a program holds of a message that it has posted."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from reput_client.post_block import Block
+from reput_client.receipts import SendReceipt
+from reput_protocol.errors import ReputError
+
+
+class Posted:
+    """One posted message: `await` it under trio or asyncio, call `result()` in the blocking face.
+
+    Who has learnt a failure from here, or from a callback, is not told again by `flush`.
+    """
+
+    __slots__ = ("_block", "_number")
+
+    def __init__(self, block: Block, number: int) -> None:
+        self._block = block
+        self._number = number
+
+    @property
+    def done(self) -> bool:
+        """Whether it has a receipt or an error. In the blocking face that changes only during calls of the producer."""
+        return self._block.done
+
+    @property
+    def error(self) -> ReputError | None:
+        """Why it was not acknowledged, as `Producer.send` would have raised it; None if it was, or is not done."""
+        block = self._block
+        if block.done:
+            block.asked.add(self._number)
+        return block.error_of(self._number)
+
+    def result(self) -> SendReceipt:
+        """Return its receipt. The blocking face waits for it; under trio and asyncio it must be done: `await` it.
+
+        Raises:
+            RuntimeError: it is not done, and nothing may block here.
+            As `Producer.send`: it failed.
+        """
+        block, number = self._block, self._number
+        if not block.done:
+            with _Asking(block, number):
+                block.waits.block_for(block)
+        block.asked.add(number)
+        return block.outcome(number)
+
+    def __await__(self) -> Generator[Any, Any, SendReceipt]:
+        """Wait until it is done; return its receipt or raise its error, as `Producer.send` does."""
+        block, number = self._block, self._number
+        if not block.done:
+            with _Asking(block, number):
+                yield from block.waits.wait_for(block).__await__()
+        block.asked.add(number)
+        return block.outcome(number)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether `other` stands for the same message."""
+        return isinstance(other, Posted) and other._block is self._block and other._number == self._number
+
+    def __hash__(self) -> int:
+        return hash((id(self._block), self._number))
+
+
+class _Asking:
+    """Somebody waits for a message; who gives up waiting has not been told of it."""
+
+    __slots__ = ("_block", "_number")
+
+    def __init__(self, block: Block, number: int) -> None:
+        self._block = block
+        self._number = number
+
+    def __enter__(self) -> None:
+        self._block.asked.add(self._number)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            self._block.asked.discard(self._number)

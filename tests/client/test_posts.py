@@ -1,0 +1,396 @@
+"""`post`: messages that are handed over one at a time and acknowledged later, through every face."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from faces import FACES, Face
+from fakes import Answer, FakeBroker
+from reput_broker.background import BackgroundBroker
+from reput_client import Message, SendReceipt
+from reput_client.errors import AckNotReached, PostsFailed
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import InvalidMessage, TopicNotFound
+from reput_protocol.record import decode_record
+from stored_messages import sent_part, stored
+
+PUT = RequestCode.PUT_MESSAGE
+BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        yield broker
+
+
+async def outcome(face: Face, posted: Any) -> SendReceipt:
+    """Wait for a posted message as one does in this face."""
+    receipt: SendReceipt = posted.result() if face.is_blocking else await posted
+    return receipt
+
+
+def test_what_is_stored_is_what_send_stores(face: Face, reput_broker: BackgroundBroker) -> None:
+    cases: list[dict[str, Any]] = [
+        {},
+        {"tag": "paid"},
+        {"tag": "größe", "keys": ["a", "b"], "properties": {"k": "v"}, "flag": -5},
+        {"properties": {"é": "ü"}},
+        {"tag": "paid", "unique_id": "my-own"},
+    ]
+
+    def message(topic: str, number: int) -> Message:
+        return Message(topic, b"%d" % number * (number % 7), **cases[number % 5])
+
+    async def scenario() -> None:
+        address, topic = reput_broker.address, f"posts-{face.name}"
+        async with face.Admin(address) as admin:
+            await admin.create_topic(topic, queues=2)
+        async with face.Producer(address, ack="page_cache") as producer:
+            posted = [await producer.post(message(topic, number), queue_id=0) for number in range(1200)]
+            await producer.flush()
+            for number in range(5):
+                await producer.send(message(topic, number), queue_id=1)
+        receipts = [each.result() for each in posted]
+        # In the order in which they were posted, whatever their flags.
+        assert [receipt.queue_offset for receipt in receipts] == list(range(1200))
+        found = await stored(face, address, topic, 0)
+        assert len(found) == 1200
+        for number, (got, receipt) in enumerate(zip(found, receipts, strict=True)):
+            assert bytes(got.body) == b"%d" % number * (number % 7)
+            assert got.message_id == receipt.message_id
+            assert got.offset_message_id == receipt.offset_message_id
+        for mine, other in zip(found, await stored(face, address, topic, 1), strict=False):
+            part = sent_part(mine.record)
+            part.queue_id = 1
+            assert part == sent_part(other.record)
+
+    face.run(scenario)
+
+
+def test_messages_share_a_block_that_leaves_when_its_time_is_over(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address, linger_s=0.05) as producer:
+            posted = [await producer.post(Message("t", b"%d" % number, "x")) for number in range(40)]
+            assert not any(each.done for each in posted)
+            if not face.is_blocking:
+                with pytest.raises(RuntimeError, match="await it"):
+                    posted[7].result()
+            receipt = await outcome(face, posted[7])  # nobody has flushed
+            assert isinstance(receipt, SendReceipt)
+            assert broker.count(PUT) == 1
+            assert [each.result().queue_offset for each in posted] == list(range(40))
+
+    face.run(scenario)
+
+
+def test_without_tasks_what_is_due_leaves_with_the_next_post(broker: FakeBroker) -> None:
+    face = Face("blocking")
+
+    async def scenario() -> None:
+        async with face.Producer(broker.address, linger_s=0.02) as producer:
+            first = await producer.post(Message("t", b"1"))
+            await face.sleep(0.1)
+            assert broker.count(PUT) == 0  # as the documentation says: nobody is there to send it
+            await producer.post(Message("t", b"2"))
+            await face.until(lambda: broker.count(PUT) == 1)
+            await face.sleep(0.05)
+            await producer.post(Message("t", b"3"))
+            assert first.done
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize("name", ["trio", "asyncio"])
+def test_a_lone_post_leaves_by_itself_where_there_are_tasks(name: str, broker: FakeBroker) -> None:
+    face = Face(name)
+
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            told: list[Any] = []
+            posted = await producer.post(Message("t", b"1"), on_done=told.append)
+            await face.until(lambda: bool(told))
+            assert told == [posted]
+            assert posted.result().queue_offset == 0
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize("name", ["trio", "asyncio"])
+def test_a_post_right_behind_the_last_answer_leaves_by_itself(name: str, broker: FakeBroker) -> None:
+    """The producer's task is just ending then."""
+    face = Face(name)
+
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            for _ in range(3):
+                await (await producer.post(Message("t", b"1")))
+                posted = await producer.post(Message("t", b"2"))
+                await face.until(lambda posted=posted: posted.done)
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize("name", ["trio", "asyncio"])
+def test_a_program_that_only_posts_is_answered_and_lets_others_run(name: str, broker: FakeBroker) -> None:
+    """It awaits nothing but `post`, and never waits for room."""
+    face = Face(name)
+
+    async def scenario() -> None:
+        turns: list[bool] = []
+
+        async def other() -> None:
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns.append(True)
+
+        async with (
+            face.Producer(broker.address, batch_bytes=10_000, buffer_bytes=1 << 30) as producer,
+            anyio.create_task_group() as tasks,
+        ):
+            first = await producer.post(Message("t", bytes(500)))
+            tasks.start_soon(other)
+            turns_before = len(turns)
+            for _ in range(40_000):
+                if first.done and len(turns) > turns_before:
+                    break
+                await producer.post(Message("t", bytes(500)))
+            assert first.done
+            assert len(turns) > turns_before
+            await producer.flush()
+            tasks.cancel_scope.cancel()
+
+    face.run(scenario)
+
+
+def test_a_full_block_leaves_and_the_next_goes_to_another_queue(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address, linger_s=60.0, batch_bytes=4_000) as producer:
+            posted = [await producer.post(Message("t", bytes(500))) for _ in range(24)]
+            await face.until(lambda: broker.count(PUT) >= 3)
+            await producer.flush()
+            queues = [each.result().queue_id for each in posted]
+        assert set(queues) == {0, 1}
+        assert sum(a != b for a, b in pairwise(queues)) == broker.count(PUT) - 1
+
+    face.run(scenario)
+
+
+def test_keys_and_queues_are_kept(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            by_key = [await producer.post(Message("t", b"x"), key=f"k{number % 3}") for number in range(30)]
+            by_id = [await producer.post(Message("t", b"x"), queue_id=1) for _ in range(30)]
+            await producer.flush()
+            assert {each.result().queue_id for each in by_id} == {1}
+            chosen: dict[int, int] = {}
+            for number, each in enumerate(by_key):
+                assert chosen.setdefault(number % 3, each.result().queue_id) == each.result().queue_id
+            with pytest.raises(InvalidMessage, match="no writable queue 9"):
+                await producer.post(Message("t", b"x"), queue_id=9)
+
+    face.run(scenario)
+
+
+def test_delayed_messages_keep_their_place(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address, linger_s=60.0) as producer:
+            posted = [
+                await producer.post(Message("t", b"1"), queue_id=0),
+                await producer.post(Message("t", b"2", delay_s=5.0), queue_id=0),
+                await producer.post(Message("t", b"3"), queue_id=0),
+            ]
+            await producer.flush()
+            codes = [header.code for header in broker.requests if header.code != 105]
+            assert codes == [PUT, RequestCode.SEND_MESSAGE_V2, PUT]
+            assert [body for _, body in broker.parked] == [b"2"]
+            assert posted[1].result().message_id is not None
+
+    face.run(scenario)
+
+
+def test_what_the_broker_may_know_travels_alone(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address, deduplicate=True) as producer:
+            for number in range(6):
+                unique_id = f"order-{number}" if number % 3 == 0 else None
+                await producer.post(Message("t", b"x", unique_id=unique_id), queue_id=0)
+            await producer.flush()
+        puts = [header.ext for header in broker.requests if header.code == PUT]
+        assert [(put["count"], put["dedup"]) for put in puts] == [
+            (1, "check"),
+            (2, "mark"),
+            (1, "check"),
+            (2, "mark"),
+        ]
+
+    face.run(scenario)
+
+
+def test_callbacks_learn_receipts_and_errors_and_what_they_raise_harms_nobody(
+    face: Face, broker: FakeBroker
+) -> None:
+    async def scenario() -> None:
+        told: list[Any] = []
+
+        async with face.Producer(broker.address) as producer:
+
+            def on_done(posted: Any) -> None:
+                told.append(posted.error or posted.result())
+                raise ValueError("its own failure")
+
+            for _ in range(3):
+                await producer.post(Message("t", b"good"), on_done=on_done)
+            await producer.flush()
+            broker.behave(PUT, BUSY)
+            await producer.post(Message("t", b"bad"), on_done=on_done)
+            await producer.flush()  # who has a callback has been told
+        assert [isinstance(each, SendReceipt) for each in told] == [True, True, True, False]
+        assert told[3].retryable
+
+    face.run(scenario)
+
+
+def test_callbacks_may_use_the_blocking_client(broker: FakeBroker) -> None:
+    from reput_client import blocking
+
+    with blocking.Producer(broker.address, batch_bytes=2_000) as producer:
+        again: list[Any] = []
+        inside: list[int] = []
+        depths: list[int] = []
+
+        def on_done(posted: Any) -> None:
+            assert posted.result()
+            inside.append(inside[-1] + 1 if inside else 1)
+            if len(again) < 200:
+                again.append(producer.post(Message("t", bytes(300)), on_done=on_done))
+            depths.append(inside.pop())
+
+        for _ in range(20):
+            producer.post(Message("t", bytes(300)), on_done=on_done)
+        while len(again) < 200:
+            producer.flush()
+        producer.flush()
+        assert all(each.done for each in again)
+        assert set(depths) == {1}  # a callback that posts is not called from within another
+
+
+def test_a_failure_of_which_nobody_was_told_is_raised_by_flush_once(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        broker.behave(PUT, BUSY)
+        async with face.Producer(broker.address) as producer:
+            posted = [await producer.post(Message("t", b"x"), queue_id=0) for _ in range(3)]
+            with pytest.raises(PostsFailed, match="3 posted messages failed") as caught:
+                await producer.flush()
+            assert caught.value.failed == posted
+            await producer.flush()
+            looked_at = await producer.post(Message("t", b"x"))
+            with pytest.raises(type(posted[0].error)):
+                await outcome(face, looked_at)
+            await producer.flush()
+        with pytest.raises(PostsFailed):
+            async with face.Producer(broker.address) as other:
+                await other.post(Message("t", b"x"))
+
+    face.run(scenario)
+
+
+def test_a_refused_block_fails_alone(face: Face, broker: FakeBroker) -> None:
+    def put(header: Any, body: memoryview) -> Answer:
+        if b"poison" in bytes(body):
+            return Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: no")
+        return broker.put(header, body)
+
+    async def scenario() -> None:
+        broker.behave(PUT, put)
+        async with face.Producer(broker.address, batch_bytes=1_000) as producer:
+            bodies = [b"poison" if number == 13 else b"%d" % number for number in range(50)]
+            posted = [await producer.post(Message("t", body), queue_id=0) for body in bodies]
+            with pytest.raises(PostsFailed) as caught:
+                await producer.flush()
+            failed = caught.value.failed
+            assert posted[13] in failed
+            assert 1 < len(failed) < 20
+            kept = [number for number, each in enumerate(posted) if each not in failed]
+            for number in kept:
+                record = decode_record(broker.log["t", 0][posted[number].result().queue_offset])
+                assert record.body == bodies[number]
+                assert record.unique_key == posted[number].result().unique_id
+            # In order, without the failed ones.
+            assert [posted[number].result().queue_offset for number in kept] == list(range(len(kept)))
+
+    face.run(scenario)
+
+
+def test_a_level_that_was_not_reached_is_told_with_each_receipt(face: Face, broker: FakeBroker) -> None:
+    def put(header: Any, body: memoryview) -> Answer:
+        answer = broker.put(header, body)
+        answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+        answer.ext = {**answer.ext, "ack": "page_cache"}
+        return answer
+
+    async def scenario() -> None:
+        broker.behave(PUT, put)
+        async with face.Producer(broker.address) as producer:
+            posted = [await producer.post(Message("t", b"x"), queue_id=0) for _ in range(3)]
+            with pytest.raises(PostsFailed):
+                await producer.flush()
+            errors = [each.error for each in posted]
+            assert all(isinstance(error, AckNotReached) for error in errors)
+            assert [error.receipt.queue_offset for error in errors] == [0, 1, 2]
+
+    face.run(scenario)
+
+
+def test_what_cannot_be_sent_is_said_at_once(face: Face, broker: FakeBroker) -> None:
+    broker.unknown_topics |= {"nowhere", "TBW102"}
+
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            for _ in range(2):  # with no block open, and with one
+                with pytest.raises(InvalidMessage, match="properties"):
+                    await producer.post(Message("t", b"x", properties={"k": "v" * 32_760}), queue_id=0)
+                with pytest.raises(InvalidMessage, match="properties"):
+                    await producer.post(Message("t", b"x", tag="v" * 32_750), queue_id=0)
+                with pytest.raises(InvalidMessage, match="half of a character"):
+                    await producer.post(Message("t", b"x", keys=["\ud800"]), queue_id=0)
+                with pytest.raises(InvalidMessage, match="travel at once"):
+                    await producer.post(Message("t", bytes(9 << 20)), queue_id=0)
+                mutable = bytearray(b"before")
+                posted = await producer.post(Message("t", mutable), queue_id=0)
+                mutable[:] = b"after!"
+            with pytest.raises(TopicNotFound):
+                await producer.post(Message("nowhere", b"x"))
+            await outcome(face, posted)
+            assert [decode_record(data).body for data in broker.log["t", 0]] == [b"before", b"before"]
+
+    face.run(scenario)
+
+
+def test_several_share_a_producer(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(broker.address, batch_bytes=2_000, buffer_bytes=8_000) as producer:
+
+            async def work() -> None:
+                posted = [await producer.post(Message("t", bytes(100))) for _ in range(200)]
+                for each in posted[:5]:
+                    await outcome(face, each)
+                await producer.flush()
+                receipts = [each.result() for each in posted]
+                assert len({(receipt.queue_id, receipt.queue_offset) for receipt in receipts}) == 200
+
+            await face.together(work, work, work)
+        assert sum(len(queue) for queue in broker.log.values()) == 600
+
+    face.run(scenario)

@@ -1,0 +1,337 @@
+"""`post` where tasks are cancelled, programs fork, and producers are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from faces import FACES, Face
+from fakes import SILENCE, Answer, FakeBroker
+from reput_client import Message, blocking
+from reput_client.errors import ClientClosed, ConnectFailed, PostsFailed, SendOutcomeUnknown
+from reput_client.post_link import Link
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.record import decode_record
+
+PUT = RequestCode.PUT_MESSAGE
+BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def loop(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        yield broker
+
+
+def test_what_has_not_left_fails_when_the_producer_is_closed(
+    face: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        producer = face.Producer(broker.address, linger_s=60.0)
+        await producer.__aenter__()
+        told: list[Any] = []
+        posted = [await producer.post(Message("t", b"x")) for _ in range(3)]
+        await producer.post(Message("t", b"x"), on_done=told.append)
+        with caplog.at_level(logging.ERROR):
+            await producer.aclose()
+        assert isinstance(told[0].error, ClientClosed)
+        assert "3 posted messages have failed" in caplog.text
+        for each in posted:
+            with pytest.raises(ClientClosed):
+                each.result()
+        with pytest.raises(ClientClosed):
+            await producer.post(Message("t", b"x"))
+        assert not broker.count(PUT)
+
+    face.run(scenario)
+
+
+def test_what_has_left_is_unknown_when_the_producer_is_closed(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        broker.behave(PUT, SILENCE)
+        async with face.Producer(broker.address, linger_s=0.001, retries=3) as producer:
+            posted: list[Any] = []
+
+            async def wait() -> None:
+                posted.append(await producer.post(Message("t", b"x")))
+                with pytest.raises(PostsFailed):
+                    await producer.flush()
+
+            async def close() -> None:
+                await face.until(lambda: broker.count(PUT) == 1)
+                await producer.aclose()
+
+            await face.together(wait, close)
+            assert isinstance(posted[0].error, SendOutcomeUnknown)
+
+    face.run(scenario)
+
+
+def test_who_waits_for_room_is_told_that_the_producer_was_closed(face: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        broker.behave(PUT, SILENCE)
+        options = {"batch_bytes": 1_000, "buffer_bytes": 2_000, "linger_s": 0.001}
+        async with face.Producer(broker.address, **options) as producer:
+
+            async def fill() -> None:
+                for _ in range(10):
+                    try:
+                        await producer.post(Message("t", bytes(400)))
+                    except ClientClosed:
+                        return
+                raise AssertionError("more was taken than may be held")
+
+            async def close() -> None:
+                await face.until(lambda: broker.count(PUT) >= 1)
+                await face.sleep(0.05)
+                await producer.aclose()
+
+            await face.together(fill, close)
+
+    face.run(scenario)
+
+
+def test_a_block_that_raises_still_has_its_posts_sent(face: Face, broker: FakeBroker) -> None:
+    async def fail() -> None:
+        async with face.Producer(broker.address, linger_s=60.0) as producer:
+            await producer.post(Message("t", b"x"))
+            raise ZeroDivisionError
+
+    async def scenario() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert sum(map(len, broker.log.values())) == 1
+        broker.behave(PUT, BUSY)
+        with pytest.raises(ZeroDivisionError):  # and not what flush says
+            await fail()
+
+    face.run(scenario)
+
+
+def test_a_producer_that_fails_as_it_closes_leaves_no_socket(broker: FakeBroker) -> None:
+    """Its runtime kept a pair of sockets open."""
+    face = Face("blocking")
+
+    async def scenario() -> None:
+        broker.behave(PUT, BUSY)
+        with pytest.raises(PostsFailed):
+            async with face.Producer(broker.address) as producer:
+                await producer.post(Message("t", b"x"))
+        broker.stop()
+
+    face.run(scenario)
+
+
+def test_the_task_that_posted_first_may_be_cancelled(loop: Face, broker: FakeBroker) -> None:
+    async def scenario() -> None:
+        async with loop.Producer(broker.address) as producer:
+            posted: list[Any] = []
+            async with anyio.create_task_group() as tasks:
+
+                async def first() -> None:
+                    posted.append(await producer.post(Message("t", b"1"), queue_id=0))
+                    tasks.cancel_scope.cancel()
+                    await anyio.sleep_forever()
+
+                tasks.start_soon(first)
+            assert (await posted[0]).queue_offset == 0
+            assert (await (await producer.post(Message("t", b"2"), queue_id=0))).queue_offset == 1
+
+    loop.run(scenario)
+
+
+def test_a_cancelled_wait_leaves_the_message_alone_and_untold(loop: Face, broker: FakeBroker) -> None:
+    going_on = threading.Event()
+
+    def put(header: Any, body: memoryview) -> Answer:
+        going_on.wait(30.0)
+        return BUSY
+
+    async def scenario() -> None:
+        broker.behave(PUT, put)
+        async with loop.Producer(broker.address) as producer:
+            posted = await producer.post(Message("t", b"1"))
+            for wait in (posted.__await__, producer.flush().__await__):
+                with anyio.move_on_after(0.05) as scope:
+                    await _Awaiting(wait)
+                assert scope.cancelled_caught
+            assert not posted.done
+            going_on.set()
+            with pytest.raises(PostsFailed):
+                await producer.flush()
+
+    loop.run(scenario)
+
+
+class _Awaiting:
+    def __init__(self, wait: Any) -> None:
+        self.__await__ = wait
+
+    def __await__(self) -> Any:
+        return self.__dict__["__await__"]()
+
+
+def test_a_post_that_is_cancelled_as_it_waits_was_not_taken(loop: Face, broker: FakeBroker) -> None:
+    going_on = threading.Event()
+
+    def put(header: Any, body: memoryview) -> Answer:
+        going_on.wait(30.0)
+        return broker.put(header, body)
+
+    async def scenario() -> None:
+        broker.behave(PUT, put)
+        taken = 0
+        async with loop.Producer(broker.address, batch_bytes=1_000, buffer_bytes=4_000) as producer:
+            with anyio.move_on_after(0.1) as scope:
+                for _ in range(100):
+                    await producer.post(Message("t", bytes(100)))
+                    taken += 1
+            assert scope.cancelled_caught
+            going_on.set()
+        assert sum(map(len, broker.log.values())) == taken
+
+    loop.run(scenario)
+
+
+def test_a_program_that_cancels_all_tasks_may_still_flush(broker: FakeBroker) -> None:
+    """As programs do when they shut down; the producer's task is among those."""
+    loop = Face("asyncio")
+    going_on = threading.Event()
+
+    def put(header: Any, body: memoryview) -> Answer:
+        going_on.wait(30.0)
+        return broker.put(header, body)
+
+    async def scenario() -> None:
+        broker.behave(PUT, put)
+        async with loop.Producer(broker.address, linger_s=0.001) as producer:
+            posted = await producer.post(Message("t", b"1"))
+            waiting = asyncio.ensure_future(_result(posted))
+            await loop.until(lambda: broker.count(PUT) == 1)
+            for task in asyncio.all_tasks() - {asyncio.current_task(), waiting}:
+                task.cancel()
+            await asyncio.sleep(0.05)
+            going_on.set()
+            assert (await waiting).queue_offset == 0
+            await producer.flush()
+
+    loop.run(scenario)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_tasks_that_are_cancelled_before_they_begin_hang_nobody(broker: FakeBroker, is_known: bool) -> None:
+    """asyncio ends such a task without a single step of it."""
+    loop = Face("asyncio")
+
+    async def scenario() -> None:
+        async with loop.Producer(broker.address) as producer:
+            if is_known:
+                await producer.send(Message("t", b"0"), queue_id=0)  # there is a connection
+            else:
+                broker.drop_connections()
+            posted = await producer.post(Message("t", b"1"), queue_id=0)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.sleep(0)
+            flushing = asyncio.ensure_future(producer.flush())
+            await asyncio.sleep(0)
+            for task in asyncio.all_tasks() - {asyncio.current_task(), flushing}:
+                task.cancel()
+            await flushing
+            assert posted.result().queue_id == 0
+
+    loop.run(scenario)
+
+
+def test_a_mistake_in_the_task_hangs_nobody(
+    loop: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_link: Link, _now: float) -> float:
+        raise ValueError("a mistake")
+
+    async def scenario() -> None:
+        broker.behave(PUT, SILENCE)
+        async with loop.Producer(broker.address, linger_s=0.001, batch_bytes=300) as producer:
+            sent = await producer.post(Message("t", b"1"))
+            await loop.until(lambda: broker.count(PUT) == 1)
+            broker.behave(PUT, None)
+            with monkeypatch.context() as patch:
+                patch.setattr(Link, "next_due", fail)
+                producer._posts._steps.wake()
+                with pytest.raises(SendOutcomeUnknown, match="a mistake"):
+                    await sent
+                assert "cannot be sent any more" in caplog.text
+            await (await producer.post(Message("t", b"2")))
+
+    loop.run(scenario)
+
+
+async def _result(posted: Any) -> Any:
+    return await posted
+
+
+def test_a_forked_child_sends_its_own_and_not_its_parents(broker: FakeBroker) -> None:
+    with blocking.Producer(broker.address, linger_s=60.0) as producer:
+        posted = [producer.post(Message("t", b"parent's"), queue_id=0) for _ in range(3)]
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                own = producer.post(Message("t", b"child's"), queue_id=0)
+                producer.flush()
+                assert own.done
+                assert isinstance(posted[0].error, SendOutcomeUnknown)
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        producer.flush()
+        assert {each.result().queue_offset for each in posted} == {1, 2, 3}
+    bodies = [decode_record(data).body for data in broker.log["t", 0]]
+    assert bodies == [b"child's", b"parent's", b"parent's", b"parent's"]
+
+
+def test_time_that_nobody_spent_waiting_fails_nothing(broker: FakeBroker) -> None:
+    """Without tasks nothing is read or written between calls; that is no silence of the broker's."""
+    with blocking.Producer(broker.address, timeout_s=0.2, batch_bytes=8 << 20) as producer:
+        for size in (
+            10,
+            3_900_000,
+        ):  # a block whose answer waits to be read, and one of which much has not left
+            posted = [producer.post(Message("t", bytes(size)), queue_id=0) for _ in range(2)]
+            threading.Event().wait(0.02)
+            posted.append(producer.post(Message("t", b"x"), queue_id=1))  # the first one is due
+            threading.Event().wait(1.2)
+            producer.flush()
+            assert all(each.result() for each in posted)
+
+
+def test_a_broker_that_is_gone_fails_a_program_that_goes_on_posting(broker: FakeBroker) -> None:
+    """Also where no call waits: the failures come by the calls that there are."""
+    with blocking.Producer(broker.address, timeout_s=0.2, linger_s=0.001) as producer:
+        producer.post(Message("t", b"x")).result()
+        broker.stop()
+        told: list[Any] = []
+        for _ in range(2000):
+            producer.post(Message("t", b"x"), on_done=told.append)
+            threading.Event().wait(0.002)
+            if told:
+                break
+        assert isinstance(told[0].error, (ConnectFailed, SendOutcomeUnknown))

@@ -1,0 +1,35 @@
+"""What a topic holds, to be compared with what was sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from faces import Face
+from reput_protocol.record import Record, decode_record
+
+
+async def stored(face: Face, address: str, topic: str, queue_id: int) -> list[Any]:
+    """Return all messages of a queue."""
+    found: list[Any] = []
+    async with face.PullConsumer(address, group="g") as consumer:
+        while True:
+            result = await consumer.pull(topic, queue_id, len(found), max_messages=500, wait_s=0.0)
+            if not len(result.messages):
+                return found
+            found += result.messages
+
+
+def sent_part(data: bytes) -> Record:
+    """Return what of a stored record was the sender's, with its unique id masked."""
+    record = decode_record(data)
+    unique_key = record.unique_key or "no id"
+    return replace(
+        record,
+        queue_offset=0,
+        physical_offset=0,
+        store_timestamp_ms=0,
+        born_timestamp_ms=0,
+        born_host=record.store_host,
+        properties=record.properties.replace(unique_key.encode(), b"ID"),
+    )
