@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from reput_client.blocking import Admin
 from reput_client.blocking.bulk import BulkReader
 from servers import RunningBroker
-from spark_measure import Line, Turns, Way, compared, per_cpu_second
+from spark_measure import Counted, Line, Turns, Way, compared, per_cpu_second
 
 TOPIC = "sunk"
 QUEUES = 8
@@ -75,6 +75,7 @@ class SinkBench:
         self._messages = messages
         self._size = size
         self._turns = turns
+        self._published = 0
 
     def sink(self) -> Iterator[Line]:
         """The same frame to each sink."""
@@ -107,13 +108,14 @@ class SinkBench:
         self._writer().format("nothing").option("rows", str(self._messages)).save()
         return self._messages
 
-    def _send(self, semantics: str) -> int:
-        before = self._published()
+    def _send(self, semantics: str) -> Counted:
         self._writer().format("reput").options(
             nameServer=self._broker.address, topic=TOPIC, semantics=semantics
         ).save()
-        return self._published() - before
+        return self._newly_published
 
-    def _published(self) -> int:
+    def _newly_published(self) -> int:
         with BulkReader(self._broker.address) as reader:
-            return sum(high - low for _, low, high in reader.queue_bounds([TOPIC]).topics[TOPIC])
+            bounds = reader.queue_bounds([TOPIC]).topics[TOPIC]
+        before, self._published = self._published, sum(high - low for _, low, high in bounds)
+        return self._published - before

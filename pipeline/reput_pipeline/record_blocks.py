@@ -16,20 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput_pipeline.binary_columns import ByteArray, IntArray, fixed_binary, parts_of, sizes_of
 from reput_pipeline.errors import SinkError
+from reput_pipeline.record_texts import encode_texts
+from reput_pipeline.unique_id_rows import UniqueIds
 from reput_protocol.checksum import crc32
-from reput_protocol.properties import (
-    CRC32,
-    KEYS,
-    PROPERTIES_BYTES_MAX,
-    TAGS,
-    UNIQ_KEY,
-    reserved_property,
-)
+from reput_protocol.properties import PROPERTIES_BYTES_MAX
 from reput_protocol.record_layout import HEAD_BYTES, topic_field
-
-IntArray = npt.NDArray[np.int64]
-ByteArray = npt.NDArray[np.uint8]
 
 BLOCK_BYTES: Final = 256 * 1024
 _HEAD: Final = np.dtype(
@@ -40,11 +33,8 @@ _HEAD: Final = np.dtype(
         "itemsize": HEAD_BYTES,
     }
 )
-_HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_COUNTER_DIGITS: Final = 12
-_SHIFTS: Final = np.arange(_COUNTER_DIGITS - 1, -1, -1, dtype=np.int64) * 4
-_NAME_END: Final = 1
-_VALUE_END: Final = 2
+_COPIED_BODY_MAX: Final = 2048
+_COPIED_AT_ONCE: Final = 512
 
 
 class Columns(NamedTuple):
@@ -89,25 +79,6 @@ class Block(NamedTuple):
     data: memoryview
 
 
-class UniqueIds:
-    """Unique ids in RocketMQ's form, many at a time: 20 digits of who makes them, 12 that count on from the time."""
-
-    def __init__(self, identity: bytes, now_ms: int) -> None:
-        """Take 10 bytes that nobody else has, and the time."""
-        assert len(identity) == 10, "address, process and a random number"
-        self._prefix: ByteArray = np.frombuffer(identity.hex().upper().encode(), np.uint8)
-        self._next = (now_ms & 0xFFFF_FFFF) << 16
-
-    def take(self, count: int) -> pa.Array:
-        """Return so many ids as a binary column."""
-        numbers = np.arange(self._next, self._next + count, dtype=np.int64)
-        self._next += count
-        digits: ByteArray = np.empty((count, len(self._prefix) + _COUNTER_DIGITS), np.uint8)
-        digits[:, : len(self._prefix)] = self._prefix
-        digits[:, len(self._prefix) :] = _HEX[(numbers[:, None] >> _SHIFTS) & 15]
-        return _fixed(digits)
-
-
 def encode_records(
     columns: Columns, topic: str, next_queue: Callable[[], int], ids: UniqueIds, now_ms: int
 ) -> Iterator[Block]:
@@ -124,21 +95,21 @@ def encode_records(
         SinkError: a message cannot be a record; it says which property or size is at fault.
     """
     magic, topic_bytes = topic_field(topic.encode())
-    texts = _texts(columns, topic, ids)
-    text_sizes = _sizes(texts)
+    rows = len(columns.body)
+    texts = encode_texts(rows, columns.tags, columns.keys, columns.properties, topic, ids)
+    text_sizes = texts.sizes
     largest = int(text_sizes.max(initial=0))
     if largest > PROPERTIES_BYTES_MAX:
         raise SinkError(
             f"a message of topic {topic!r} has tag, keys and properties of {largest} bytes, but at most "
             f"{PROPERTIES_BYTES_MAX} fit; move the rest into the body"
         )
-    body_sizes = _sizes(columns.body)
+    body_sizes = sizes_of(columns.body)
     sizes = body_sizes + text_sizes + (HEAD_BYTES + len(topic_bytes) + 2)
     starts: IntArray = np.concatenate(([0], np.cumsum(sizes)))
     edges = _edges(starts)
     queues = [next_queue() for _ in edges[1:]]
 
-    rows = len(columns.body)
     table = np.zeros(rows, _HEAD)
     table["size"] = sizes
     table["magic"] = magic & 0xFFFF_FFFF
@@ -148,13 +119,16 @@ def encode_records(
         table["flag"] = columns.flag.fill_null(0).to_numpy(zero_copy_only=False)
     table["born"] = now_ms if columns.born_ms is None else columns.born_ms
     table["body_size"] = body_sizes
-    middle: ByteArray = np.empty((rows, len(topic_bytes) + 2), np.uint8)
-    middle[:, :-2] = np.frombuffer(topic_bytes, np.uint8)
-    middle[:, -2] = text_sizes >> 8
-    middle[:, -1] = text_sizes & 0xFF
+    middle: ByteArray = np.empty((rows, len(topic_bytes) + 2 + texts.heads.shape[1]), np.uint8)
+    sizes_at = len(topic_bytes)
+    middle[:, :sizes_at] = np.frombuffer(topic_bytes, np.uint8)
+    middle[:, sizes_at] = text_sizes >> 8
+    middle[:, sizes_at + 1] = text_sizes & 0xFF
+    middle[:, sizes_at + 2 :] = texts.heads
     heads: ByteArray = table.view(np.uint8).reshape(rows, HEAD_BYTES)
-    joined = pc.binary_join_element_wise(_fixed(heads), columns.body, _fixed(middle), texts, b"")
-    data, _ = _parts(joined)
+    parts = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in texts.parts]
+    joined = pc.binary_join_element_wise(fixed_binary(heads), columns.body, fixed_binary(middle), *parts, b"")
+    data, _ = parts_of(joined)
     for queue_id, first, stop in zip(queues, edges, edges[1:], strict=False):
         yield Block(queue_id, stop - first, data[int(starts[first]) : int(starts[stop])])
 
@@ -169,128 +143,18 @@ def _edges(starts: IntArray) -> list[int]:
     return edges
 
 
-def _texts(columns: Columns, topic: str, ids: UniqueIds) -> pa.Array:
-    """Return the properties text of each message, as binary."""
-    rows = len(columns.body)
-    units = 0
-    parts: list[pa.Array] = []
-    own_ids: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
-    rest: pa.Array | None = None
-    if columns.properties is not None:
-        rest, own_ids, count = _map_texts(columns, topic)
-        units += count
-    fresh = _unit(UNIQ_KEY, ids.take(rows))
-    if own_ids.any():
-        fresh = pc.if_else(pa.array(own_ids), pa.scalar(None, pa.binary()), fresh)
-    parts.append(fresh)
-    units += rows - int(own_ids.sum())
-    for name, column in ((TAGS, columns.tags), (KEYS, columns.keys)):
-        if column is not None:
-            values = column.cast(pa.binary())
-            values = pc.if_else(pc.equal(pc.binary_length(values), 0), pa.scalar(None, pa.binary()), values)
-            parts.append(_unit(name, values))
-            units += rows - values.null_count
-    if rest is not None:
-        parts.append(rest)
-    texts = pc.binary_join_element_wise(*parts, b"", null_handling="skip")
-    _check_separators(texts, units, topic)
-    return texts
-
-
-def _unit(name: str, values: pa.Array) -> pa.Array:
-    """Return `name 0x01 value 0x02` for each value, null for a null."""
-    end = pa.scalar(b"\x02", pa.binary())
-    start = pa.scalar(name.encode() + b"\x01", pa.binary())
-    return pc.binary_join_element_wise(start, values, end, b"")
-
-
-def _map_texts(columns: Columns, topic: str) -> tuple[pa.Array, npt.NDArray[np.bool_], int]:
-    """Return the texts of the map column, which rows have a unique id in it, and how many units there are."""
-    properties = columns.properties
-    assert properties is not None, "asked for where there is one"
-    rows = len(properties)
-    offsets: IntArray = np.asarray(properties.offsets.to_numpy(), np.int64)
-    offsets = offsets[: rows + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    names = properties.keys.slice(first, last - first)
-    values = properties.items.slice(first, last - first)
-    row: IntArray = np.repeat(np.arange(rows), np.diff(offsets))
-    if properties.null_count:  # a null map may have entries beneath it
-        beneath = pa.array(np.asarray(properties.is_null())[row])
-        values = pc.if_else(beneath, pa.scalar(None, values.type), values)
-    _check_names(names, topic)
-    dropped = [CRC32]
-    if columns.tags is not None:
-        dropped.append(TAGS)
-    if columns.keys is not None:
-        dropped.append(KEYS)
-    kept = pc.and_(pc.is_valid(values), pc.invert(pc.is_in(names, value_set=pa.array(dropped, names.type))))
-    if pc.any(pc.and_(kept, pc.equal(pc.binary_length(values), 0))).as_py():
-        raise SinkError(
-            f"a message of topic {topic!r} has a property without a value; leave it out, or make it null"
-        )
-    ids = pc.and_(kept, pc.equal(names, UNIQ_KEY))
-    own: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
-    own[row[np.asarray(ids)]] = True
-    name_end, value_end = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"\x02", pa.binary())
-    texts = pc.binary_join_element_wise(
-        names.cast(pa.binary()), name_end, values.cast(pa.binary()), value_end, b""
-    )
-    texts = pc.if_else(kept, texts, pa.scalar(b"", pa.binary()))
-    lists = pa.ListArray.from_arrays(pa.array(offsets - first, pa.int32()), texts)
-    return pc.binary_join(lists, b""), own, int(pc.sum(kept).as_py() or 0)
-
-
-def _check_names(names: pa.Array, topic: str) -> None:
-    for name in pc.unique(names).to_pylist():
-        if not name:
-            raise SinkError(f"a message of topic {topic!r} has a property with an empty name; give it one")
-        if name != CRC32 and reserved_property(f"{name}\x01x\x02".encode()) is not None:
-            raise SinkError(
-                f"a message of topic {topic!r} has the property {name!r}, which only the broker may set; leave it out"
-            )
-
-
-def _check_separators(texts: pa.Array, units: int, topic: str) -> None:
-    """Refuse texts in which a tag, key or property holds one of the separators, 0x01 and 0x02."""
-    data, _ = _parts(texts)
-    raw: ByteArray = np.frombuffer(data, np.uint8)
-    if int((raw == _NAME_END).sum()) != units or int((raw == _VALUE_END).sum()) != units:
-        raise SinkError(
-            f"a message of topic {topic!r} has a tag, key or property with one of the characters U+0001 and U+0002, "
-            "which separate properties; leave them out"
-        )
-
-
 def _checksums(bodies: pa.Array) -> npt.NDArray[np.uint32]:
-    data, starts = _parts(bodies)
-    edges: Sequence[int] = starts.tolist()
-    sums = [crc32(data[start:end]) & 0x7FFF_FFFF for start, end in pairwise(edges)]
-    return np.array(sums, np.uint32)
-
-
-def _sizes(values: pa.Array) -> IntArray:
-    return np.diff(_parts(values)[1])
-
-
-def _parts(values: pa.Array) -> tuple[memoryview, IntArray]:
-    """Return the bytes of a binary column, of which no value is null, and where each value starts and the last ends."""
-    _, offsets, data = values.buffers()
-    rows = len(values)
-    edges = (
-        np.frombuffer(offsets, np.int32, rows + 1, values.offset * 4).astype(np.int64)
-        if rows
-        else np.zeros(1, np.int64)
-    )
-    if data is None:
-        return memoryview(b""), edges - edges[0]
-    return memoryview(data)[int(edges[0]) : int(edges[-1])].cast("B"), edges - edges[0]
-
-
-def _fixed(rows: ByteArray) -> pa.Array:
-    """Return rows of bytes of one size as a binary column."""
-    count, size = rows.shape
-    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32)[: count + 1]
-    return pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
-    )
+    rows = len(bodies)
+    sums: npt.NDArray[np.uint32] = np.empty(rows, np.uint32)
+    data, starts = parts_of(bodies)
+    if len(data) > rows * _COPIED_BODY_MAX:
+        edges: Sequence[int] = starts.tolist()
+        sums[:] = [crc32(data[start:end]) for start, end in pairwise(edges)]
+    else:
+        # Small ones are copied in less time than it takes to make a view of each; few at a time, so that the copies
+        # stay in the processor's cache.
+        for first in range(0, rows, _COPIED_AT_ONCE):
+            some = bodies.slice(first, _COPIED_AT_ONCE)
+            sums[first : first + len(some)] = np.fromiter(map(crc32, some.to_pylist()), np.uint32, len(some))
+    sums &= np.uint32(0x7FFF_FFFF)
+    return sums

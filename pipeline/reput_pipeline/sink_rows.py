@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput_pipeline.binary_columns import IntArray
 from reput_pipeline.errors import SinkError
-from reput_pipeline.record_blocks import Columns, IntArray
+from reput_pipeline.record_blocks import Columns
 from reput_pipeline.sink_schema import SinkColumns
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_send_topic

@@ -17,10 +17,11 @@ from reput_client.blocking import Message, Producer
 from reput_client.blocking.batch_writer import BatchWriter
 from reput_client.unique_ids import own_address
 from reput_pipeline.errors import SinkError
-from reput_pipeline.record_blocks import Columns, UniqueIds, encode_records
+from reput_pipeline.record_blocks import Columns, encode_records
 from reput_pipeline.sink_options import SinkOptions
 from reput_pipeline.sink_rows import ANY_QUEUE, Messages, RowReader
 from reput_pipeline.sink_schema import SinkColumns
+from reput_pipeline.unique_id_rows import UniqueIds
 from reput_protocol.bodies_stage import StagedPart
 
 _NO_QUEUES: Final = (0,)

@@ -33,7 +33,7 @@ from faults.disk import (
     Unlink,
     Write,
 )
-from reput_broker.store import directory_swap
+from reput_broker.store import directory_swap, mapped_file
 from reput_broker.store.mapped_file import MappedFile
 
 _read_link = os.readlink
@@ -71,6 +71,8 @@ class Recorder:
             patch(os, name, self._then_looking(getattr(os, name)))
         patch(os, "open", self._opening(os.open))
         patch(directory_swap, "exchange", self._exchanging(directory_swap.exchange))
+        # The small appends of a workload go both ways, too: copied into the mapping, and written.
+        patch(mapped_file, "_WRITTEN_FROM_BYTES", 500)
         real_init = MappedFile.__init__
 
         def mapped(file: MappedFile, *arguments: Any, **options: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.process, pytest.mark.fault]
 
 TOPIC = "orders"
 QUERY = "3b1ac1f2-query"
-BATCH_PER_PART = 900
+BATCH_PER_PART = 1800
 PATIENCE_S = 120.0
 STAND_IN = Path(__file__).resolve().parents[1] / "sink_broker.py"
 
@@ -108,7 +108,7 @@ def check_all(address: str, batches: int) -> None:
     assert published(address, TOPIC) == expected(batches)
 
 
-KILLS = [*(step for step in STEPS if step != "piece"), "staged:3", "piece:1", "piece:7", "piece:19"]
+KILLS = [*(step for step in STEPS if step != "piece"), "staged:3", "piece:1", "piece:7", "piece:12"]
 
 
 @pytest.mark.parametrize("step", KILLS)
@@ -117,8 +117,12 @@ def test_a_batch_is_published_once_wherever_the_broker_is_killed(tmp_path: Path,
     with setting.serving() as broker:
         assert run_batch(broker.address, 0).code == 0
     victim = setting.started(step)
-    with pytest.raises(Killed):
-        run_batch(victim.address, 1)
+    if step == "dropped":  # the answer left before
+        with suppress(Killed):
+            assert run_batch(victim.address, 1).ext["repeated"] is False
+    else:
+        with pytest.raises(Killed):
+            run_batch(victim.address, 1)
     assert victim.wait(PATIENCE_S) == -9
     decided = step.partition(":")[0] in list(STEPS)[list(STEPS).index("decided") :]
     with setting.serving() as broker:

@@ -105,6 +105,7 @@ class Committer:
         self._may_write = may_write
         self._clock_ms = clock_ms
         self._lock = trio.Lock()
+        self._dropped: list[StagingFile] = []
         self._decision = Decision(store, flush, intents)
         self._retry = trio.Event()
 
@@ -132,7 +133,8 @@ class Committer:
             await trio.to_thread.run_sync(self._intents.remove)
             intent = None
         done = [file for file in self._staging.all() if self._batches.is_committed(*file.key[:2])]
-        await self._remove(done)
+        self._dropped += self._staging.forget(done)
+        await self.remove_dropped()
         if intent is None:
             return
         started_at = time.monotonic()
@@ -157,6 +159,7 @@ class Committer:
                 await trio.sleep(_RETRY_INTERVAL_S)
             else:
                 break
+        await self.remove_dropped()
         log.info(
             "sink_batch_completed",
             **_names(intent),
@@ -200,7 +203,7 @@ class Committer:
     # -- a commit ----------------------------------------------------------------------------------------------
 
     async def commit(self, wanted: Commit) -> Committed:
-        """Publish a batch, unless it has been; return when it is durable.
+        """Publish a batch, unless it has been; return when it is durable. `remove_dropped` is to follow the answer.
 
         Raises:
             Refusal: not committed and nothing published, unless its text says that the batch is decided.
@@ -209,7 +212,7 @@ class Committer:
             await self._complete_earlier(wanted)
             last = self._batches.last(wanted.query_id)
             if last is not None and wanted.batch_id <= last.batch_id:
-                await self._drop(wanted.query_id, last.batch_id)
+                self._drop(wanted.query_id, last.batch_id)
                 return Committed(last, repeated=True)
             self._check_writable()
             # The intent will name the stagings that are looked at here: from now on none of them may go.
@@ -349,7 +352,7 @@ class Committer:
         self._batches.note(marker_of(intent.query_id, batch), marker.queue_offset, marker.physical_offset)
         # It is committed. What follows only tidies up.
         await decision.close()
-        await self._drop(intent.query_id, intent.batch_id)
+        self._drop(intent.query_id, intent.batch_id)
         return batch
 
     async def _append_marker(self, query_id: str, batch: Batch) -> PutResult:
@@ -366,15 +369,18 @@ class Committer:
         size = len(record.body) + len(record.properties) + 256
         return await self._appender.append_own(size, lambda: self._store.put_record(record), SINK_TOPIC)
 
-    async def _drop(self, query_id: str, batch_id: int) -> None:
+    def _drop(self, query_id: str, batch_id: int) -> None:
         """Drop everything that a query has staged for a batch that is committed, or for one before it."""
-        await self._remove([file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id])
+        done = [file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id]
+        self._dropped += self._staging.forget(done)
 
-    async def _remove(self, files: Sequence[StagingFile]) -> None:
+    async def remove_dropped(self) -> None:
+        """Remove the files of what is dropped, which takes longer the larger they are and keeps nobody waiting."""
+        files, self._dropped = self._dropped, []
         if not files:
             return
         try:
-            await trio.to_thread.run_sync(remove, self._staging.forget(files))
+            await trio.to_thread.run_sync(remove, files)
         except OSError as error:
             log.warning("staging_not_removed", detail=str(error), hint="the next start removes it")
 
@@ -399,6 +405,7 @@ class Committer:
                         )
                     else:
                         log.info("sink_batch_completed", **_names(intent), messages=intent.messages)
+                        await self.remove_dropped()
 
 
 def _names(intent: Intent) -> dict[str, object]:

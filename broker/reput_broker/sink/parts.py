@@ -80,7 +80,7 @@ class SinkParts:
             store,
             appender,
             flush,
-            Publisher(store, appender, flush, topics),
+            Publisher(store, appender, flush, topics, clock_ms),
             tables.staging,
             tables.batches,
             tables.intents,
@@ -106,7 +106,14 @@ class SinkParts:
 
     def services(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return what runs beside the requests."""
-        return self._processor.run, self._processor.keep_up, self._committer.run, self._save_soon.run
+        processor = self._processor
+        return (
+            processor.run,
+            processor.keep_up,
+            processor.sync_ahead,
+            self._committer.run,
+            self._save_soon.run,
+        )
 
     async def recover(self) -> None:
         """Complete what was being published; see `Committer.recover`."""

@@ -1,17 +1,16 @@
 """Publishing what is staged: append it to the log in pieces, between which everybody else gets on.
 
-A piece is a few records of one queue, appended under the put lock as a put is: it takes less than a millisecond.
-After each the event loop runs once, and rests for as long as the piece took if others put meanwhile. After each
-mebibyte a sync is asked for, and the one before it waited for, so that no sync of others waits for much more than
-their own bytes.
+A piece is a few records of one queue, appended under the put lock as a put is: it takes less than a millisecond. After
+each the event loop runs once, and rests for as long as the piece took if others put meanwhile. After every few a sync
+is asked for, and the one before it waited for, so that no sync of others waits for much more than their own bytes.
+`pace.py` says how large a piece may be, and how much is synced at a time.
 """
 
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import structlog
 import trio
@@ -19,41 +18,24 @@ import trio
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.processors.appender import Appender
 from reput_broker.sink.intent import Intent, QueuePlace
+from reput_broker.sink.pace import Pace
+from reput_broker.sink.pieces import Piece, Pieces
 from reput_broker.sink.queue_records import records_from
-from reput_broker.sink.staging_file import PlacedBlock, StagingFile
+from reput_broker.sink.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_broker.topics import TopicConfigManager
-from reput_protocol.columns import chain
-from reput_protocol.properties import CRC32
 from reput_protocol.record_batch import BlockCheck
 from reput_protocol.record_view import record_views
 
 log = structlog.get_logger(__name__)
 
-PIECE_BYTES: Final = 64 * 1024
-SYNC_BYTES: Final = 1 << 20
-_RUN_BYTES: Final = 1 << 20
-_WHOLE_CRC: Final = f"{CRC32}\x01".encode()
 _FILE_PARTS: Final = (
     4  # a piece takes no more than this part of a log file, so that little of the file is left blank
 )
 
 Queue = tuple[str, int]
-
-
-class Piece(NamedTuple):
-    """Records that are put together."""
-
-    data: memoryview
-    positions: list[int]
-    """Where each of them begins."""
-
-    @property
-    def messages(self) -> int:
-        """How many records these are."""
-        return len(self.positions)
 
 
 class Publisher:
@@ -64,6 +46,7 @@ class Publisher:
         appender: takes the put lock and makes log files.
         flush: syncs the log.
         topics: says which topics there still are.
+        clock_ms: the time of day, which puts are stamped with.
     """
 
     def __init__(
@@ -72,12 +55,14 @@ class Publisher:
         appender: Appender,
         flush: FlushCommitLogService,
         topics: TopicConfigManager,
+        clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._appender = appender
         self._flush = flush
         self._topics = topics
-        self._piece_bytes = min(PIECE_BYTES, max(1, store.options.commit_log_file_size // _FILE_PARTS))
+        self._clock_ms = clock_ms
+        self._piece_max = max(1, store.options.commit_log_file_size // _FILE_PARTS)
 
     def places(self, blocks: Sequence[PlacedBlock]) -> list[QueuePlace]:
         """Return the queues of a batch of which nothing is published yet, each with where it ends."""
@@ -96,28 +81,36 @@ class Publisher:
             StoreDamaged: a staging does not hold what it held when the batch was decided.
         """
         left = dict(counts)
+        quiet_s = (self._clock_ms() - self._store.last_put_ms) / 1000
+        pace = Pace(self._store.stats, time.monotonic, self._piece_max, quiet_s)
+        buffer = bytearray(RUN_BYTES)
         end = unsynced = asked = 0
         for file in files:
             blocks = _not_published(await trio.to_thread.run_sync(file.blocks), left)
-            for run in _runs(blocks):
-                for (block, skipped), data in zip(
-                    run, await trio.to_thread.run_sync(_read, file, run), strict=True
+            skipped = {block.position: count for block, count in blocks}
+            for run in runs_of([block for block, _ in blocks]):
+                for block, data in zip(
+                    run, await trio.to_thread.run_sync(file.read_run, run, buffer), strict=True
                 ):
-                    for piece in pieces_of(data, self._piece_bytes, skipped):
-                        result = await self._put(block, piece, file.born_host, counts)
+                    pieces = Pieces(data, skipped[block.position])
+                    while (piece := pieces.take(pace.piece_bytes)) is not None:
+                        result = await self._put(block, piece, file, counts, pace)
                         if result is not None:
                             end = max(end, result.end_offset)
                             unsynced += len(piece.data)
-                        if unsynced >= SYNC_BYTES:
+                        if unsynced >= pace.sync_bytes:
                             await self._flush.flushed_to(asked)
                             self._flush.want()
                             asked, unsynced = end, 0
         return end
 
     async def _put(
-        self, block: PlacedBlock, piece: Piece, born_host: bytes, counts: dict[Queue, int]
+        self, block: PlacedBlock, piece: Piece, file: StagingFile, counts: dict[Queue, int], pace: Pace
     ) -> PutResult | None:
-        """Put a piece and let others go on; None if its topic has been deleted since the batch was decided."""
+        """Put a piece, whose bytes become those of the log, and let others go on.
+
+        None if its topic has been deleted since the batch was decided.
+        """
         store = self._store
         queue = (block.topic, block.queue_id)
         if self._topics.get(block.topic) is None:
@@ -126,29 +119,28 @@ class Publisher:
             )
             counts[queue] = counts.get(queue, 0) + piece.messages
             return None
+        # What is staged was checked when it came, and its checksum since: nothing in it has changed. Only checksums
+        # over whole records, of which there may be some, are made anew.
+        check = None if file.may_be_sealed else BlockCheck(piece.positions, [], piece.row_bytes)
 
         def put() -> PutResult:
-            data = bytearray(piece.data)
-            # What is staged was checked when it came, and its checksum since: nothing in it has changed.
-            check = None if _WHOLE_CRC in data else BlockCheck(piece.positions, [])
             result = store.put_block(
-                data,
+                piece.data,
                 topic=block.topic,
                 queue_id=block.queue_id,
                 count=piece.messages,
-                born_host=born_host,
+                born_host=file.born_host,
                 check=check,
             )
             if result.status is PutStatus.PUT_OK:  # here, for whoever waits after it may be cancelled
                 counts[queue] = counts.get(queue, 0) + piece.messages
             return result
 
-        puts = store.stats.put_blocks
         started_at = time.perf_counter()
         result = await self._appender.append_own(len(piece.data), put, block.topic)
         took_s = time.perf_counter() - started_at
         await trio.lowlevel.checkpoint()
-        if store.stats.put_blocks > puts + 1:
+        if pace.others_put(own=1):
             await trio.sleep(took_s)
         return result
 
@@ -179,21 +171,6 @@ class Publisher:
         return counts
 
 
-def pieces_of(data: bytes, piece_bytes: int, skipped: int) -> Iterator[Piece]:
-    """Yield the records of a block, without the first `skipped`, in pieces of at most so many bytes or one record."""
-    view = memoryview(data)
-    starts, _ = chain(data, 0, len(data))
-    first = skipped
-    while first < len(starts):
-        start = starts[first]
-        stop = max(first + 1, bisect_right(starts, start + piece_bytes) - 1)
-        end = len(data) if len(data) - start <= piece_bytes or stop == len(starts) else starts[stop]
-        if end == len(data):
-            stop = len(starts)
-        yield Piece(view[start:end], [position - start for position in starts[first:stop]])
-        first = stop
-
-
 def _not_published(blocks: Sequence[PlacedBlock], left: dict[Queue, int]) -> list[tuple[PlacedBlock, int]]:
     """Return the blocks of which something is not in the log yet, and how much of each is.
 
@@ -207,24 +184,6 @@ def _not_published(blocks: Sequence[PlacedBlock], left: dict[Queue, int]) -> lis
         if skipped < block.messages:
             found.append((block, skipped))
     return found
-
-
-def _runs(blocks: Sequence[tuple[PlacedBlock, int]]) -> Iterator[list[tuple[PlacedBlock, int]]]:
-    """Yield blocks in runs of about a mebibyte, which are read together."""
-    run: list[tuple[PlacedBlock, int]] = []
-    size = 0
-    for wanted in blocks:
-        run.append(wanted)
-        size += wanted[0].size
-        if size >= _RUN_BYTES:
-            yield run
-            run, size = [], 0
-    if run:
-        yield run
-
-
-def _read(file: StagingFile, run: Sequence[tuple[PlacedBlock, int]]) -> list[bytes]:
-    return [file.read(block) for block, _ in run]
 
 
 def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]], skipped: int) -> Iterator[str | None]:

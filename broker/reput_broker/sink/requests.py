@@ -6,12 +6,11 @@ docs/protocol.md describes them. What is staged is checked as a put is, so that 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
-import numpy as np
 import structlog
 import trio
-from numpy.typing import NDArray
 
 from reput_broker.config_sink import SinkConfig
 from reput_broker.counters import Counters
@@ -20,12 +19,13 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.sink.batches import CommittedBatches
 from reput_broker.sink.committer import Commit, Committer
+from reput_broker.sink.staged_checks import CheckedBlocks, check_staged, queues_of
 from reput_broker.sink.staging import STAGING_ID, Staging, remove
 from reput_broker.sink.staging_file import StagingFile, StagingKey
+from reput_broker.sink.sync_ahead import SyncAhead
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.bodies_stage import CommitStagedBody
-from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_stage import (
     AbortStagedHeader,
@@ -38,17 +38,13 @@ from reput_protocol.commands_stage import (
     StageRecordsResult,
 )
 from reput_protocol.errors import ErrorCode, RecordMalformed, ReputError
-from reput_protocol.properties import UNIQ_KEY
-from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits, check_put_block
-from reput_protocol.record_layout import BLANK_BYTES, HEAD_BYTES, I32, topic_field
-from reput_protocol.record_view import RecordView
-from reput_protocol.staged_blocks import StagedBlock, staged_blocks
+from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits
+from reput_protocol.record_layout import BLANK_BYTES
 
 log = structlog.get_logger(__name__)
 
 QUERY_ID_MAX: Final = 200
 _FILES_AT_ONCE: Final = 2
-_FIRST: Final = np.frombuffer(f"{UNIQ_KEY}\x01".encode(), np.uint8)
 _COMMITS_WAITING_MAX: Final = 256
 _UPKEEP_INTERVAL_MAX_S: Final = 60.0
 
@@ -97,6 +93,7 @@ class SinkProcessor:
         )
         self._record_max = store.options.commit_log_file_size - BLANK_BYTES
         self._files = trio.CapacityLimiter(_FILES_AT_ONCE)
+        self._ahead = SyncAhead()
         self._locks: dict[str, trio.Lock] = {}
         self._commits, self._wanted = trio.open_memory_channel[_Waiting](_COMMITS_WAITING_MAX)
 
@@ -121,7 +118,7 @@ class SinkProcessor:
         if self._batches.is_committed(key.query_id, key.batch_id):
             return _staged(request, header.position + size, kept=False)
         self._staging.touch(key.query_id)
-        body = bytes(request.body)
+        body = memoryview(request.body)
         async with self._lock(key.staging_id):
             file = self._staging.get(key.staging_id)
             done = self._done(file, key, header.position, size)
@@ -137,16 +134,8 @@ class SinkProcessor:
                 raise Refusal(
                     ErrorCode.DISK_FULL, f"{self._store.disk_full_reason}; free disk space, then stage again"
                 )
-            blocks = await self._checked(body[done:])
             try:
-                if file is None:
-                    file = await trio.to_thread.run_sync(
-                        self._staging.create, key, request.client.born_host, limiter=self._files
-                    )
-                    self._staging.add(file)
-                await trio.to_thread.run_sync(
-                    file.append, memoryview(body)[done:], blocks, limiter=self._files
-                )
+                await self._take(file, key, body[done:], request.client.born_host)
             except FileNotFoundError as error:
                 raise Refusal(
                     ErrorCode.NOT_FOUND,
@@ -154,7 +143,6 @@ class SinkProcessor:
                 ) from error
             except (OSError, DiskFull) as error:
                 raise Refusal(ErrorCode.DISK_FULL, f"{error}; nothing of this was staged") from error
-            self._staging.grown(file, size - done)
             return _staged(request, header.position + size)
 
     def _done(self, file: StagingFile | None, key: StagingKey, position: int, size: int) -> int:
@@ -177,43 +165,45 @@ class SinkProcessor:
             )
         return min(size, has - position)
 
-    async def _checked(self, body: bytes) -> list[StagedBlock]:
-        """Return the blocks of a request after checking them as a put does, and that their topics take messages.
+    async def _take(
+        self, file: StagingFile | None, key: StagingKey, body: memoryview, born_host: bytes
+    ) -> None:
+        """Check the blocks of a request as a put is checked, and that their topics take messages, and keep them.
+
+        Where these are queues that the staging has had blocks for, all of it is one errand of one thread.
 
         Raises:
             Refusal: something is wrong with them.
+            OSError, DiskFull: they cannot be kept.
         """
+        known = set() if file is None else {queue for queue in file.queues if self._access.may_write(*queue)}
+
+        def check() -> CheckedBlocks:
+            checked = check_staged(body, self._limits, self._record_max)
+            if file is not None and known.issuperset(queues_of(checked)):
+                file.append(body, checked.blocks, sealed=checked.sealed)
+            return checked
+
         try:
-            blocks = await trio.to_thread.run_sync(self._check, body, limiter=self._files)
+            checked = await trio.to_thread.run_sync(check, limiter=self._files)
         except RecordMalformed as error:
             raise malformed(error, self._counters) from error
-        if not blocks:
+        if not checked.blocks:
             raise Refusal(ErrorCode.MALFORMED, "there is no block to stage; send at least one")
-        for topic, queue_id in {(block.topic, block.queue_id) for block in blocks}:
-            if self._access.writable(topic, queue_id) is None:
-                await self._access.create_on_send(topic)
-                self._access.writable(topic, queue_id)
-        return blocks
-
-    def _check(self, body: Buffer) -> list[StagedBlock]:
-        blocks = list(staged_blocks(body))
-        for block in blocks:
-            data = memoryview(body)[block.start : block.end]
-            check = check_put_block(
-                data, topic=block.topic, queue_id=block.queue_id, count=block.messages, limits=self._limits
-            )
-            _check_unique_ids(data, block, check.positions)
-            if block.size > self._record_max:
-                for index, position in enumerate(check.positions):
-                    (size,) = I32.unpack_from(data, position)
-                    if size > self._record_max:
-                        raise RecordMalformed(
-                            index,
-                            position,
-                            f"the record has {size} bytes, but a file of the log holds {self._record_max} "
-                            "(store.commit_log_file_size)",
-                        )
-        return blocks
+        if file is None or not known.issuperset(queues_of(checked)):
+            for topic, queue_id in queues_of(checked):
+                if self._access.writable(topic, queue_id) is None:
+                    await self._access.create_on_send(topic)
+                    self._access.writable(topic, queue_id)
+            if file is None:
+                file = await trio.to_thread.run_sync(
+                    self._staging.create, key, born_host, limiter=self._files
+                )
+                self._staging.add(file)
+            append = partial(file.append, body, checked.blocks, sealed=checked.sealed)
+            await trio.to_thread.run_sync(append, limiter=self._files)
+        self._staging.grown(file, len(body))
+        self._ahead.grown(file)
 
     async def end(self, request: Request) -> Response:
         """Close a staging that is complete; answered once it is on the disk."""
@@ -259,23 +249,23 @@ class SinkProcessor:
     async def run(self) -> None:
         """Commit batches until cancelled."""
         async for request, commit in self._wanted:
-            try:
-                done = await self._committer.commit(commit)
-            except Refusal as refusal:
-                request.reply(refusal.response())
-                continue
-            except (OSError, ReputError) as error:
-                log.error(
-                    "sink_commit_failed",
-                    query_id=commit.query_id,
-                    batch_id=commit.batch_id,
-                    detail=str(error),
-                )
-                request.reply(Refusal(ErrorCode.INTERNAL, f"{error}; see the broker's log").response())
-                continue
-            self._on_commit()
-            result = CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
-            request.reply(Response(0, result.to_ext(request.header_type)))
+            request.reply(await self._committed(request, commit))
+            await self._committer.remove_dropped()
+
+    async def _committed(self, request: Request, commit: Commit) -> Response:
+        """Commit a batch and return the answer."""
+        try:
+            done = await self._committer.commit(commit)
+        except Refusal as refusal:
+            return refusal.response()
+        except (OSError, ReputError) as error:
+            log.error(
+                "sink_commit_failed", query_id=commit.query_id, batch_id=commit.batch_id, detail=str(error)
+            )
+            return Refusal(ErrorCode.INTERNAL, f"{error}; see the broker's log").response()
+        self._on_commit()
+        result = CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
+        return Response(0, result.to_ext(request.header_type))
 
     async def abort(self, request: Request) -> Response:
         """Drop what is staged for a batch, unless the batch is being published."""
@@ -300,6 +290,10 @@ class SinkProcessor:
                 len(files), sum(file.size for file in files), -1 if last is None else last.batch_id
             )
         return Response(0, result.to_ext(request.header_type))
+
+    async def sync_ahead(self) -> None:
+        """Sync what is staged while more of it comes, until cancelled."""
+        await self._ahead.run()
 
     # -- upkeep ------------------------------------------------------------------------------------------------
 
@@ -342,23 +336,6 @@ class SinkProcessor:
                 if lock.locked() or self._staging.get(name) is not None
             }
         return self._locks.setdefault(staging_id, trio.Lock())
-
-
-def _check_unique_ids(data: memoryview, block: StagedBlock, positions: list[int]) -> None:
-    """Refuse records without a unique id, by which a start knows what of a batch is in the log.
-
-    It is the first property nearly always, which one look at all of them tells.
-    """
-    places = np.array(positions, np.int64)
-    raw: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
-    sizes = raw[places[:, None] + np.arange(HEAD_BYTES - 4, HEAD_BYTES)].copy().view(">i4").ravel()
-    properties = places + HEAD_BYTES + sizes + len(topic_field(block.topic.encode())[1]) + 2
-    within = np.minimum(properties[:, None] + np.arange(len(_FIRST)), len(raw) - 1)
-    for index in np.flatnonzero((raw[within] != _FIRST).any(axis=1)).tolist():
-        if RecordView(data, positions[index]).unique_key is None:
-            raise RecordMalformed(
-                index, positions[index], "it has no unique id; give each record a property UNIQ_KEY"
-            )
 
 
 def _key(query_id: str, batch_id: int, partition_id: int, staging_id: str | None = None) -> StagingKey:

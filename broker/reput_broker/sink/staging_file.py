@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.file_io import sync_directory, write_all
+from reput_broker.store.errors import FlushFailed, StoreDamaged
+from reput_broker.store.file_io import sync_data, sync_directory, write_all
 from reput_protocol.buffers import Buffer
 from reput_protocol.checksum import crc32
 from reput_protocol.errors import RecordMalformed
@@ -39,6 +40,8 @@ _SIZE: Final = struct.Struct(">8sI")
 _CRC: Final = struct.Struct(">I")
 _END: Final = struct.Struct(">8sqqI")
 _END_BYTES: Final = _END.size + _CRC.size
+RUN_BYTES: Final = 4 << 20
+"""How much of a staging is read at a time."""
 
 
 class StagingKey(NamedTuple):
@@ -74,6 +77,14 @@ class StagingFile:
         self.messages = 0
         self.checksum = 0
         self.ended = False
+        self.may_be_sealed = True
+        """Whether a record may hold a checksum over itself; known only where this process has taken all of them."""
+        self.queues: set[tuple[str, int]] = set()
+        """Topics and queues of the blocks that this process has taken."""
+        self.unsynced = 0
+        """Bytes that were appended since the last sync began."""
+        self._syncing = threading.Lock()
+        self._sync_failure: FlushFailed | None = None
         self.last_used = 0.0
         """When its query last did anything, on the clock of whoever keeps it."""
 
@@ -97,7 +108,9 @@ class StagingFile:
             raise
         finally:
             os.close(fd)
-        return cls(path, key, born_host, len(head))
+        made = cls(path, key, born_host, len(head))
+        made.may_be_sealed = False
+        return made
 
     @classmethod
     def load(cls, path: Path, *, cut: bool = True) -> StagingFile | None:
@@ -145,8 +158,13 @@ class StagingFile:
             self.messages += block.messages
             self.checksum = crc32(head, self.checksum)
 
-    def append(self, data: Buffer, blocks: list[StagedBlock]) -> None:
-        """Add whole blocks; they survive the process then. `blocks` are those of `data`.
+    def append(self, data: Buffer, blocks: list[StagedBlock], *, sealed: bool = True) -> None:
+        """Add whole blocks; they survive the process then.
+
+        Args:
+            data: what is added.
+            blocks: those of `data`.
+            sealed: whether a record of them may hold a checksum over itself.
 
         Raises:
             OSError: they are not there, and neither is anything that follows what was there.
@@ -157,9 +175,27 @@ class StagingFile:
         finally:
             os.close(fd)
         self.size += len(data)
+        self.unsynced += len(data)
+        self.may_be_sealed |= sealed
         for block in blocks:
             self.messages += block.messages
             self.checksum = add_to_checksum(self.checksum, data, block)
+            self.queues.add((block.topic, block.queue_id))
+
+    def sync_ahead(self) -> None:
+        """Bring to the disk what there is so far, so that less is left for `end`. A failure is final: `end` tells."""
+        with self._syncing:
+            try:
+                fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            except FileNotFoundError:  # dropped meanwhile
+                return
+            self.unsynced = 0
+            try:
+                sync_data(fd)
+            except OSError as error:  # the system says so once, to whoever asks first
+                self._sync_failure = FlushFailed(self.path, error)
+            finally:
+                os.close(fd)
 
     def end(self) -> None:
         """Write the trailer and bring the file and its name to the disk.
@@ -173,7 +209,10 @@ class StagingFile:
             at = self.data_start + self.size
             write_all(fd, trailer + _CRC.pack(crc32(trailer)), at, self.path)
             os.ftruncate(fd, at + _END_BYTES)
-            os.fsync(fd)
+            with self._syncing:
+                if self._sync_failure is not None:
+                    raise self._sync_failure
+                os.fsync(fd)
         finally:
             os.close(fd)
         sync_directory(self.path.parent)
@@ -233,6 +272,28 @@ class StagingFile:
             raise self._damaged(block.position, "a block does not pass its checksum")
         return data
 
+    def read_run(self, run: Sequence[PlacedBlock], buffer: bytearray) -> list[memoryview]:
+        """Return the records of blocks that lie behind one another; in `buffer`, if it is large enough.
+
+        Raises:
+            StoreDamaged: they are not what was written.
+        """
+        start, end = run[0].position, run[-1].position + run[-1].size
+        view = memoryview(buffer if end - start <= len(buffer) else bytearray(end - start))[: end - start]
+        filled = 0
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(start)
+            while filled < len(view) and (taken := file.readinto(view[filled:])):
+                filled += taken
+        found = []
+        for block in run:
+            at = block.position - start
+            data = view[at : at + block.size]
+            if at + block.size > filled or crc32(data) != block.crc:
+                raise self._damaged(block.position, "a block does not pass its checksum")
+            found.append(data)
+        return found
+
     def _damaged(self, position: int, reason: str) -> StoreDamaged:
         return StoreDamaged(
             self.path,
@@ -248,6 +309,19 @@ class StagingFile:
             StoreDamaged: something is not what was written.
         """
         found = self.blocks()
-        for block in found:
-            self.read(block)
+        buffer = bytearray(RUN_BYTES)
+        for run in runs_of(found):
+            self.read_run(run, buffer)
         return found
+
+
+def runs_of(blocks: Sequence[PlacedBlock]) -> Iterator[list[PlacedBlock]]:
+    """Yield blocks of one staging in runs of at most `RUN_BYTES`, or one alone, which are read together."""
+    run: list[PlacedBlock] = []
+    for block in blocks:
+        if run and block.position + block.size - run[0].position > RUN_BYTES:
+            yield run
+            run = []
+        run.append(block)
+    if run:
+        yield run

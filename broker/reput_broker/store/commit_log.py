@@ -234,7 +234,13 @@ class CommitLog:
         return self.supply.refusal
 
     def append_block(
-        self, block: bytearray, check: BlockCheck, topic: str, queue_id: int, count: int, born_host: bytes
+        self,
+        block: bytearray | memoryview,
+        check: BlockCheck,
+        topic: str,
+        queue_id: int,
+        count: int,
+        born_host: bytes,
     ) -> PutResult:
         """Fill in the broker's fields of a checked block, in place, and append it.
 
@@ -427,10 +433,10 @@ class CommitLog:
         """
         file = self._file
         if file is not None and physical_offset >= file.base_offset:  # never deleted, so it need not be held
-            return bytes(file.slice(physical_offset - file.base_offset, size))
+            return file.copy_of(physical_offset - file.base_offset, size)
         file = self.hold_file_at(physical_offset)
         try:
-            return bytes(file.slice(physical_offset - file.base_offset, size))
+            return file.copy_of(physical_offset - file.base_offset, size)
         finally:
             file.release()
 

@@ -34,6 +34,10 @@ from .transient_store_pool import WriteBuffer
 
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
+# From this size on a write is cheaper than a copy into the mapping, in which every page is a fault: the system reads
+# ahead of it, and fills with zeros what is about to be written.
+_WRITTEN_FROM_BYTES = 32 * 1024
+_READ_FROM_BYTES = 32 * 1024
 
 
 def _monotonic_ms() -> int:
@@ -186,7 +190,12 @@ class MappedFile:
         view = self._sink
         if end - start > _PUBLISH_BYTES:
             source = memoryview(data)
-            view[start + _PUBLISH_BYTES : end] = source[_PUBLISH_BYTES:]
+            copied = _PUBLISH_BYTES
+            if end - start >= _WRITTEN_FROM_BYTES and self._buffer is None:
+                # What it has not taken, for whatever reason, the mapping gets; where that fails too, the sync tells.
+                with contextlib.suppress(OSError):
+                    copied += os.pwrite(self._fd, source[copied:], start + copied)
+            view[start + copied : end] = source[copied:]
             view[start : start + _PUBLISH_BYTES] = source[:_PUBLISH_BYTES]
         else:
             view[start:end] = data
@@ -332,6 +341,17 @@ class MappedFile:
         if self._map is None:
             raise StoreClosed(f"{self.path} is closed")
         return self._view[position : position + size]
+
+    def copy_of(self, position: int, size: int) -> bytes:
+        """Return a copy of `size` bytes at `position`. For the caller, and with the errors, of `slice`."""
+        found = self.slice(position, size)
+        if (
+            size >= _READ_FROM_BYTES
+        ):  # what was written is not in the mapping yet, and each page of it would be a fault
+            read = os.pread(self._fd, size, position)
+            if len(read) == size:
+                return read
+        return bytes(found)
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` readable bytes at `position`; safe in any thread.

@@ -337,6 +337,11 @@ class MessageStore:
         return self._log.max_offset
 
     @property
+    def last_put_ms(self) -> int:
+        """The store time of the last put since the store was opened; 0 if there was none."""
+        return self._log.last_store_timestamp_ms
+
+    @property
     def commit_behind_bytes(self) -> int:
         """Bytes of the log that lie in buffers and nowhere else."""
         return max(0, self._log.wrote_offset - self._log.max_offset)

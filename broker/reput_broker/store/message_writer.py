@@ -55,7 +55,7 @@ class MessageWriter:
 
     def put_block(
         self,
-        block: bytearray,
+        block: bytearray | memoryview,
         *,
         topic: str,
         queue_id: int,

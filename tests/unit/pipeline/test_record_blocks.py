@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_pipeline.errors import SinkError
-from reput_pipeline.record_blocks import Columns, UniqueIds, encode_records
+from reput_pipeline.record_blocks import Columns, encode_records
+from reput_pipeline.unique_id_rows import UniqueIds
 from reput_protocol.message import Message
 from reput_protocol.record_batch import check_put_block, encode_put_block
 from reput_protocol.record_view import record_views
@@ -49,7 +50,7 @@ ROW = st.fixed_dictionaries(
 def test_a_block_is_the_one_that_the_producer_encodes(rows: list[dict[str, object]], topic: str) -> None:
     made = list(encode_records(columns(rows), topic, repeat(3).__next__, ids(), NOW))
     assert [(block.queue_id, block.messages) for block in made] == [(3, len(rows))]
-    expected_ids = [one.decode() for one in ids().take(len(rows)).to_pylist()]
+    expected_ids = [bytes(one).decode() for one in ids().take(len(rows))]
     messages = [
         Message(
             topic,
@@ -116,6 +117,6 @@ def test_what_cannot_be_a_message_is_named(row: dict[str, object], text: str) ->
 
 def test_ids_never_repeat() -> None:
     some = ids()
-    taken = [*some.take(70_000).to_pylist(), *some.take(3).to_pylist()]
+    taken = [bytes(one) for rows in (some.take(70_000), some.take(3)) for one in rows]
     assert len(set(taken)) == 70_003
     assert all(len(one) == 32 for one in taken)

@@ -203,6 +203,45 @@ def test_published_bytes_appear_with_the_first_eight_last(tmp_path: Path) -> Non
     file.close()
 
 
+LARGE = 300 * 1024
+
+
+@pytest.mark.parametrize("taken", ["all", "a part", "none"])
+def test_a_large_append_is_whole_whatever_the_system_takes_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    file = MappedFile(tmp_path / "f", 1 << 20, 0, create=True)
+    data = os.urandom(LARGE)
+    file.append(b"before")
+    pwrite, seen = os.pwrite, []
+
+    def some(fd: int, given: memoryview, position: int) -> int:
+        seen.append(os.pread(fd, 8, position - 8))
+        if taken == "none":
+            raise OSError(errno.EIO, "the disk does not answer")
+        return pwrite(fd, given if taken == "all" else given[: len(given) // 2], position)
+
+    monkeypatch.setattr(os, "pwrite", some)
+    assert file.write_published(data) == 6
+    assert seen == [bytes(8)], "the first eight bytes appear last"
+    assert file.read_at(0, 6 + LARGE + 1) == b"before" + data
+    assert file.copy_of(6, LARGE) == data
+    assert bytes(file.slice(6, LARGE)) == data, "seen through the mapping, too"
+    file.close()
+
+
+def test_a_copy_is_what_was_written_however_large_it_is(tmp_path: Path) -> None:
+    file = MappedFile(tmp_path / "f", 1 << 20, 0, create=True)
+    data = os.urandom(LARGE)
+    file.append(data)
+    for position, size in ((0, 10), (5, 40_000), (0, LARGE)):
+        assert file.copy_of(position, size) == data[position : position + size]
+    for size in (10, 40_000):
+        with pytest.raises(ValueError, match="readable bytes"):
+            file.copy_of(LARGE - 5, size)
+    file.close()
+
+
 @pytest.mark.parametrize(
     ("files", "error", "says"),
     [

@@ -20,7 +20,9 @@ from reput_broker.sink import committer as committing
 from reput_broker.sink import intent as intents
 from reput_broker.sink import publisher as publishing
 from reput_broker.sink.intent import IntentFile, QueuePlace
-from reput_broker.sink.publisher import Publisher, pieces_of
+from reput_broker.sink.pace import Pace
+from reput_broker.sink.pieces import Pieces
+from reput_broker.sink.publisher import Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_client.aio import AnyioRuntime
 from reput_client.batch_writer import BatchWriter, StagingScope
@@ -33,6 +35,7 @@ from reput_protocol.record_view import record_views
 
 pytestmark = pytest.mark.trio
 MESSAGES = 2000
+PART = 250
 
 
 @asynccontextmanager
@@ -51,9 +54,9 @@ async def staged(writer: BatchWriter, batch_id: int) -> StagedPart:
     writer.begin(StagingScope("q", batch_id, 0, uuid.uuid4().hex))
     messages = [Message("orders", b"%d" % number + bytes(100)) for number in range(MESSAGES)]
     ids = [f"{batch_id}-{number}" for number in range(MESSAGES)]
-    half = MESSAGES // 2
-    for part in slice(half), slice(half, None):
-        await writer.stage("orders", 0, half, encode_put_block(messages[part], "orders", 0, 1, ids[part]))
+    for first in range(0, MESSAGES, PART):  # each a piece at least, however large pieces may be
+        part = slice(first, first + PART)
+        await writer.stage("orders", 0, PART, encode_put_block(messages[part], "orders", 0, 1, ids[part]))
     return await writer.end()
 
 
@@ -349,11 +352,15 @@ async def test_a_piece_is_counted_even_if_its_publisher_is_cancelled(tmp_path: P
         sink: Any = broker._sink
         file = sink._committer._staging.get(part.staging_id)
         block = file.blocks()[0]
-        first, second, *_ = pieces_of(file.read(block), 1000, 0)
+        pieces = Pieces(bytearray(file.read(block)))
+        first, second = pieces.take(1000), pieces.take(1000)
+        assert first is not None
+        assert second is not None
+        pace = Pace(broker.store.stats, trio.current_time, 1000)
         counts: dict[tuple[str, int], int] = {}
-        await sink._committer._publisher._put(block, first, file.born_host, counts)  # makes the log file
+        await sink._committer._publisher._put(block, first, file, counts, pace)  # makes the log file
         with trio.CancelScope() as scope:
             scope.cancel()
-            await sink._committer._publisher._put(block, second, file.born_host, counts)
+            await sink._committer._publisher._put(block, second, file, counts, pace)
         assert scope.cancelled_caught
         assert counts == {("orders", 0): first.messages + second.messages}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from reput_broker.sink import staging_file as staging_files
 from reput_broker.sink.batches import Batch, CommittedBatches, marker_of
 from reput_broker.sink.intent import Intent, IntentFile, QueuePlace
 from reput_broker.sink.staging import Staging, remove
-from reput_broker.sink.staging_file import StagingFile, StagingKey
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.sink.staging_file import StagingFile, StagingKey, runs_of
+from reput_broker.store.errors import FlushFailed, StoreDamaged
 from reput_broker.table_saver import TableSaver, save_now
 from reput_protocol.staged_blocks import staged_blocks
 from sink_client import block_of
@@ -74,6 +76,45 @@ def test_a_flipped_bit_is_named(tmp_path: Path) -> None:
         raw.write(b"?")
     with pytest.raises(StoreDamaged, match=f"{file.path.name} is damaged at byte {block.position}"):
         file.verify()
+
+
+def test_a_sync_ahead_that_fails_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = staged(tmp_path, BLOCK, ended=False)
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, "the disk does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging_files, "sync_data", failing)
+        file.sync_ahead()
+    with pytest.raises(FlushFailed, match="does not answer"):
+        file.end()  # the system has told the error once, and would say now that all is well
+    assert not file.ended
+
+
+def test_a_sync_ahead_leaves_the_rest_to_the_end_and_a_dropped_staging_alone(tmp_path: Path) -> None:
+    file = staged(tmp_path, BLOCK, ended=False)
+    assert file.unsynced == len(BLOCK)
+    file.sync_ahead()
+    assert file.unsynced == 0
+    file.append(BLOCK, list(staged_blocks(BLOCK)))
+    file.end()
+    assert facts(StagingFile.load(file.path)) == facts(file)
+    file.remove()
+    file.sync_ahead()
+
+
+def test_blocks_are_read_together_as_far_as_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = staged(tmp_path, BLOCK, BLOCK, BLOCK)
+    blocks = file.blocks()
+    for run_bytes, runs in ((1, 3), (2 * len(BLOCK), 2), (1 << 20, 1)):
+        monkeypatch.setattr(staging_files, "RUN_BYTES", run_bytes)
+        found = list(runs_of(blocks))
+        assert len(found) == runs
+        for size in (0, 1 << 20):
+            read = [bytes(data) for run in found for data in file.read_run(run, bytearray(size))]
+            assert read == [file.read(block) for block in blocks]
+        assert file.verify() == blocks
 
 
 def test_the_table_knows_what_lies_there_and_what_idles(tmp_path: Path) -> None:

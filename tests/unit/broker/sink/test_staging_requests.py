@@ -1,0 +1,141 @@
+"""What the broker does with staged blocks: checks them, keeps them in one errand, and syncs them as they come."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from reput_broker.broker import Broker
+from reput_broker.config import BrokerConfig
+from reput_broker.sink import committer, sync_ahead
+from reput_broker.sink.staged_checks import check_staged
+from reput_broker.sink.staging_file import StagingFile
+from reput_client.aio import AnyioRuntime
+from reput_client.batch_writer import BatchWriter, StagingScope
+from reput_protocol.errors import BrokerError, RecordMalformed
+from reput_protocol.message import Message
+from reput_protocol.record_batch import DEFAULT_LIMITS, encode_put_block
+from reput_protocol.staged_blocks import encode_staged_head
+
+COUNT = 40
+
+
+def block(bodies: list[bytes], ids: list[str | None]) -> bytes:
+    return encode_put_block([Message("orders", body) for body in bodies], "orders", 0, 1, ids)
+
+
+def staged(data: bytes, count: int) -> bytes:
+    return encode_staged_head("orders", 0, count, data) + data
+
+
+def serving(directory: Path) -> Broker:
+    return Broker(BrokerConfig.model_validate({"data_dir": directory, "port": 0, "http_port": None}))
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_record_without_a_unique_id_is_named(alike: bool) -> None:
+    bodies = [bytes(100 if alike else number) for number in range(COUNT)]
+    check_staged(
+        staged(block(bodies, [f"{number:02}" for number in range(COUNT)]), COUNT), DEFAULT_LIMITS, 1 << 20
+    )
+    other = {"p" * 8: "x" * 2}  # as long as a unique id of two digits
+    messages = [
+        Message("orders", body, properties=other)
+        if number in (7, 9)
+        else Message("orders", body, unique_id=f"{number:02}")
+        for number, body in enumerate(bodies)
+    ]
+    data = encode_put_block(messages, "orders", 0, 1)
+    with pytest.raises(RecordMalformed, match="no unique id") as refused:
+        check_staged(staged(data, COUNT), DEFAULT_LIMITS, 1 << 20)
+    assert refused.value.index == 7
+    without = encode_put_block([Message("orders", body) for body in bodies], "orders", 0, 1)
+    with pytest.raises(RecordMalformed, match="no unique id") as refused:
+        check_staged(staged(without, COUNT), DEFAULT_LIMITS, 1 << 20)
+    assert refused.value.index == 0
+
+
+@pytest.mark.trio
+async def test_what_is_staged_is_synced_while_more_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_ahead, "AHEAD_BYTES", 1)
+    synced, inner = trio.Event(), StagingFile.sync_ahead
+    token = trio.lowlevel.current_trio_token()
+
+    def noting(file: StagingFile) -> None:
+        inner(file)
+        token.run_sync_soon(synced.set)
+
+    monkeypatch.setattr(StagingFile, "sync_ahead", noting)
+    data = block([b"a"], ["one"])
+    async with (
+        serving(tmp_path) as broker,
+        BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as writer,
+    ):
+        writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
+        await writer.stage("orders", 0, 1, data)
+        await writer.drain()
+        await synced.wait()
+        sink: Any = broker._sink
+        (file,) = sink._committer._staging.all()
+        assert file.unsynced == 0
+        assert not file.ended
+
+
+@pytest.mark.trio
+async def test_a_queue_that_is_closed_between_two_requests_takes_nothing_more(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as broker,
+        BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as writer,
+    ):
+        writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
+        await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
+        await writer.drain()
+        sink: Any = broker._sink
+        topics = sink._committer._topics
+        topics.delete("orders")
+        topics.put(_closed())
+        (file,) = sink._committer._staging.all()
+        has = file.size
+        await writer.stage("orders", 0, 1, block([b"b"], ["two"]))
+        with pytest.raises(BrokerError, match="not writable"):
+            await writer.drain()
+        assert file.size == has
+
+
+def _closed() -> Any:
+    from reput_protocol.bodies import TopicConfig
+    from reput_protocol.codes import Perm
+
+    return TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4, perm=Perm.READ)
+
+
+@pytest.mark.trio
+async def test_a_commit_is_answered_before_the_files_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, inner = threading.Event(), committer.remove
+
+    def late(files: Any) -> None:
+        assert answered.wait(60), "the answer waits for the removal"
+        inner(files)
+
+    monkeypatch.setattr(committer, "remove", late)
+    async with (
+        serving(tmp_path) as broker,
+        BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as writer,
+    ):
+        for batch_id in range(2):
+            writer.begin(StagingScope("q", batch_id, 0, uuid.uuid4().hex))
+            await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
+            result = await writer.commit("q", batch_id, [await writer.end()])
+            answered.set()
+            assert (result.messages, result.repeated) == (1, False)
+            assert (await writer.staged()).stagings == 0
+    assert not list((tmp_path / "staging").glob("*.stage"))
