@@ -47,29 +47,52 @@ def verify_index_file(raw: RawIndex, report: Report) -> None:
 def _verify_chains(raw: RawIndex, entries: NDArray[Any], hashes: IntArray, fault: _Fault) -> None:
     """Each entry must name the one before it in its slot, each slot its newest one."""
     slot_of = hashes % raw.slot_count
-    order = np.argsort(slot_of, kind="stable")
-    ordered = slot_of[order]
-    same = ordered[1:] == ordered[:-1]
-    previous = np.zeros(len(order), np.int64)
-    previous[order[1:]] = np.where(same, order[:-1] + 1, 0)
     heads = np.zeros(raw.slot_count, np.int32)
-    last = np.append(~same, True)
-    heads[ordered[last]] = order[last] + 1
-    for index in np.flatnonzero(entries["previous"] != previous)[:_FAULTS_MAX].tolist():
-        found, wanted = int(entries["previous"][index]), int(previous[index])
-        fault(
-            raw.entry_place(index + 1) + 16,
-            f"entry {index + 1} names entry {found} before it, should be {wanted}",
-        )
+    heads[slot_of] = np.arange(1, len(slot_of) + 1)  # of several, the last assignment stays
+    in_use = int(np.count_nonzero(heads))
+    found_before = entries["previous"].astype(np.int64)
+    if not _are_chains(found_before, slot_of, in_use):
+        previous = _entries_before(slot_of)
+        for index in np.flatnonzero(found_before != previous)[:_FAULTS_MAX].tolist():
+            fault(
+                raw.entry_place(index + 1) + 16,
+                f"entry {index + 1} names entry {int(found_before[index])} before it, should be {int(previous[index])}",
+            )
     slots = raw.slots()
     for slot in np.flatnonzero(slots != heads)[:_FAULTS_MAX].tolist():
         fault(
             HEADER_BYTES + SLOT_BYTES * slot,
             f"slot {slot} names entry {int(slots[slot])}, should be {int(heads[slot])}",
         )
-    in_use = int(last.sum())
     if raw.header.slots_used != in_use:
         fault(32, f"hashSlotCount is {raw.header.slots_used}, but {in_use} slots are in use")
+
+
+def _are_chains(previous: IntArray, slot_of: IntArray, slots_in_use: int) -> bool:
+    """Whether every entry names the one before it in its slot; without the sorting that finding out which it is takes.
+
+    If entries name older ones of their own slot only, and none is named twice, the entries of a slot are chains that
+    descend. If there are as many ends of chains as slots in use, each of which has one at least, then each has one
+    chain, and that descends through all of its entries.
+    """
+    count = len(previous)
+    named = previous[previous != 0]
+    if len(named) != count - slots_in_use or (previous < 0).any() or (previous > np.arange(count)).any():
+        return False
+    is_named = np.zeros(count + 1, np.bool_)
+    is_named[named] = True
+    if np.count_nonzero(is_named) != len(named):
+        return False
+    return bool((slot_of[named - 1] == slot_of[previous != 0]).all())
+
+
+def _entries_before(slot_of: IntArray) -> IntArray:
+    """Return the entry before each in its slot, 0 where there is none."""
+    order = np.argsort(slot_of, kind="stable")
+    ordered = slot_of[order]
+    previous = np.zeros(len(order), np.int64)
+    previous[order[1:]] = np.where(ordered[1:] == ordered[:-1], order[:-1] + 1, 0)
+    return previous
 
 
 def _verify_rest(raw: RawIndex, fault: _Fault) -> None:
