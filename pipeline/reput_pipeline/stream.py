@@ -206,7 +206,9 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition, self._options, arrow_schema(self._schema), NOTHING_NARROWED)
 
 
-def _unless_nobody_listens(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _unless_nobody_listens(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """Report what ends this process, as long as somebody reads what it writes to its socket."""
     if not issubclass(kind, (BrokenPipeError, ConnectionResetError)):
         sys.__excepthook__(kind, error, trace)
