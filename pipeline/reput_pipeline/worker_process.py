@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,7 +31,7 @@ def begin_task() -> None:
         _modules = len(sys.modules)
 
 
-class TaskOf:
+class TaskOf(Generic[T, R]):
     """A function of one item, as a task of its own; can be pickled if the function can.
 
     Args:
@@ -39,7 +39,7 @@ class TaskOf:
     """
 
     def __init__(self, work: Callable[[T], Iterable[R]]) -> None:
-        self._work: Callable[..., Iterable[R]] = work
+        self._work = work
 
     def __call__(self, item: T) -> Iterable[R]:
         """Do it with an item."""
