@@ -202,7 +202,9 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task."""
         from reput_pipeline.tasks import read_task
+        from reput_pipeline.worker_process import begin_task
 
+        begin_task()
         return read_task(partition, self._options, arrow_schema(self._schema), NOTHING_NARROWED)
 
 

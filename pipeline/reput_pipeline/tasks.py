@@ -10,7 +10,6 @@ from reput_pipeline.live_plan import LivePartition
 from reput_pipeline.live_read import read_live
 from reput_pipeline.offline_plan import PlacesPartition, QueuePartition, SegmentPartition
 from reput_pipeline.offline_read import DirectoryReading
-from reput_pipeline.worker_process import begin_task
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filters import ALL, TagFilter
 from reput_protocol.names import SCHEDULE_TOPIC
@@ -31,7 +30,6 @@ def read_task(
     partition: InputPartition, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of one task; nothing for the empty partition that Spark makes where there is no task."""
-    begin_task()
     if isinstance(partition, LivePartition):
         yield from read_live(partition, with_tags(partition, options, narrowing), schema)
     elif isinstance(partition, (QueuePartition, SegmentPartition, PlacesPartition)):
