@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from reput_client.arrow_slices import IntArray, binary_parts, gather_slices, with_replaced
 from reput_protocol.properties import decode_properties
+from reput_protocol.properties_table import PropertiesTables, tables_of
 from reput_protocol.properties_units import PropertyUnits, units_of
 from reput_protocol.record_columns import RecordColumns
 
@@ -108,6 +109,40 @@ class BatchProperties:
             gather_slices(self._buffer, units.name_start, units.name_end, name_kind),
             gather_slices(self._buffer, units.value_start, units.value_end, value_kind),
         )
+
+
+class KeysAndTags:
+    """`KEYS` and `TAGS` of one batch, the same as of `BatchProperties`, where nothing else of the properties is wanted.
+
+    Of texts that are alike, as those of one producer are, it is known where these stand without a look at each; in
+    tables of such texts both are ASCII (`properties_table`). The other texts are read as `BatchProperties` does.
+    """
+
+    def __init__(self, columns: RecordColumns, buffer: pa.Buffer) -> None:
+        self._columns = columns
+        self._buffer = buffer
+        self._tables: PropertiesTables = tables_of(
+            columns.buffer, columns.properties_position, columns.properties_size
+        )
+        alone = self._tables.alone
+        self._rest = BatchProperties(columns.take(alone), buffer) if len(alone) else None
+
+    def value_of(self, name: str, kind: pa.DataType) -> pa.Array:
+        """Return the value of `KEYS` or `TAGS`, null where a message does not have it."""
+        assert name in ("KEYS", "TAGS"), "values of other names may be no text"
+        position = self._columns.properties_position
+        start, end = position.copy(), position.copy()
+        missing = np.ones(len(position), np.bool_)
+        for table in self._tables.tables:
+            span = table.spans.get(name.encode())
+            if span is not None:
+                start[table.rows] = position[table.rows] + span[0]
+                end[table.rows] = position[table.rows] + span[1]
+                missing[table.rows] = False
+        found = gather_slices(self._buffer, start, end, kind, missing)
+        if self._rest is None:
+            return found
+        return with_replaced(found, self._tables.alone, self._rest.value_of(name, kind))
 
 
 def rows_with_tag(tags: pa.Array, wanted: frozenset[str]) -> IntArray:

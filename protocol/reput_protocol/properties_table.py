@@ -15,6 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from reput_protocol.buffers import Buffer
+
 IntArray: TypeAlias = NDArray[np.int64]
 ByteTable: TypeAlias = NDArray[np.uint8]
 Span: TypeAlias = tuple[int, int]
@@ -67,7 +69,7 @@ class PropertiesTables(NamedTuple):
     """Rows that have to be read one by one, ascending."""
 
 
-def tables_of(data: bytes, starts: IntArray, sizes: IntArray) -> PropertiesTables:
+def tables_of(data: Buffer, starts: IntArray, sizes: IntArray) -> PropertiesTables:
     """Lay the texts at `starts` of `data` out as tables; rows without properties are nowhere."""
     if not len(sizes):
         return PropertiesTables([], _NONE)
