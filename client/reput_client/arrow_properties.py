@@ -8,10 +8,14 @@ import pyarrow.compute as pc
 
 from reput_client.arrow_slices import IntArray, binary_parts, gather_slices, with_replaced
 from reput_protocol.properties import decode_properties
+from reput_protocol.properties_table import PropertiesTable, table_of
 from reput_protocol.properties_units import PropertyUnits, units_of
 from reput_protocol.record_columns import RecordColumns
+from reput_protocol.rows_at import rows_at
 
 _NOT_ASCII = 0x80
+_ROWS_MIN = 16
+"""Fewer texts of one size are read one by one."""
 
 
 class BatchProperties:
@@ -108,6 +112,47 @@ class BatchProperties:
             gather_slices(self._buffer, units.name_start, units.name_end, name_kind),
             gather_slices(self._buffer, units.value_start, units.value_end, value_kind),
         )
+
+
+class KeysAndTags:
+    """`KEYS` and `TAGS` of one batch, the same as of `BatchProperties`, where nothing else of the properties is wanted.
+
+    Of texts that are alike, as those of one producer are, it is known where these stand without a look at each; in
+    tables of such texts both are ASCII (`properties_table`). The other texts are read as `BatchProperties` does.
+    """
+
+    def __init__(self, columns: RecordColumns, buffer: pa.Buffer) -> None:
+        self._columns = columns
+        self._buffer = buffer
+        self._tables: list[tuple[IntArray, PropertiesTable]] = []
+        sizes = columns.properties_size
+        is_alone = sizes > 0
+        for size, count in enumerate(np.bincount(sizes).tolist() if len(sizes) else []):
+            if size and count >= _ROWS_MIN:
+                rows = np.flatnonzero(sizes == size)
+                table = table_of(rows_at(columns.buffer, columns.properties_position[rows], size))
+                if table is not None:
+                    self._tables.append((rows, table))
+                    is_alone[rows] = False
+        self._alone = np.flatnonzero(is_alone)
+        self._rest = BatchProperties(columns.take(self._alone), buffer) if len(self._alone) else None
+
+    def value_of(self, name: str, kind: pa.DataType) -> pa.Array:
+        """Return the value of `KEYS` or `TAGS`, null where a message does not have it."""
+        assert name in ("KEYS", "TAGS"), "values of other names may be no text"
+        position = self._columns.properties_position
+        start, end = position.copy(), position.copy()
+        missing = np.ones(len(position), np.bool_)
+        for rows, table in self._tables:
+            span = table.spans.get(name.encode())
+            if span is not None:
+                start[rows] = position[rows] + span[0]
+                end[rows] = position[rows] + span[1]
+                missing[rows] = False
+        found = gather_slices(self._buffer, start, end, kind, missing)
+        if self._rest is None:
+            return found
+        return with_replaced(found, self._alone, self._rest.value_of(name, kind))
 
 
 def rows_with_tag(tags: pa.Array, wanted: frozenset[str]) -> IntArray:

@@ -45,7 +45,9 @@ class PlainReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task."""
         from reput_pipeline.tasks import read_task
+        from reput_pipeline.worker_process import begin_task
 
+        begin_task()
         return read_task(partition, self._options, arrow_schema(self._schema), self._narrowing)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from reput_client.arrow_properties import BatchProperties, rows_with_tag
+from reput_client.arrow_properties import BatchProperties, KeysAndTags, rows_with_tag
 from reput_client.arrow_slices import gather_slices, numbers, with_replaced
 from reput_pipeline.bodies import compressed_rows, decompress
 from reput_protocol.filters import TagFilter
@@ -21,6 +21,7 @@ LOG_BATCH_ROWS: Final = 32_768
 """So many, where all that one read of the log has brought makes a batch."""
 
 _BODIES: Final = frozenset(("body", "value", "bodyCRC"))
+_ALL_PROPERTIES: Final = frozenset(("properties", "headers"))
 _US_PER_MS: Final = 1000
 
 BadRow = Callable[[RecordColumns, int, str], None]
@@ -56,7 +57,7 @@ class BatchMaker:
         while len(columns):
             batch = _Batch(columns, broker, self.schema)
             if not self._tag_filter.matches_all:
-                rows = rows_with_tag(batch.properties.value_of("TAGS", pa.string()), self._tag_filter.tags)
+                rows = rows_with_tag(batch.keys_and_tags.value_of("TAGS", pa.string()), self._tag_filter.tags)
                 if len(rows) < len(columns):
                     columns = columns.take(rows)
                     continue
@@ -78,6 +79,7 @@ class _Batch:
         self._schema = schema
         self._buffer = pa.py_buffer(columns.buffer)
         self._properties: BatchProperties | None = None
+        self._keys_and_tags: BatchProperties | KeysAndTags | None = None
         self._decompressed: dict[int, bytes] = {}
 
     @property
@@ -86,6 +88,14 @@ class _Batch:
         if self._properties is None:
             self._properties = BatchProperties(self._columns, self._buffer)
         return self._properties
+
+    @property
+    def keys_and_tags(self) -> BatchProperties | KeysAndTags:
+        """Two of the properties; without reading the others, unless they are asked for as well."""
+        if self._keys_and_tags is None:
+            every = not _ALL_PROPERTIES.isdisjoint(self._schema.names)
+            self._keys_and_tags = self.properties if every else KeysAndTags(self._columns, self._buffer)
+        return self._keys_and_tags
 
     def unreadable_bodies(self) -> dict[int, str]:
         """Decompress what is compressed; return the rows where that fails, and why."""
@@ -145,8 +155,8 @@ _COLUMNS: Final[dict[str, Callable[[_Batch, pa.DataType], pa.Array]]] = {
     "queueId": lambda batch, kind: batch.number("queue_id", kind),
     "queueOffset": lambda batch, kind: batch.number("queue_offset", kind),
     "brokerName": _Batch.broker_name,
-    "keys": lambda batch, kind: batch.properties.value_of("KEYS", kind),
-    "tags": lambda batch, kind: batch.properties.value_of("TAGS", kind),
+    "keys": lambda batch, kind: batch.keys_and_tags.value_of("KEYS", kind),
+    "tags": lambda batch, kind: batch.keys_and_tags.value_of("TAGS", kind),
     "body": _Batch.body,
     "properties": lambda batch, kind: batch.properties.map(kind),
     "flag": lambda batch, kind: batch.number("flag", kind),
@@ -155,7 +165,7 @@ _COLUMNS: Final[dict[str, Callable[[_Batch, pa.DataType], pa.Array]]] = {
     "physicalOffset": lambda batch, kind: batch.number("physical_offset", kind),
     "reconsumeTimes": lambda batch, kind: batch.number("reconsume_times", kind),
     "bodyCRC": lambda batch, kind: batch.number("body_crc", kind),
-    "key": lambda batch, kind: batch.properties.value_of("KEYS", kind),
+    "key": lambda batch, kind: batch.keys_and_tags.value_of("KEYS", kind),
     "value": _Batch.body,
     "partition": lambda batch, kind: batch.number("queue_id", kind),
     "offset": lambda batch, kind: batch.number("queue_offset", kind),

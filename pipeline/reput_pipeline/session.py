@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,10 @@ LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Spark's JVM and a Python worker exchange small packets in turn. Over TCP most tasks wait 40 ms for a delayed
+    # acknowledgement, longer than a small task takes. (Off by default in Spark; elsewhere than on this machine
+    # it depends on the directories there: conf/spark-defaults.conf.)
+    "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
 """Settings besides, where everything runs on this machine."""

@@ -72,7 +72,9 @@ def _run_task(
     from pyspark import TaskContext
 
     from reput_pipeline.sink_task import SinkTask
+    from reput_pipeline.worker_process import begin_task
 
+    begin_task()
     context = TaskContext.get()
     partition_id = 0 if context is None else context.partitionId()
     task = SinkTask(options, columns)

@@ -5,6 +5,7 @@ One reader lives beside the driver as long as the query and says where batches e
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,8 @@ from reput_pipeline.stream_offsets import decode_offsets, encode_offsets
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
@@ -184,6 +187,10 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+        if isinstance(sys.exception(), EOFError):
+            # The driver has ended the query and hung up. PySpark's loop then fails to tell it so, which is no error
+            # of anybody's: without this every other stop() of a query would leave a traceback on stderr.
+            sys.excepthook = _unless_nobody_listens
 
     def _lost(self, queue: QueueKey, reason: str) -> None:
         if self._options.fail_on_data_loss:
@@ -195,5 +202,15 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task."""
         from reput_pipeline.tasks import read_task
+        from reput_pipeline.worker_process import begin_task
 
+        begin_task()
         return read_task(partition, self._options, arrow_schema(self._schema), NOTHING_NARROWED)
+
+
+def _unless_nobody_listens(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Report what ends this process, as long as somebody reads what it writes to its socket."""
+    if not issubclass(kind, (BrokenPipeError, ConnectionResetError)):
+        sys.__excepthook__(kind, error, trace)

@@ -151,6 +151,9 @@ class _OneFile:
             table = pa.Table.from_batches(self._waiting, self._schema)
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
             self._waiting = []
+            del table
+            # Arrow's allocator would keep what the batches and the encoder had, besides what the next ones take.
+            pa.default_memory_pool().release_unused()
 
     def close(self) -> tuple[int, int | None, int | None]:
         assert self._temporary is not None, "a file is closed once"

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reput_pipeline.session import make_session
+from reput_pipeline.worker_process import TaskOf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +81,7 @@ class JobRun:
             return []
         with self.progress(what):
             tasks = self.spark.sparkContext.parallelize(items, min(len(items), parts or len(items)))
-            return tasks.flatMap(work).collect()
+            return tasks.flatMap(TaskOf(work)).collect()
 
     def note(self, text: str) -> None:
         """Say something to the person, on stderr, unless asked to be quiet."""

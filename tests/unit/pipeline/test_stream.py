@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -231,3 +232,25 @@ def test_progress_is_published_and_its_failure_does_not_end_the_query(
     stream.has(3)
     stream.reader.commit(stream.reader.initialOffset())
     assert stream.cluster.commits == []
+
+
+def test_a_query_that_the_driver_ends_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PySpark's loop tells the driver of its hanging up, fails, and lets that end the process with a traceback."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    reader = ReputStreamReader(LIVE, spark_schema_of(parse_source_options(LIVE, streaming=True)))
+    try:
+        raise EOFError
+    except EOFError:
+        reader.stop()
+    sys.excepthook(BrokenPipeError, BrokenPipeError(32, "Broken pipe"), None)
+    assert capsys.readouterr().err == ""
+    sys.excepthook(RuntimeError, RuntimeError("anything else"), None)
+    assert "anything else" in capsys.readouterr().err
+
+
+def test_a_reader_that_is_stopped_in_order_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    ReputStreamReader(LIVE, spark_schema_of(parse_source_options(LIVE, streaming=True))).stop()
+    assert sys.excepthook is sys.__excepthook__

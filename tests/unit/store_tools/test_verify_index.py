@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import struct
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from golden.test_mini_store import mini_store, open_mini
 from reput_broker.store_tools.index_raw import RawIndex
+from reput_broker.store_tools.report import Report
+from reput_broker.store_tools.verify_index_file import verify_index_file
 from store_samples import copied, examine, fill, named, records_of, write_index
 from stores import flip_bit
 
@@ -72,6 +75,34 @@ def test_a_good_index_has_no_fault(good: Path) -> None:
     assert found.report.faults == []
     assert found.report.figures["index_entries"] == 120
     assert RawIndex(min((good / "index").iterdir())).guess_slots() == SLOTS
+
+
+def test_no_mixture_of_wrong_predecessors_looks_right(good: Path, tmp_path: Path) -> None:
+    """Whether the chains are right is first asked of all entries at once. Some may be wrong and fit together."""
+    slots = 2  # so that chains are long
+    path = write_index(copied(good, tmp_path / "store"), slots, ENTRIES)[0]
+    right = path.read_bytes()
+    at = {number: 40 + 4 * slots + 20 * number + 16 for number in range(1, ENTRIES)}
+    numbers = random.Random(7)
+    mixed = 0
+    for _ in range(500):
+        data = bytearray(right)
+        some = numbers.sample(sorted(at), numbers.randint(1, 4))
+        values = [right[at[number] : at[number] + 4] for number in some]
+        numbers.shuffle(values)
+        if numbers.random() < 0.5:
+            values[0] = struct.pack(">i", numbers.randint(-1, ENTRIES + 1))
+        for number, value in zip(some, values, strict=True):
+            data[at[number] : at[number] + 4] = value
+        wrong = {at[number] for number in some if data[at[number] :][:4] != right[at[number] :][:4]}
+        path.write_bytes(data)
+        raw, report = RawIndex(path), Report()
+        raw.set_slots(slots)
+        verify_index_file(raw, report)
+        raw.close()
+        assert {fault.position for fault in report.faults} == wrong
+        mixed += len(wrong) > 1
+    assert mixed > 100
 
 
 def test_every_flipped_bit_of_an_index_file_is_named(good: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import yaml
 from compose_rules import compose_problems
 from image_check import base_image
 from reput_pipeline.archive import command
-from reput_pipeline.session import DEFAULTS
+from reput_pipeline.session import DEFAULTS, LOCAL_DEFAULTS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMPOSE = REPOSITORY / "docker-compose.yml"
@@ -67,6 +67,9 @@ def test_the_job_of_the_compose_file_is_one_that_there_is() -> None:
     assert context.params["follow"]
 
 
+SOCKETS = "spark.python.unix.domain.socket.enabled"
+
+
 def test_the_settings_for_spark_are_those_of_our_sessions() -> None:
     text = (REPOSITORY / "conf" / "spark-defaults.conf").read_text()
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
@@ -75,5 +78,6 @@ def test_the_settings_for_spark_are_those_of_our_sessions() -> None:
     assert len(settings) == len(lines)
     for name in ("spark.sql.python.filterPushdown.enabled", "spark.sql.session.timeZone"):
         assert settings[name] == DEFAULTS[name]
+    assert settings[SOCKETS] == LOCAL_DEFAULTS[SOCKETS] == "true"
     # Whether a page with the progress is wanted is for each place to say.
     assert not [name for name in settings if name.startswith("spark.ui.")]

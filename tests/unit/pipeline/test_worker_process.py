@@ -1,0 +1,87 @@
+"""What a worker process of Spark does beside its tasks."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import pytest
+
+from reput_pipeline import worker_process
+from reput_pipeline.worker_process import TaskOf, begin_task
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(worker_process, "_tasks", 0)
+    monkeypatch.setattr(worker_process, "_modules", 0)
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def test_what_the_first_task_has_loaded_is_set_aside_once_it_has_been_collected() -> None:
+    begin_task()
+    assert gc.get_freeze_count() == 0, "garbage of the imports would stay for ever"
+    begin_task()
+    assert gc.get_freeze_count() > 10_000
+
+
+def test_what_a_task_leaves_behind_is_collected_as_ever() -> None:
+    """Only newly loaded modules are set aside: a task's own objects, set aside each time, would pile up."""
+    begin_task()
+    begin_task()
+    count = gc.get_freeze_count()
+    for _ in range(3):
+        garbage: list[object] = []
+        garbage.append(garbage)
+        begin_task()
+        del garbage
+        assert gc.collect() > 0
+    assert gc.get_freeze_count() <= count
+
+
+def test_modules_of_a_later_task_are_set_aside_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_task()
+    begin_task()
+    count = gc.get_freeze_count()
+    module = ModuleType("loaded_later")
+    module.__dict__["names"] = [[number] for number in range(1000)]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    begin_task()
+    assert gc.get_freeze_count() >= count + 1000
+
+
+def test_a_function_as_a_task() -> None:
+    task = pickle.loads(pickle.dumps(TaskOf(range)))
+    assert list(task(3)) == [0, 1, 2]
+    assert worker_process._tasks == 1
+
+
+def test_a_worker_of_sparks_daemon_that_nobody_listens_to_ends_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over a socket of the file system, the end of a session left tracebacks of its workers on stderr."""
+    daemon = ModuleType("__main__")
+    daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
+    monkeypatch.setitem(sys.modules, "__main__", daemon)
+    begin_task()
+    for error in (BrokenPipeError(32, "Broken pipe"), RuntimeError("anything else")):
+        try:
+            raise error
+        except Exception:
+            daemon.traceback.print_exc()
+    said = capsys.readouterr().err
+    assert "Broken pipe" not in said
+    assert "anything else" in said
+
+
+def test_another_program_keeps_its_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", program)
+    begin_task()
+    assert not hasattr(program, "traceback")
