@@ -140,8 +140,9 @@ def test_a_thousand_requests_at_once_get_each_its_own_reply(broker: BrokerProces
     print(f"\n{backend}: {count} requests and replies in {time.monotonic() - started_at:.2f} s")
     assert got == {number: b"re: %d" % number for number in range(count)}
     assert replies_counted(broker) == {"delivered": count, "no_requester": 0, "not_taken": 0}
-    copies = stored(broker, REPLIES)
-    assert sorted(copy.body for copy in copies) == sorted(got.values())
+    # A copy is stored after its reply has been handed over, and readable once it is on the disk.
+    until(lambda: len(stored(broker, REPLIES)) >= count)
+    assert sorted(copy.body for copy in stored(broker, REPLIES)) == sorted(got.values())
 
 
 def test_threads_share_a_producer_for_their_requests(broker: BrokerProcess) -> None:
