@@ -39,6 +39,8 @@ _READ_BYTES_LARGE: Final = 1024 * 1024
 _READS_MAX: Final = 8
 _IDLE_S: Final = 0.05
 """After so long without an answer a connection is looked at before it is used."""
+_STUCK_S: Final = 0.01
+"""After so long without writing a byte the write turn is given up for a moment."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
 _HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
@@ -249,21 +251,27 @@ class Connection:
         return self._socket is not None
 
     async def write_out(self, timeout_s: float, *, polite: bool) -> None:
-        """Take the write turn: hand queued frames to the system until none is left or time is up.
+        """Take the write turn: hand queued frames to the system until none is left, time is up or it takes no more.
+
+        A broker that does not read must not hold up those who wait for others: the turn is given up after a moment in
+        which nothing could be written, so that whoever had it looks after the rest.
 
         `polite` lets other ready tasks queue theirs first, so that they share the write.
         """
         deadline = self._runtime.now() + timeout_s
+        stuck_at = deadline - timeout_s + _STUCK_S
         self._writing = True
         try:
             if polite:
                 await self._runtime.pause()
             while self._out and self._socket is not None:
                 if not self._write_some(self._socket):
-                    remaining = deadline - self._runtime.now()
-                    if remaining <= 0:
+                    now = self._runtime.now()
+                    if now >= min(deadline, stuck_at):
                         return
-                    await self._runtime.wait_writable(self._socket, remaining)
+                    await self._runtime.wait_writable(self._socket, min(deadline, stuck_at) - now)
+                else:
+                    stuck_at = self._runtime.now() + _STUCK_S
         finally:
             self._writing = False
             self._pump.look_at_reader()

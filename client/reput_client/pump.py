@@ -97,6 +97,8 @@ class Pump:
                         continue  # that was all it waited for, or the connection failed
                 if unwritten is not None:
                     await unwritten.write_out(remaining, polite=True)
+                    if self._reader is None and unwritten.has_unwritten:
+                        self._read_all()  # its broker takes no more for now; others may have answered
                 elif self._reader is None and connections:
                     # As `_read`; here, since every send comes this way.
                     self._unattended = False
@@ -133,6 +135,8 @@ class Pump:
                 unwritten = self._unwritten()
                 if unwritten is not None and not unwritten.flush_now():
                     await unwritten.write_out(remaining, polite=False)
+                    if self._reader is None and unwritten.has_unwritten:
+                        self._read_all()
                 elif self._unattended and self._reader is None and not self._sleepers and self._connections:
                     self._attending = True
                     try:

@@ -113,6 +113,8 @@ class PutAnswerCache:
             result = PutMessageResult.from_ext(header.ext)
         except (HeaderMalformed, HeaderFieldError):
             return None
+        if min(result.queue_id, result.queue_offset, result.physical_offset, result.store_timestamp) < 0:
+            return None  # nothing that `encode_put_answer` writes
         frame = encode_put_answer(
             header.opaque,
             result.queue_id,
