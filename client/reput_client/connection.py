@@ -258,8 +258,8 @@ class Connection:
 
         `polite` lets other ready tasks queue theirs first, so that they share the write.
         """
-        deadline = self._runtime.now() + timeout_s
-        stuck_at = deadline - timeout_s + _STUCK_S
+        started_at = self._runtime.now()
+        deadline, stuck_at = started_at + timeout_s, started_at + _STUCK_S
         self._writing = True
         try:
             if polite:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import pytest
 from hypothesis import given
+import pytest
 from hypothesis import strategies as st
 
 from reput_protocol.codes import AckLevel, LanguageCode, RequestCode
@@ -147,3 +149,11 @@ def test_other_answers_are_left_to_the_ordinary_way(headers: list[Header], noise
         if found is not None:
             with suppress(HeaderMalformed, HeaderFieldError):
                 assert PutMessageResult.from_ext(decode_header(MSGPACK, data).ext) == found[1]
+
+
+@pytest.mark.parametrize("field", ["queueId", "queueOffset", "physicalOffset", "storeTimestamp"])
+def test_an_answer_with_a_negative_number_is_left_to_the_ordinary_way(field: str) -> None:
+    result = PutMessageResult(0, 1, 2, 3, "127.0.0.1:10911", AckLevel.FLUSHED)
+    ext = result.to_ext(MSGPACK) | {field: -1}
+    data = encode_header(Header(0, 70_000, RESPONSE_FLAG, ext=ext), MSGPACK)
+    assert PutAnswerCache().find(data) is None
