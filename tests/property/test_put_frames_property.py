@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import pytest
 from hypothesis import given
-import pytest
 from hypothesis import strategies as st
 
 from reput_protocol.codes import AckLevel, LanguageCode, RequestCode
