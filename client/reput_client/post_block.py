@@ -131,6 +131,14 @@ class Block:
         self.changed: Event | None = None
         """Set when it is done, if somebody waits for that."""
 
+    def trim(self) -> None:
+        """Forget a message that was being put in when something interrupted that; it was not taken."""
+        count = min(len(self.bodies), len(self.texts))
+        del self.bodies[count:], self.texts[count:]
+        self.callbacks = deque(each for each in self.callbacks if each[0] < count)
+        self.asked = {number for number in self.asked if number < count}
+        self.own_ids = {number: own for number, own in self.own_ids.items() if number < count}
+
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:
         """Make the bytes of the block."""
         self.count = count = len(self.bodies)

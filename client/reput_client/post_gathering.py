@@ -204,6 +204,16 @@ class Gathering:
         if self._current.get(block.queue.topic) is block:
             del self._current[block.queue.topic]
 
+    def mend(self) -> None:
+        """After an interrupt in the middle of anything here: what is open has whole messages, and at least one."""
+        for block in list(self.open.values()):
+            block.trim()
+            if not block.bodies:
+                del self.open[block.queue]
+        for topic, block in list(self._current.items()):
+            if self.open.get(block.queue) is not block:
+                del self._current[topic]
+
     def _put(
         self,
         block: Block,

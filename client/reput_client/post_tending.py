@@ -181,8 +181,11 @@ class PostTending:
 
 def _call_each(block: Block) -> None:
     while block.callbacks:
-        number, on_done = block.callbacks.popleft()
+        number, on_done = block.callbacks[0]
+        posted = Posted(block, number)
         try:
-            on_done(Posted(block, number))
+            on_done(posted)
         except Exception:
             log.exception("the callback of a posted message has raised")
+        finally:
+            block.callbacks.popleft()  # not before: an interrupt must not lose it

@@ -189,6 +189,8 @@ class Posts:
             raise PostsFailed(failed, count)
 
     def _on_failed(self, block: Block) -> None:
+        if block in self._failed:
+            return  # an interrupt came as it was put there
         self._failed.append(block)
         if len(self._failed) > _FAILED_BLOCKS_MAX:
             self._failed_before += len(_untold(self._failed.popleft()))
@@ -206,6 +208,9 @@ class Posts:
     def close(self) -> None:
         """After the connections were closed: end everything. Never waits."""
         self._closed = True
+        self._give_up()
+
+    def _give_up(self) -> None:
         self._steps.take_answers()
         self._steps.give_up(ClientClosed("the producer was closed before the message was sent"))
 
@@ -217,6 +222,12 @@ class Posts:
         _, count = self._untold()
         if count:
             log.error("%d posted messages have failed: the producer was closed without a flush", count)
+
+    def mend(self) -> None:
+        """An interrupt may have come in the middle of anything: bring it to its end, or have it done again."""
+        self._steps.mend()
+        if self._closed:
+            self._give_up()
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
         """In a forked child: what is under way is the parent's; go on with other ids."""

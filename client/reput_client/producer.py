@@ -605,6 +605,11 @@ class Producer:
         """
         await self._posts.flush()
 
+    def after_interrupt(self) -> None:
+        """In the blocking face: a signal handler has raised, maybe in the middle of a step."""
+        self._session.mend()
+        self._posts.mend()
+
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections and posts alone and make ids of the child's own."""
         if self._ids is not None:

@@ -66,6 +66,7 @@ class Producer(BlockingClient):
             runtime=runtime,
         )
         super().__init__(self._producer, runtime)
+        runtime.on_interrupt(self._producer.after_interrupt)
 
     @property
     def group(self) -> str:
