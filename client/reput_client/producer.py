@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -38,6 +38,8 @@ from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.record import encode_put_record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
+
+log = logging.getLogger("reput_client")
 
 SEND_TIMEOUT_S: Final = 10.0
 """Longer than the 5 s a broker waits for its disk by default, so that a slow disk is told and not guessed."""
@@ -167,7 +169,10 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Flush what was posted, unless the block is being cancelled, and close.
+        """Flush what was posted, and close.
+
+        Also where the block raises, or ends by `sys.exit()`. Where it is cancelled or ends by a `KeyboardInterrupt`
+        nothing is waited for: what has not left fails as `aclose` says, which logs how much.
 
         Raises:
             PostsFailed: some of it failed, and nobody was told of it yet; logged where the block raises already.
@@ -175,9 +180,11 @@ class Producer:
         try:
             if error is None:
                 await self._posts.flush()
-            elif isinstance(error, Exception):
-                with suppress(PostsFailed):
+            elif isinstance(error, (Exception, SystemExit)):
+                try:
                     await self._posts.flush()
+                except PostsFailed as failed:
+                    log.error("the block that used a producer has ended by %r, and: %s", error, failed)
         finally:
             await self.aclose()
 
