@@ -576,11 +576,11 @@ class Producer:
         another one comes, or with `flush`. This waits for the route of a topic that is new, while `buffer_bytes` are
         not done, and shortly whenever a block is full, so that others run. Messages to one queue are stored in the
         order in which they were posted, also those that `retries` sends again; a block that fails does not hold up
-        those behind it. Without `queue_id` or `key` the blocks go to each queue in turn, and past brokers that lag
+        those behind it. What is told as `SendOutcomeUnknown` may still be stored, later and behind others. Without `queue_id` or `key` the blocks go to each queue in turn, and past brokers that lag
         behind.
 
         What became of it, the answer tells: `await` it. Failures of which nobody is told by that or by `on_done` are
-        raised by the next `flush`, or when the `async with` block ends. A block that a broker refuses fails with all
+        raised by the next `flush`, or when the `async with` block ends; see `__aexit__` for how it may end. A block that a broker refuses fails with all
         its messages.
 
         Args:
@@ -588,7 +588,7 @@ class Producer:
                 that is no `bytes` is copied.
             ack, queue_id, key: as for `send`.
             on_done: called with the answer once that is done, by the producer's task: it must be quick, and what it
-                raises is logged.
+                raises is logged, whatever it is.
 
         Raises:
             InvalidMessage: it cannot be sent.
