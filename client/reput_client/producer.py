@@ -576,12 +576,12 @@ class Producer:
         another one comes, or with `flush`. This waits for the route of a topic that is new, while `buffer_bytes` are
         not done, and shortly whenever a block is full, so that others run. Messages to one queue are stored in the
         order in which they were posted, also those that `retries` sends again; a block that fails does not hold up
-        those behind it. What is told as `SendOutcomeUnknown` may still be stored, later and behind others. Without `queue_id` or `key` the blocks go to each queue in turn, and past brokers that lag
-        behind.
+        those behind it. What is told as `SendOutcomeUnknown` may still be stored, later and behind others. Without
+        `queue_id` or `key` the blocks go to each queue in turn, and past brokers that lag behind.
 
         What became of it, the answer tells: `await` it. Failures of which nobody is told by that or by `on_done` are
-        raised by the next `flush`, or when the `async with` block ends; see `__aexit__` for how it may end. A block that a broker refuses fails with all
-        its messages.
+        raised by the next `flush`, or when the `async with` block ends; see `__aexit__` for how it may end. A block
+        that a broker refuses fails with all its messages.
 
         Args:
             message: a delayed one travels alone, as does one with a unique id of its own under `deduplicate`. A body
