@@ -145,9 +145,10 @@ def test_an_interrupt_while_the_producer_closes_leaves_no_message_without_an_out
 ) -> None:
     broker.behave(RequestCode.PUT_MESSAGE, SILENCE)
     producer = blocking.Producer(broker.address, linger_s=60.0)
-    with producer:
-        posted = [producer.post(Message("t", b"x"), queue_id=queue) for queue in (0, 1)]
-        interrupt(monkeypatch, Block, "give_up", after=True, at=1)
-        with pytest.raises(KeyboardInterrupt):
-            producer.close()
+    producer.__enter__()
+    posted = [producer.post(Message("t", b"x"), queue_id=queue) for queue in (0, 1)]
+    interrupt(monkeypatch, Block, "give_up", after=True, at=1)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
     assert all(each.done for each in posted)
+    producer.close()
