@@ -89,7 +89,8 @@ def test_an_interrupt_neither_hangs_nor_doubles_anything(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str, after: bool, at: int
 ) -> None:
     options: dict[str, Any] = {"timeout_s": 0.5, "batch_bytes": 600, "linger_s": 0.001, "ack": "page_cache"}
-    with blocking.Producer(broker.address, **options) as producer:
+    with contextlib.closing(blocking.Producer(broker.address, **options)) as producer:  # and never flush here
+        producer.__enter__()
         producer.post(Message("t", b"warm"), queue_id=0).result()
         handles: list[Posted] = []
         told: list[Posted] = []
