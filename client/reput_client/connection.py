@@ -150,9 +150,13 @@ class Connection:
                 raise ClientClosed
             self._core = self._new_core()
             self._useful = False
-            self._socket = sock
-            self.epoch += 1
-            self._pump.add(self)
+            try:
+                self._socket = sock
+                self.epoch += 1
+                self._pump.add(self)
+            except BaseException:
+                self.lose(ConnectionLost(str(self.address), "the program was interrupted as it connected"))
+                raise
         finally:
             self._connecting = None
             event.set()
@@ -298,15 +302,19 @@ class Connection:
         )
         pieces, size = batch.pieces, batch.size
         try:
-            if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
-                joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                written = sock.send(memoryview(joined)[self._out_skip :] if self._out_skip else joined)
-            else:
-                written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
-        except OSError as error:
-            return self._write_failed(error)
-        if written:
-            self._mark_written(batch, written)
+            try:
+                if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
+                    joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                    written = sock.send(memoryview(joined)[self._out_skip :] if self._out_skip else joined)
+                else:
+                    written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
+            except OSError as error:
+                return self._write_failed(error)
+            if written:
+                self._mark_written(batch, written)
+        except BaseException:
+            self._lose_unsure(batch.frames)
+            raise
         return True
 
     def _write_single(self, sock: socket.socket, frame: Outgoing) -> None:
@@ -314,15 +322,30 @@ class Connection:
         call, pieces = frame
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         try:
-            written = sock.send(data)
-        except OSError as error:
-            self._write_failed(error)
-            return
-        if written == len(data):
-            self._out.popleft()
-            call.sent = True
-        else:
-            self._out_skip = written
+            try:
+                written = sock.send(data)
+            except OSError as error:
+                self._write_failed(error)
+                return
+            if written == len(data):
+                self._out.popleft()
+                call.sent = True
+            else:
+                self._out_skip = written
+        except BaseException:
+            self._lose_unsure([frame])
+            raise
+
+    def _lose_unsure(self, frames: Iterable[Outgoing]) -> None:
+        """Writing `frames` was interrupted: each may have left, whole or in part, and is not to be repeated."""
+        error = ConnectionLost(str(self.address), "the program was interrupted as it wrote")
+        for call, _ in frames:
+            if not isinstance(call, OnewayCall):
+                call.sent = True
+        self.lose(error)
+        for call, _ in frames:
+            if not call.done:
+                call.fail(error)
 
     def _write_failed(self, error: OSError) -> bool:
         """Return what `_write_some` is to return after `error`."""
@@ -401,23 +424,33 @@ class Connection:
             except OSError as error:
                 self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
                 return False
+            except BaseException:
+                self._lose_unread()
+                raise
             if not data:
                 self.lose(ConnectionLost(str(self.address), "the broker closed it"))
                 return False
-            if not self._useful:
-                self._useful = True
-                self._backoff.reset()
-            self._read_at = self._runtime.now()
             try:
+                if not self._useful:
+                    self._useful = True
+                    self._backoff.reset()
+                self._read_at = self._runtime.now()
                 expects_more = core.receive_data(data)
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
                 return False
+            except BaseException:
+                self._lose_unread()
+                raise
             more = len(data) == wanted or expects_more
             self._read_bytes = _READ_BYTES_LARGE if more else _READ_BYTES
             if not more:
                 break
         return True
+
+    def _lose_unread(self) -> None:
+        """Reading was interrupted: what came may be gone, and what follows would make no sense."""
+        self.lose(ConnectionLost(str(self.address), "the program was interrupted as it read"))
 
     def _refusal_of(self, data: bytes, error: ProtocolError) -> ReputError:
         if data.startswith(b"HTTP/"):
@@ -439,6 +472,12 @@ class Connection:
         self._core.fail_all(error)
         if sock is not None:
             self._on_lost(self)
+
+    def mend(self) -> None:
+        """After an interrupt, which may have come in the middle of `lose`: have that done as a whole."""
+        if self._socket is None:
+            self._pump.remove(self)
+            self.lose(ConnectionLost(str(self.address), "the program was interrupted"))
 
     def close(self) -> None:
         """End the connection for good; calls in progress raise `ClientClosed`."""

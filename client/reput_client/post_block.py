@@ -24,7 +24,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands_send import PutMessageResult
 from reput_protocol.errors import ReputError
-from reput_protocol.message import Message, MessageQueue
+from reput_protocol.message import MessageQueue
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.properties import UNIQ_KEY
 
@@ -58,11 +58,13 @@ class Block:
         "connection",
         "count",
         "data",
-        "delayed",
+        "delayed_text",
         "done",
         "due_at",
         "error",
+        "fixed",
         "flag",
+        "is_delayed",
         "not_before",
         "own_ids",
         "positions",
@@ -88,6 +90,7 @@ class Block:
         flag: int,
         due_at: float,
         waits: Waits,
+        fixed: int,
     ) -> None:
         self.serial = serial
         """Blocks of one queue are sent in the order of these."""
@@ -99,14 +102,18 @@ class Block:
         self.due_at = due_at
         """When it leaves at the latest."""
         self.waits = waits
+        self.fixed = fixed
+        """Bytes of each of its records without body and properties, unique id included."""
         self.size = 0
         """Bytes of its records."""
         self.bodies: list[bytes] = []
         self.texts: list[bytes] = []
         """The properties of each message, without a unique id unless it has its own."""
         self.own_ids: dict[int, str] = {}
-        self.delayed: Message | None = None
-        """Its only message, if that travels alone as a 310."""
+        self.is_delayed = False
+        """Whether its only message travels alone as a 310."""
+        self.delayed_text = b""
+        """Then: its properties, once it is sealed."""
         self.callbacks: deque[tuple[int, Callable[[Any], object]]] = deque()
         self.asked: set[int] = set()
         """Messages whose outcome somebody has been told, or waits for."""
@@ -131,17 +138,25 @@ class Block:
         self.changed: Event | None = None
         """Set when it is done, if somebody waits for that."""
 
+    def trim(self) -> None:
+        """Forget a message that was being put in when something interrupted that; it was not taken."""
+        count = min(len(self.bodies), len(self.texts))
+        del self.bodies[count:], self.texts[count:]
+        self.callbacks = deque(each for each in self.callbacks if each[0] < count)
+        self.asked = {number for number in self.asked if number < count}
+        self.own_ids = {number: own for number, own in self.own_ids.items() if number < count}
+
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:
         """Make the bytes of the block."""
         self.count = count = len(self.bodies)
         bodies, texts = self.bodies, self.texts
         runs = () if ids is None else ids.next_runs(count)
         self.unique_ids = RunIds(runs) if runs else (None,) * count
-        if self.own_ids:
+        if self.own_ids or self.is_delayed:
             texts, self.unique_ids = self._texts_with_ids()
             runs = ()
-        if self.delayed is not None:
-            self.data, self.positions = self.delayed.body, (0,)
+        if self.is_delayed:
+            self.data, self.positions, self.delayed_text = bodies[0], (0,), texts[0]
         else:
             self.data, self.positions = encode_body_block(
                 bodies,
@@ -170,10 +185,9 @@ class Block:
     def template(self, putter: Putter) -> RequestTemplate:
         """Return the header of its frame."""
         may_be_stored = self.unknown is not None or self.attempt > 0 or bool(self.own_ids)
-        if self.delayed is not None:
-            return putter.single(
-                self.queue, self.delayed, self.unique_ids[0], self.ack, may_be_stored=may_be_stored
-            )
+        if self.is_delayed:
+            size, text, dedup = len(self.data), self.delayed_text, putter.dedup(may_be_stored)
+            return putter.alone(self.queue, size, text, self.flag, 0, self.ack, dedup=dedup)
         return putter.template(self.queue, self.count, self.ack, may_be_stored=may_be_stored)
 
     def finish(self, result: PutMessageResult | None, error: ReputError | None) -> None:
@@ -186,7 +200,7 @@ class Block:
         self.data = b""
         self.bodies = []
         self.texts = []
-        self.delayed = self.call = self.connection = None
+        self.call = self.connection = None
         self.signal()
 
     def give_up(self, error: ReputError) -> None:

@@ -69,8 +69,6 @@ class Gathering:
         """Of the block that was opened last."""
         self._texts: dict[str | None, bytes] = {}
         """The properties of messages that have nothing but a tag."""
-        self._fixed: dict[str, int] = {}
-        """By topic, the bytes of a record without body and properties, unique id included."""
 
     def take(
         self,
@@ -105,7 +103,7 @@ class Gathering:
         body = message.body
         if type(body) is not bytes:
             body = bytes(body)  # its owner may change it
-        size = self._fixed[message.topic] + len(body) + len(text)
+        size = block.fixed + len(body) + len(text)
         if (
             block.ack is not ack
             or block.flag != message.flag
@@ -126,15 +124,14 @@ class Gathering:
         """
         text = encode_properties_text(message, None)
         check_properties_size(len(text) + self._id_bytes)
-        fixed = self._fixed.get(message.topic)
-        if fixed is None:
-            if len(self._fixed) >= _TEXTS_MAX:
-                self._fixed = {queue.topic: self._fixed[queue.topic] for queue in self.open}
-            fixed = self._fixed[message.topic] = record_bytes(self._id_bytes, message.topic, 0)
-        size = fixed + len(message.body) + len(text)
+        size = self._fixed(message.topic) + len(message.body) + len(text)
         if size > BLOCK_BYTES_MAX:
             raise too_large(size)
         return size
+
+    def _fixed(self, topic: str) -> int:
+        """Return the bytes of a record without body and properties, unique id included."""
+        return record_bytes(self._id_bytes, topic, 0)
 
     def has_room(self, size: int) -> bool:
         """Whether a record of `size` bytes may be held beside the others."""
@@ -185,7 +182,8 @@ class Gathering:
     ) -> Block:
         """Open a block for a message; its queue has none."""
         self.last_serial += 1
-        block = Block(self.last_serial, queue, address, ack, message.flag, due_at, waits)
+        fixed = self._fixed(queue.topic)
+        block = Block(self.last_serial, queue, address, ack, message.flag, due_at, waits, fixed)
         self.open[queue] = block
         if is_current:
             self._current[queue.topic] = block
@@ -193,8 +191,7 @@ class Gathering:
 
     def put(self, block: Block, message: Message, size: int, on_done: OnDone | None) -> Posted:
         """Put a message that fits into an open block."""
-        if message.delay is not None:
-            block.delayed = message
+        block.is_delayed = message.delay is not None
         text = encode_properties_text(message, None)
         return self._put(block, len(block.bodies), message, bytes(message.body), text, size, on_done)
 
@@ -203,6 +200,16 @@ class Gathering:
         del self.open[block.queue]
         if self._current.get(block.queue.topic) is block:
             del self._current[block.queue.topic]
+
+    def mend(self) -> None:
+        """After an interrupt in the middle of anything here: what is open has whole messages, and at least one."""
+        for block in list(self.open.values()):
+            block.trim()
+            if not block.bodies:
+                del self.open[block.queue]
+        for topic, block in list(self._current.items()):
+            if self.open.get(block.queue) is not block:
+                del self._current[topic]
 
     def _put(
         self,

@@ -89,9 +89,10 @@ class Link:
             template = block.template(self._putter)
             block.sent_at = now
             block.connection = self._connection
-            block.call = self._connection.start_template(template, self._arrivals, block.data)
+            # In this order: once its frame may be queued, an interrupt must not leave it among those that wait.
             self.flying.append(block)
             del self.waiting[place]
+            block.call = self._connection.start_template(template, self._arrivals, block.data)
             flying_bytes += len(block.data)
 
     def answered(self, now: float) -> list[Block]:
@@ -227,6 +228,7 @@ class Link:
             log.exception("cannot connect to %s", self._connection.address)
             self._failure = ReputError(f"cannot connect to {self._connection.address}: {error!r}")
         finally:
+            self.connecting = False  # first, whatever interrupts the rest
             self._connect_at = runtime.now() + self._backoff.next_delay_s()
             self.connected()
 

@@ -14,6 +14,7 @@ from reput_client.core import Waiter
 from reput_client.post_block import Block
 from reput_client.post_gathering import Gathering
 from reput_client.post_link import Link
+from reput_client.post_mending import lost_of, put_back
 from reput_client.puts import Putter, outcome_unknown
 from reput_client.runtime import Event
 from reput_client.session import Session, wall_clock_ms
@@ -98,6 +99,9 @@ class PostSteps:
     def leave(self, block: Block) -> None:
         """Seal an open block and have it wait for its turn."""
         self._gathering.close(block)
+        self._seal(block)
+
+    def _seal(self, block: Block) -> None:
         link = self.links.get(block.address)
         if link is None:
             link = self.links[block.address] = Link(
@@ -147,8 +151,6 @@ class PostSteps:
         """Blocks are done."""
         routes = self._session.routes
         for block in blocks:
-            del self.unfinished[block.serial]
-            self._gathering.held -= block.size
             route = routes.get(block.queue.topic)
             if route is not None and route.template:
                 routes.forget(block.queue.topic)  # there is a topic now
@@ -156,9 +158,30 @@ class PostSteps:
                 self.to_call.append(block)
             if block.error is not None:
                 self._on_failed(block)
+            self._gathering.held -= block.size
+            del self.unfinished[block.serial]  # last, so that `mend` finds it if this is interrupted
         if blocks:
             self.signal()
             self.wake()
+
+    def mend(self) -> None:
+        """An interrupt may have come in the middle of any step: see `post_mending.py`."""
+        gathering, unfinished = self._gathering, self.unfinished
+        gathering.mend()
+        for block in gathering.open.values():
+            unfinished.setdefault(block.serial, block)
+        for block in lost_of(unfinished.values(), self.links.values(), gathering.open.values()):
+            if block.bodies:
+                self._seal(block)
+            elif block.count:
+                put_back(self.links[block.address], block)
+            else:
+                del unfinished[block.serial]  # it got no message
+        self._finished([block for block in unfinished.values() if block.done])
+        gathering.held = sum(block.size for block in unfinished.values())
+        self.due_at = -math.inf
+        self.signal()
+        self.wake()
 
     def take_answers(self) -> None:
         """Take the answers that have come."""

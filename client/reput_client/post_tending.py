@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Final
 
 from reput_client.core import Waiter
@@ -32,7 +33,10 @@ class PostTending:
         self._session = session
         self._steps = steps
         self._caller = session.runtime if isinstance(session.runtime, CallerRuns) else None
-        self._calling = False
+        self._calling: int | None = None
+        """The thread that calls callbacks just now."""
+        self._called: Event | None = None
+        """Set when it has called those of a block, if somebody waits for that."""
         self._ended: Event | None = None
         """Set when the task has ended, while there is one."""
 
@@ -86,15 +90,34 @@ class PostTending:
 
     async def call_back(self) -> None:
         """Call the callbacks of what is done, unless one of them, or another thread's, is just being called."""
-        while self._steps.to_call and not self._calling:
+        # What a task must not be ended by, a caller may.
+        let_through = () if self._caller is None else (KeyboardInterrupt, SystemExit)
+        while self._steps.to_call and self._calling is None:
             block = self._steps.to_call[0]
-            self._calling = True
+            self._calling = get_ident()
             try:
-                await self._session.runtime.outside(partial(_call_each, block))
+                await self._session.runtime.outside(partial(_call_each, block, let_through))
             finally:
-                self._calling = False
+                self._calling = None
                 if not block.callbacks and self._steps.to_call and self._steps.to_call[0] is block:
                     self._steps.to_call.popleft()
+                if self._called is not None:
+                    self._called.set()
+                    self._called = None
+
+    async def called_back(self, last: int) -> None:
+        """Return when the callbacks of blocks up to this serial have been called, by whichever thread.
+
+        Not from such a callback: there the caller would wait for itself.
+        """
+        await self.call_back()
+        while self._calling not in (None, get_ident()) and any(
+            block.serial <= last for block in self._steps.to_call
+        ):
+            if self._called is None:
+                self._called = self._session.runtime.event()
+            await self._called.wait(math.inf)
+            await self.call_back()
 
     # -- the task ------------------------------------------------------------------------------------------------------
 
@@ -175,14 +198,18 @@ class PostTending:
 
     def forget(self) -> None:
         """In a forked child: nobody does anything yet."""
-        self._ended = None
-        self._calling = False
+        self._ended = self._calling = self._called = None
 
 
-def _call_each(block: Block) -> None:
+def _call_each(block: Block, let_through: tuple[type[BaseException], ...]) -> None:
     while block.callbacks:
-        number, on_done = block.callbacks.popleft()
+        number, on_done = block.callbacks[0]
+        posted = Posted(block, number)
         try:
-            on_done(Posted(block, number))
-        except Exception:
+            on_done(posted)
+        except let_through:
+            raise
+        except BaseException:
             log.exception("the callback of a posted message has raised")
+        finally:
+            block.callbacks.popleft()  # not before: an interrupt must not lose it

@@ -69,15 +69,16 @@ class Posted:
 class _Asking:
     """Somebody waits for a message; who gives up waiting has not been told of it."""
 
-    __slots__ = ("_block", "_number")
+    __slots__ = ("_block", "_is_known", "_number")
 
     def __init__(self, block: Block, number: int) -> None:
         self._block = block
         self._number = number
+        self._is_known = number in block.asked  # a callback tells, or somebody else waits
 
     def __enter__(self) -> None:
         self._block.asked.add(self._number)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is not None:
+        if error is not None and not self._is_known:
             self._block.asked.discard(self._number)

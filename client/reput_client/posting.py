@@ -151,13 +151,19 @@ class Posts:
 
     async def _make_room(self, size: int, deadline: float) -> None:
         started_at = self._session.runtime.now()
-        if len(self._gathering.open) == len(self._steps.unfinished):
-            self._steps.leave_all()  # nothing else can make room
-            await self._tending.attend()
-        if not await self._tending.wait(lambda: self._closed or self._gathering.has_room(size), deadline):
+        if not await self._tending.wait(lambda: self._is_ready_for(size), deadline):
             what = f"room for {size} bytes beside the {self._gathering.held} that wait for an answer"
             raise RequestTimeout(what, deadline - started_at)
         self._check_open()
+
+    def _is_ready_for(self, size: int) -> bool:
+        """Whether there is room, or never will be; asked again whenever a block is done."""
+        gathering, steps = self._gathering, self._steps
+        nothing_leaves = bool(gathering.open) and len(gathering.open) == len(steps.unfinished)
+        if nothing_leaves and not self._closed and not gathering.has_room(size):
+            steps.leave_all()  # nothing else can make room
+            steps.wake()
+        return self._closed or gathering.has_room(size)
 
     def _is_held_up(self, route: Route, queue: MessageQueue) -> bool:
         address = route.brokers.get(queue.broker_name)
@@ -181,7 +187,7 @@ class Posts:
         try:
             await self._tending.attend()
             await self._tending.wait(lambda: next(iter(steps.unfinished), last + 1) > last, math.inf)
-            await self._tending.call_back()
+            await self._tending.called_back(last)
         finally:
             self._flushing -= 1
         failed, count = self._untold()
@@ -189,6 +195,8 @@ class Posts:
             raise PostsFailed(failed, count)
 
     def _on_failed(self, block: Block) -> None:
+        if block in self._failed:
+            return  # an interrupt came as it was put there
         self._failed.append(block)
         if len(self._failed) > _FAILED_BLOCKS_MAX:
             self._failed_before += len(_untold(self._failed.popleft()))
@@ -206,6 +214,9 @@ class Posts:
     def close(self) -> None:
         """After the connections were closed: end everything. Never waits."""
         self._closed = True
+        self._give_up()
+
+    def _give_up(self) -> None:
         self._steps.take_answers()
         self._steps.give_up(ClientClosed("the producer was closed before the message was sent"))
 
@@ -217,6 +228,12 @@ class Posts:
         _, count = self._untold()
         if count:
             log.error("%d posted messages have failed: the producer was closed without a flush", count)
+
+    def mend(self) -> None:
+        """An interrupt may have come in the middle of anything: bring it to its end, or have it done again."""
+        self._steps.mend()
+        if self._closed:
+            self._give_up()
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
         """In a forked child: what is under way is the parent's; go on with other ids."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -38,6 +38,8 @@ from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.record import encode_put_record
 from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
+
+log = logging.getLogger("reput_client")
 
 SEND_TIMEOUT_S: Final = 10.0
 """Longer than the 5 s a broker waits for its disk by default, so that a slow disk is told and not guessed."""
@@ -167,7 +169,10 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Flush what was posted, unless the block is being cancelled, and close.
+        """Flush what was posted, and close.
+
+        Also where the block raises, or ends by `sys.exit()`. Where it is cancelled or ends by a `KeyboardInterrupt`
+        nothing is waited for: what has not left fails as `aclose` says, which logs how much.
 
         Raises:
             PostsFailed: some of it failed, and nobody was told of it yet; logged where the block raises already.
@@ -175,9 +180,11 @@ class Producer:
         try:
             if error is None:
                 await self._posts.flush()
-            elif isinstance(error, Exception):
-                with suppress(PostsFailed):
+            elif isinstance(error, (Exception, SystemExit)):
+                try:
                     await self._posts.flush()
+                except PostsFailed as failed:
+                    log.error("the block that used a producer has ended by %r, and: %s", error, failed)
         finally:
             await self.aclose()
 
@@ -569,19 +576,19 @@ class Producer:
         another one comes, or with `flush`. This waits for the route of a topic that is new, while `buffer_bytes` are
         not done, and shortly whenever a block is full, so that others run. Messages to one queue are stored in the
         order in which they were posted, also those that `retries` sends again; a block that fails does not hold up
-        those behind it. Without `queue_id` or `key` the blocks go to each queue in turn, and past brokers that lag
-        behind.
+        those behind it. What is told as `SendOutcomeUnknown` may still be stored, later and behind others. Without
+        `queue_id` or `key` the blocks go to each queue in turn, and past brokers that lag behind.
 
         What became of it, the answer tells: `await` it. Failures of which nobody is told by that or by `on_done` are
-        raised by the next `flush`, or when the `async with` block ends. A block that a broker refuses fails with all
-        its messages.
+        raised by the next `flush`, or when the `async with` block ends; see `__aexit__` for how it may end. A block
+        that a broker refuses fails with all its messages.
 
         Args:
             message: a delayed one travels alone, as does one with a unique id of its own under `deduplicate`. A body
                 that is no `bytes` is copied.
             ack, queue_id, key: as for `send`.
             on_done: called with the answer once that is done, by the producer's task: it must be quick, and what it
-                raises is logged.
+                raises is logged, whatever it is.
 
         Raises:
             InvalidMessage: it cannot be sent.
@@ -604,6 +611,11 @@ class Producer:
             PostsFailed: some of it failed, and nobody was told of it yet.
         """
         await self._posts.flush()
+
+    def after_interrupt(self) -> None:
+        """In the blocking face: a signal handler has raised, maybe in the middle of a step."""
+        self._session.mend()
+        self._posts.mend()
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections and posts alone and make ids of the child's own."""

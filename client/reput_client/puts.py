@@ -79,7 +79,7 @@ class Putter:
             oneway: nobody answers it.
             shareable: a put of one message that may share a frame with others like it, if nothing speaks against that.
         """
-        dedup = self._dedup(may_be_stored)
+        dedup = self.dedup(may_be_stored)
         flag = ONEWAY_FLAG if oneway else 0
         key = (queue, count, ack, dedup, flag, shareable)
         template = self._templates.get(key)
@@ -94,7 +94,8 @@ class Putter:
             self._templates[key] = template
         return template
 
-    def _dedup(self, may_be_stored: bool) -> Dedup | None:
+    def dedup(self, may_be_stored: bool) -> Dedup | None:
+        """Return what the broker is to do about a put that may be stored already, or is known not to be."""
         if not self.deduplicate:
             return None
         return Dedup.CHECK if may_be_stored else Dedup.MARK
@@ -123,7 +124,7 @@ class Putter:
         """
         text = encode_properties_text(message, unique_id)
         # A half message, or a request, is never sent twice, and cannot be known again.
-        dedup = None if added_properties else self._dedup(may_be_stored)
+        dedup = None if added_properties else self.dedup(may_be_stored)
         if added_properties:
             text += encode_properties(added_properties)
         size = len(message.body)

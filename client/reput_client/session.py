@@ -372,6 +372,11 @@ class Session:
 
     # -- ending ------------------------------------------------------------------------------------------------
 
+    def mend(self) -> None:
+        """After an interrupt in the middle of anything."""
+        for connection in list(self._connections.values()):
+            connection.mend()
+
     def close(self) -> None:
         """Close every connection; whoever waits gets `ClientClosed`. Never waits, and may be called twice."""
         self.closed = True

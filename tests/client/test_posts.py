@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -13,10 +15,15 @@ import pytest
 from faces import FACES, Face
 from fakes import Answer, FakeBroker
 from reput_broker.background import BackgroundBroker
-from reput_client import Message, SendReceipt
+from reput_client import Message, SendReceipt, blocking
+from reput_client.address import Address
 from reput_client.errors import AckNotReached, PostsFailed
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_client.post_gathering import Gathering
+from reput_client.queue_selector import RoundRobin
+from reput_client.routing import RouteTable
+from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.errors import InvalidMessage, TopicNotFound
+from reput_protocol.message import MessageQueue
 from reput_protocol.record import decode_record
 from stored_messages import sent_part, stored
 
@@ -26,6 +33,11 @@ BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
 
 @pytest.fixture(params=FACES)
 def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def loop(request: pytest.FixtureRequest) -> Face:
     return Face(request.param)
 
 
@@ -220,6 +232,45 @@ def test_delayed_messages_keep_their_place(face: Face, broker: FakeBroker) -> No
     face.run(scenario)
 
 
+def test_a_delayed_message_is_copied_when_it_is_posted(face: Face, broker: FakeBroker) -> None:
+    """It was read when its frame was made, which may be much later."""
+    bodies: list[bytes] = []
+
+    def put(header: Any, body: memoryview) -> Answer:
+        bodies.append(bytes(body))
+        return Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
+
+    async def scenario() -> None:
+        broker.behave(RequestCode.SEND_MESSAGE_V2, put)
+        async with face.Producer(broker.address, retries=1) as producer:
+            body = bytearray(b"posted")
+            posted = await producer.post(Message("t", body, delay_s=5.0), queue_id=0)
+            body[:] = b"others"
+            with pytest.raises(PostsFailed):
+                await producer.flush()
+            assert posted.error is not None
+            assert bodies == [b"posted", b"posted"]
+
+    face.run(scenario)
+
+
+def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
+    """What was known of a topic was forgotten between the route and the block of a message, and the next one failed."""
+    gathering = Gathering(
+        RouteTable(), RoundRobin(), None, known_alone=False, block_bytes=1000, held_max=10_000
+    )
+    message = Message("first", b"x")
+    size = gathering.size_of(message)
+    for number in range(1100):
+        gathering.size_of(Message(f"t{number}", b"x"))
+    queue, address = MessageQueue("first", "b", 0), Address("h", 1)
+    waits: Any = None
+    block = gathering.begin(queue, address, message, AckLevel.FLUSHED, 0.0, waits, is_current=True)
+    gathering.put(block, message, size, None)
+    assert gathering.take(message, AckLevel.FLUSHED, None, None, None) is not None
+    assert gathering.held == 2 * size
+
+
 def test_what_the_broker_may_know_travels_alone(face: Face, broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with face.Producer(broker.address, deduplicate=True) as producer:
@@ -258,6 +309,94 @@ def test_callbacks_learn_receipts_and_errors_and_what_they_raise_harms_nobody(
             await producer.flush()  # who has a callback has been told
         assert [isinstance(each, SendReceipt) for each in told] == [True, True, True, False]
         assert told[3].retryable
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit])
+def test_what_a_callback_raises_does_not_end_the_task(
+    error: type[BaseException], loop: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As `Future.result()` does of one that was cancelled."""
+
+    def fail(_posted: Any) -> None:
+        raise error
+
+    async def scenario() -> None:
+        async with loop.Producer(broker.address) as producer:
+            await (await producer.post(Message("t", b"1"), on_done=fail))
+            await (await producer.post(Message("t", b"2")))
+        assert "has raised" in caplog.text
+
+    loop.run(scenario)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_callback_may_end_a_program_without_tasks(error: type[BaseException], broker: FakeBroker) -> None:
+    def fail(_posted: Any) -> None:
+        raise error
+
+    with blocking.Producer(broker.address) as producer:
+        posted = producer.post(Message("t", b"1"), on_done=fail)
+        with pytest.raises(error):
+            producer.flush()
+        producer.flush()
+        assert posted.error is None
+
+
+def test_flush_waits_for_callbacks_that_another_thread_calls(broker: FakeBroker) -> None:
+    calling, going_on = threading.Event(), threading.Event()
+    called: list[str] = []
+
+    def fast(_posted: Any) -> None:
+        called.append("fast")
+
+    def slow(_posted: Any) -> None:
+        calling.set()
+        going_on.wait(30.0)
+        called.append("slow")
+
+    with blocking.Producer(broker.address) as producer:
+        thread = threading.Thread(
+            target=lambda: producer.post(Message("t", b"1"), queue_id=0, on_done=slow).result()
+        )
+        thread.start()
+        calling.wait(30.0)
+        producer.post(Message("t", b"2"), queue_id=1, on_done=fast)
+        threading.Timer(0.2, going_on.set).start()
+        producer.flush()
+        assert called == ["slow", "fast"]
+        thread.join()
+
+
+def test_room_is_made_as_soon_as_only_open_blocks_are_left(face: Face, broker: FakeBroker) -> None:
+    """They were looked at once, when another was on its way."""
+    going_on = threading.Event()
+
+    def put(header: Any, body: memoryview) -> Answer:
+        going_on.wait(30.0)
+        return broker.put(header, body)
+
+    async def scenario() -> None:
+        options = {"linger_s": 60.0, "timeout_s": 5.0, "batch_bytes": 10_000, "buffer_bytes": 20_000}
+        async with face.Producer(broker.address, **options) as producer:
+            await producer.post(Message("t", b""), queue_id=0)
+            await producer.flush()  # the route is known
+            broker.behave(PUT, put)
+            for flag in (0, 1):  # the first block leaves when another one is begun
+                await producer.post(Message("t", bytes(1000), flag=flag), queue_id=0)
+            for queue_id in (0, 1):
+                await producer.post(Message("t", bytes(8500), flag=1), queue_id=queue_id)
+
+            async def post() -> None:
+                await producer.post(Message("t", bytes(9000)), queue_id=1)
+
+            async def answer() -> None:
+                await face.until(lambda: broker.count(PUT) > 1)
+                await face.sleep(0.05)
+                going_on.set()
+
+            await face.together(post, answer)
 
     face.run(scenario)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -108,7 +109,9 @@ def test_who_waits_for_room_is_told_that_the_producer_was_closed(face: Face, bro
     face.run(scenario)
 
 
-def test_a_block_that_raises_still_has_its_posts_sent(face: Face, broker: FakeBroker) -> None:
+def test_a_block_that_raises_still_has_its_posts_sent(
+    face: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     async def fail() -> None:
         async with face.Producer(broker.address, linger_s=60.0) as producer:
             await producer.post(Message("t", b"x"))
@@ -121,6 +124,39 @@ def test_a_block_that_raises_still_has_its_posts_sent(face: Face, broker: FakeBr
         broker.behave(PUT, BUSY)
         with pytest.raises(ZeroDivisionError):  # and not what flush says
             await fail()
+        assert "ZeroDivisionError" in caplog.text
+        assert "1 posted messages failed, one of them: BUSY" in caplog.text
+
+    face.run(scenario)
+
+
+def test_a_program_that_exits_still_has_its_posts_sent(face: Face, broker: FakeBroker) -> None:
+    async def leave() -> None:
+        async with face.Producer(broker.address, linger_s=60.0) as producer:
+            await producer.post(Message("t", b"x"))
+            sys.exit(3)
+
+    async def scenario() -> None:
+        with pytest.raises(SystemExit):
+            await leave()
+        assert sum(map(len, broker.log.values())) == 1
+
+    face.run(scenario)
+
+
+def test_a_program_that_is_interrupted_waits_for_nothing(
+    face: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def leave() -> None:
+        async with face.Producer(broker.address, linger_s=60.0) as producer:
+            await producer.post(Message("t", b"x"))
+            raise KeyboardInterrupt
+
+    async def scenario() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            await leave()
+        assert not broker.count(PUT)
+        assert "1 posted messages have failed" in caplog.text
 
     face.run(scenario)
 
@@ -176,6 +212,27 @@ def test_a_cancelled_wait_leaves_the_message_alone_and_untold(loop: Face, broker
             going_on.set()
             with pytest.raises(PostsFailed):
                 await producer.flush()
+
+    loop.run(scenario)
+
+
+def test_who_gives_up_waiting_takes_nothing_from_a_callback(loop: Face, broker: FakeBroker) -> None:
+    going_on = threading.Event()
+
+    def put(header: Any, body: memoryview) -> Answer:
+        going_on.wait(30.0)
+        return BUSY
+
+    async def scenario() -> None:
+        broker.behave(PUT, put)
+        async with loop.Producer(broker.address) as producer:
+            told: list[Any] = []
+            posted = await producer.post(Message("t", b"1"), on_done=told.append)
+            with anyio.move_on_after(0.05):
+                await posted
+            going_on.set()
+            await producer.flush()  # and raises nothing: the callback has told
+            assert told == [posted]
 
     loop.run(scenario)
 

@@ -66,6 +66,7 @@ class Producer(BlockingClient):
             runtime=runtime,
         )
         super().__init__(self._producer, runtime)
+        runtime.on_interrupt(self._producer.after_interrupt)
 
     @property
     def group(self) -> str:
@@ -266,6 +267,8 @@ class Producer(BlockingClient):
         `close` and the answers' `result()`, by whoever calls. So a message whose `linger_s` is over leaves with the
         next of these calls, and not before; who posts no more flushes. `on_done` may use the producer. A broker
         that neither takes nor refuses a connection holds up the caller for `connect_timeout_s` with each attempt.
+        A `KeyboardInterrupt` or `SystemExit` of `on_done` goes to whoever calls. One that interrupts a call leaves the
+        producer usable; whether an interrupted `post` has taken its message is not known.
         """
         return self._runtime.run(
             self._producer.post(message, ack=ack, queue_id=queue_id, key=key, on_done=on_done)

@@ -3,6 +3,9 @@
 One lock stands for the event loop: a thread holds it while it runs the client's code and lets go of it while
 it waits, so that several threads may share one client and pipeline over its one connection. After a fork the
 child starts with a lock of its own and connects anew; it never touches the parent's connection.
+
+Signal handlers run between any two instructions of the main thread, and may raise there. So the lock is let go of
+inside the `try` whose `finally` takes it again: nothing comes between entering that and the release.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
+
+from reput_protocol.errors import ReputError
 
 T = TypeVar("T")
 _LOOK_ROUND_S = 1.0
@@ -52,6 +57,7 @@ class BlockingRuntime:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._on_fork: Callable[[], None] | None = None
+        self._on_interrupt: Callable[[], None] | None = None
         # How many threads want the lock; only a hint, so it is not itself guarded.
         self._contenders = 0
         self._polling = False
@@ -65,22 +71,41 @@ class BlockingRuntime:
         """Call `callback` in a forked child before the first use of the client there."""
         self._on_fork = callback
 
+    def on_interrupt(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, under the lock, where `run` ends by what the client itself does not raise.
+
+        Such as a `KeyboardInterrupt`, which may come between any two of its instructions.
+        """
+        self._on_interrupt = callback
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns; it runs in this thread and holds the lock except while it waits."""
         if os.getpid() != self._pid:
             self._after_fork()
         lock = self._lock
-        if not lock.acquire(blocking=False):
-            self._contenders += 1
-            lock.acquire()
-            self._contenders -= 1
+        contends = lock.locked()
         try:
-            work.send(None)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+            if contends:
+                self._contenders += 1
+            with lock:  # and not `acquire` and `try`: a signal handler may raise between these
+                if contends:
+                    self._contenders -= 1
+                    contends = False
+                try:
+                    work.send(None)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
+                except ReputError:
+                    raise
+                except BaseException:
+                    # Maybe a signal handler's, from the middle of a step.
+                    if self._on_interrupt is not None:
+                        self._on_interrupt()
+                    raise
         finally:
-            lock.release()
+            if contends:
+                self._contenders -= 1
         work.close()
         raise AssertionError("a coroutine of the client awaited something that is not its runtime's")
 
@@ -132,8 +157,8 @@ class BlockingRuntime:
         self._sleep(seconds)
 
     def _sleep(self, seconds: float) -> None:
-        self._lock.release()
         try:
+            self._lock.release()
             time.sleep(seconds)
         finally:
             self._lock.acquire()
@@ -148,8 +173,8 @@ class BlockingRuntime:
         try:
             # The first wait of `_poll`, here since usually it is the only one.
             until = time.monotonic() + timeout_s
-            lock.release()
             try:
+                lock.release()
                 found = poller.poll(_milliseconds(timeout_s) if timeout_s < _LOOK_ROUND_S else _LOOK_ROUND_MS)
             finally:
                 lock.acquire()
@@ -192,8 +217,8 @@ class BlockingRuntime:
         """
         until = time.monotonic() + timeout_s
         lock = self._lock
-        lock.release()
         try:
+            lock.release()
             while not poller.poll(_milliseconds(min(timeout_s, _LOOK_ROUND_S))):
                 timeout_s = until - time.monotonic()
                 if timeout_s <= 0:
@@ -223,8 +248,8 @@ class BlockingRuntime:
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Call `function` here, without the lock."""
-        self._lock.release()
         try:
+            self._lock.release()
             return function()
         finally:
             self._lock.acquire()
@@ -246,8 +271,8 @@ class BlockingRuntime:
     async def outside(self, function: Callable[[], None]) -> None:
         """Call `function` here, without the lock, so that it may use the client."""
         lock = self._lock
-        lock.release()
         try:
+            lock.release()
             function()
         finally:
             lock.acquire()
