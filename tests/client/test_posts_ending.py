@@ -367,7 +367,7 @@ def test_a_forked_child_sends_its_own_and_not_its_parents(broker: FakeBroker) ->
 
 def test_time_that_nobody_spent_waiting_fails_nothing(broker: FakeBroker) -> None:
     """Without tasks nothing is read or written between calls; that is no silence of the broker's."""
-    with blocking.Producer(broker.address, timeout_s=0.2, batch_bytes=8 << 20) as producer:
+    with blocking.Producer(broker.address, timeout_s=0.5, batch_bytes=8 << 20) as producer:
         for size in (
             10,
             3_900_000,
