@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,7 +163,7 @@ def _run(
 @contextmanager
 def _running(
     program: Program, name_server: str, topic: str, directory: Path, output: Path
-) -> Iterator[_Alive]:
+) -> Iterator[Callable[[], bool]]:
     java = [
         fetch.java(),
         "-cp",
@@ -177,18 +177,10 @@ def _running(
             [*java, f"{_PACKAGE}.{program.entry}", *arguments], stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        yield _Alive(process)
+        yield lambda: process.poll() is None
     finally:
         process.kill()
         process.wait()
-
-
-@dataclass(frozen=True, slots=True)
-class _Alive:
-    process: subprocess.Popen[bytes]
-
-    def __call__(self) -> bool:
-        return self.process.poll() is None
 
 
 class _Offsets:

@@ -119,11 +119,8 @@ class ShareableCall(Call):
         """Whether it shares no frame any more."""
 
 
-class OnewayCall(Call):
-    """A frame that nobody answers: a oneway request, or our answer to a request of the broker.
-
-    It is done, without a header, as soon as the system has all of it.
-    """
+class NoticedCall(Call):
+    """A call for which it means something that its frame has left: `on_sent` is called then."""
 
     __slots__ = ("_was_sent",)
 
@@ -140,8 +137,25 @@ class OnewayCall(Call):
     def sent(self, value: bool) -> None:
         self._was_sent = value
         if value:
-            self.done = True
-            self.waiter.notify()
+            self.on_sent()
+
+    def on_sent(self) -> None:
+        """The whole frame was handed to the system."""
+        raise NotImplementedError
+
+
+class OnewayCall(NoticedCall):
+    """A frame that nobody answers: a oneway request, or our answer to a request of the broker.
+
+    It is done, without a header, as soon as the system has all of it.
+    """
+
+    __slots__ = ()
+
+    def on_sent(self) -> None:
+        """That was all."""
+        self.done = True
+        self.waiter.notify()
 
 
 class RequestTemplate:

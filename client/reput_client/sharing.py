@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import accumulate, repeat
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from reput_client.core import Call, ChannelCore, Outgoing, ShareableCall, Waiter
+from reput_client.core import ChannelCore, NoticedCall, Outgoing, ShareableCall, Waiter
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands_send import PutMessageResult
@@ -35,7 +35,7 @@ Again: TypeAlias = Callable[[Iterable[tuple[ShareableCall, Buffer]]], None]
 """Sends puts once more, alone."""
 
 
-class SharedCall(Call):
+class SharedCall(NoticedCall):
     """A block of records that were put one by one; what becomes of it becomes of each of them.
 
     Args:
@@ -44,7 +44,7 @@ class SharedCall(Call):
         again: queues some of these frames anew.
     """
 
-    __slots__ = ("_again", "_was_sent", "frames", "has_begun")
+    __slots__ = ("_again", "frames", "has_begun")
 
     is_shared: ClassVar[bool] = True
 
@@ -54,24 +54,16 @@ class SharedCall(Call):
         frames: list[tuple[ShareableCall, Buffer]],
         again: Again,
     ) -> None:
-        self._was_sent = False
         super().__init__(opaque, Waiter())
         self.frames = frames
         self._again = again
         self.has_begun = False
         """Whether a part of its frame has been written."""
 
-    @property
-    def sent(self) -> bool:
-        """See `Call`."""
-        return self._was_sent
-
-    @sent.setter
-    def sent(self, value: bool) -> None:
-        self._was_sent = value
-        if value:
-            for call, _ in self.frames:
-                call.sent = True
+    def on_sent(self) -> None:
+        """All of them have left."""
+        for call, _ in self.frames:
+            call.sent = True
 
     @property
     def is_wanted(self) -> bool:

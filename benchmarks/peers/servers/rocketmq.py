@@ -48,7 +48,7 @@ def start(directory: Path, durability: Durability) -> Iterator[tuple[Server, Ser
     Raises:
         Missing: on entering; they cannot be had, or do not start.
     """
-    name_port, port = free_port(), _broker_port()
+    name_port, port = free_port(), free_port()
     for part in ("name", "broker"):
         (directory / part).mkdir()
     name_config = _written(directory / "namesrv.properties", {"listenPort": name_port})
@@ -82,11 +82,6 @@ def start(directory: Path, durability: Durability) -> Iterator[tuple[Server, Ser
 
 def _flush(durability: Durability) -> str:
     return "ASYNC_FLUSH" if durability == "page_cache" else "SYNC_FLUSH"
-
-
-def _broker_port() -> int:
-    # It takes the one two below and the one above as well; ports handed out in a row are seldom so close.
-    return free_port()
 
 
 def _written(path: Path, lines: dict[str, object]) -> Path:
