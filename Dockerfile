@@ -73,8 +73,6 @@ CMD ["pipeline", "--help"]
 FROM base
 COPY --from=build /opt/reput /opt/reput
 COPY conf/container.toml /etc/reput/broker.toml
-# A broker behind a published port cannot know the address that clients dial: REPUT_ADVERTISE says it.
-ENV REPUT_ADVERTISE=127.0.0.1:10911
 WORKDIR /var/lib/reput
 VOLUME /var/lib/reput
 # Clients of every kind, RocketMQ's name service port, and HTTP: metrics, health, status.

@@ -16,7 +16,7 @@ from reput_protocol.commands import PutMessageHeader
 from reput_protocol.frames import encode_frame
 from reput_protocol.header import Header, HeaderType
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 
 _READ_BYTES = 1 << 18
 

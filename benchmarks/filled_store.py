@@ -11,7 +11,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_protocol.host import Host, born_host_bytes
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 
 TOPIC = "bench"
 BATCH = 64

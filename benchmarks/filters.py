@@ -24,7 +24,7 @@ from reput_protocol.filters import MessageFilter, TagFilter
 from reput_protocol.host import born_host_bytes
 from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.properties import decode_properties
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.sql import SqlFilter
 
 RECORDS = 1000

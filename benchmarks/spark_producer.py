@@ -17,7 +17,7 @@ from typing import Any
 from reput_client.batch_writer import StagingScope
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.batch_writer import BatchWriter
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from servers import broker
 
 TOPIC = "bench"

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
 
 BATCH_ROWS = 1000
 _BODY = bytes(300)
@@ -50,11 +51,11 @@ class ReadySource(DataSource):
         """Return the name of the format."""
         return "ready"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Return the columns."""
-        from reput_pipeline.schema import NATIVE_COLUMNS, schema_text
+        from reput_pipeline.schema import NATIVE_COLUMNS, spark_schema
 
-        return schema_text(dict(NATIVE_COLUMNS))
+        return spark_schema(dict(NATIVE_COLUMNS))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader."""

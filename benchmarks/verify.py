@@ -23,7 +23,7 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.store_tools.verify import Verification
 from reput_protocol.host import Host, born_host_bytes
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 
 _HEAD = struct.Struct(">iiI")
 _BODY_SIZE = struct.Struct(">i")

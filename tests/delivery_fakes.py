@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Any
 
+import trio
+
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.request import ClientAnswer, Request, Response
 from reput_protocol.bodies_heartbeat import ConsumerData, SubscriptionData
@@ -26,6 +28,9 @@ class FakeClient:
         self.dialled_address = "10.0.0.2:10911"
         self.sent: list[tuple[int, dict[str, Value], bytes]] = []
         self.is_full = False
+        self.share = 1 << 24
+        self.is_crowded = False
+        self.has_drained = trio.Event()
         self.closed_for: str | None = None
         self.role = "unknown"
         self.answers: list[ClientAnswer | Exception] = []
@@ -34,6 +39,9 @@ class FakeClient:
     @property
     def is_closed(self) -> bool:
         return self.closed_for is not None
+
+    async def drained(self) -> None:
+        await self.has_drained.wait()
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         if self.is_full or self.is_closed:

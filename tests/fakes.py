@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,8 +18,9 @@ from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.frames import FrameReader, encode_frame
 from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, decode_header
+from reput_protocol.kernel import record_starts
 from reput_protocol.message_id import offset_message_id_of
-from reput_protocol.record_batch import check_put_block, patch_block
+from reput_protocol.put_block import check_put_block, patch_block
 
 
 @dataclass
@@ -293,8 +295,8 @@ class FakeBroker:
                 born_host=bytes(8),
                 store_host=socket.inet_aton("127.0.0.1") + self.port.to_bytes(4, "big"),
             )
-            ends = [*check.positions[1:], len(block)]
-            queue += [bytes(block[start:end]) for start, end in zip(check.positions, ends, strict=True)]
+            bounds = [*record_starts(block, 0, len(block)), len(block)]
+            queue += [bytes(block[start:end]) for start, end in pairwise(bounds)]
             self._log_bytes += len(block)
             self._arrived.notify_all()
         return Answer(

@@ -73,12 +73,13 @@ class ScriptedSession(Session):
         *,
         what: str,
         address: Address | None = None,
+        queue: MessageQueue | None = None,
         deadline: float | None = None,
         body: Buffer = b"",
         ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
         """See `Session`."""
-        del what, address, deadline, ext_repeated
+        del what, address, queue, deadline, ext_repeated
         self.asked.append(code)
         call = Call(1, Waiter())
         call.body = memoryview(self.replies[code](ext, bytes(body)))

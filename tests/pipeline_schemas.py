@@ -1,42 +1,18 @@
-"""The Arrow schema of a query without a Spark session, which alone could parse the schema's text."""
+"""The schemas of a query without a Spark session."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from reput_pipeline.options import SourceOptions
-from reput_pipeline.schema import KAFKA_HEADERS, arrow_schema
-
-TYPES: dict[str, DataType] = {
-    "string": StringType(),
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "binary": BinaryType(),
-    "timestamp": TimestampType(),
-    "map<string,string>": MapType(StringType(), StringType()),
-    KAFKA_HEADERS: ArrayType(
-        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    ),
-}
+from reput_pipeline.schema import arrow_schema, spark_schema
 
 
 def spark_schema_of(options: SourceOptions) -> StructType:
-    """What `DataSource.schema` says, as Spark would parse it."""
-    names = options.select or tuple(options.all_columns)
-    return StructType([StructField(name, TYPES[options.all_columns[name]]) for name in names])
+    """What `DataSource.schema` returns."""
+    return spark_schema(options.all_columns, options.select)
 
 
 def arrow_schema_of(options: SourceOptions) -> Any:

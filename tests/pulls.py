@@ -7,7 +7,7 @@ from reput_client.group.serving import Serving
 from reput_client.pull_result import PulledMessages, PullResult, PullStatus
 from reput_client.wanted import Wanted
 from reput_protocol.message import Message, MessageQueue
-from reput_protocol.record_batch import check_put_block, encode_put_block, patch_block
+from reput_protocol.put_block import check_put_block, encode_put_block, patch_block
 
 
 def assigned(queue_id: int = 0, topic: str = "t", *, retry: bool = False) -> AssignedQueue:

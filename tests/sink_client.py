@@ -13,7 +13,7 @@ from reput_protocol.checksum import crc32
 from reput_protocol.codes import RequestCode
 from reput_protocol.header import Header
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.record_view import record_views
 from reput_protocol.staged_blocks import encode_staged_head
 

@@ -17,7 +17,8 @@ from reput_protocol.bodies import TopicConfig
 from reput_protocol.hashing import index_hash
 from reput_protocol.message import Message
 from reput_protocol.properties import decode_properties
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
+from reput_protocol.record import decode_record
 from stores import BORN_HOST, T0, FakeClock, dispatch_all, opened, small_options
 
 MESSAGES = 60
@@ -52,7 +53,10 @@ def fill(root: Path, *, messages: int = MESSAGES, record_crc: bool = False) -> S
         )
         queue_id = number % QUEUES
         block = bytearray(encode_put_block([message], "T", queue_id, T0))
-        store.put_block(block, topic="T", queue_id=queue_id, count=1, born_host=BORN_HOST)
+        if record_crc:  # which the broker adds to records that it composes, and not to blocks
+            store.put_record(decode_record(bytes(block)))
+        else:
+            store.put_block(block, topic="T", queue_id=queue_id, count=1, born_host=BORN_HOST)
     dispatch_all(store)
     assert store.close()
     fill_tables(root, messages)
@@ -67,7 +71,7 @@ def fill_tables(root: Path, messages: int = MESSAGES) -> None:
     topics.persist()
     offsets = ConsumerOffsetManager(root / "config" / "consumerOffset.json", clock_ms=FakeClock())
     offsets.load()
-    offsets.commit("billing", "T", 0, 7)
+    offsets.commit("billing", "T", 0, min(7, messages // QUEUES))
     offsets.persist()
     offsets.commit("billing", "T", 1, messages // QUEUES)
     offsets.close()

@@ -21,8 +21,8 @@ from reput_broker.store.status import GetStatus
 from reput_protocol.hashing import tags_code
 from reput_protocol.host import Host, born_host_bytes
 from reput_protocol.message import Message
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.record import Record, decode_record
-from reput_protocol.record_batch import encode_put_block
 
 T0 = 1_700_000_000_000
 BORN_HOST = born_host_bytes("10.0.0.1", 40_000)

@@ -269,7 +269,6 @@ def free_ports() -> tuple[dict[str, str], dict[str, int]]:
     for probe in probes:
         probe.close()
     environment = {f"REPUT_{name.upper()}": str(port) for name, port in ports.items()}
-    environment["REPUT_ADVERTISE"] = f"127.0.0.1:{ports['port']}"
     print(f"  the image's own ports are in use here; running it on {', '.join(map(str, ports.values()))}")
     return environment, ports
 

@@ -7,10 +7,12 @@ flushed, tables saved, store closed.
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -29,14 +31,15 @@ from reput_broker.delivery.reply_push import ReplyPusher
 from reput_broker.disk_figures import refresh_disk_figures
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.health import BrokerState, Health
-from reput_broker.http import make_app, serve_http
-from reput_broker.log import configure_logging
+from reput_broker.http import make_app
+from reput_broker.http_server import serve_http
+from reput_broker.log import close_log, configure_logging
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.loop_delay import measure_loop_delay
 from reput_broker.metrics import MetricsCollector, MetricsSources
 from reput_broker.metrics_groups import GroupSources
 from reput_broker.offsets import ConsumerOffsetManager
-from reput_broker.open_files import raise_limit, shares_of
+from reput_broker.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.fetch import FetchProcessor
@@ -57,13 +60,17 @@ from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.services import AllocateService, OffsetSaveService, ReputMessageService, StoreUpkeep
 from reput_broker.sink.parts import SinkParts, SinkTables
+from reput_broker.start_room import StartRoom
+from reput_broker.store.errors import DiskFull, FlushFailed
+from reput_broker.store.file_io import is_no_space
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
-from reput_broker.store_health import NEWS, StoreHealth
+from reput_broker.store_health import FAILURES, NEWS, StoreHealth
 from reput_broker.surroundings import Surroundings
 from reput_broker.table_saver import TableSaver
 from reput_broker.topics import TopicConfigManager
+from reput_protocol import kernel
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 from reput_protocol.host import Host
@@ -71,6 +78,7 @@ from reput_protocol.host import Host
 log = structlog.get_logger(__name__)
 
 _BUSY_LOOK_S = 0.02
+_TABLES = ("_topics", "_offsets", "_group_settings", "_sink_tables")
 
 
 class Broker:
@@ -107,6 +115,8 @@ class Broker:
         self._http_address: tuple[str, int] | None = None
         self._address = ("", 0)
         self._stop_wanted = trio.Event()
+        # By this a client tells this broker from another one of the same name at an address that was announced.
+        self._identity = {"brokerName": config.broker_name, "startId": secrets.token_hex(8)}
 
     # What a user of the broker sees
 
@@ -164,6 +174,7 @@ class Broker:
     def _reset_log(self) -> None:
         if self._has_configured_log:
             structlog.reset_defaults()
+            close_log()
 
     # Start and stop
 
@@ -172,11 +183,12 @@ class Broker:
         """Run everything; the caller's block is the time between ready and draining."""
         self._token = trio.lowlevel.current_trio_token()
         self._open_files = shares_of(raise_limit())
+        warn_if_few(self._open_files, self.config.limits.connections)
         self._bind()
         try:
             async with trio.open_nursery() as nursery:
                 await self._start_http(nursery)
-                report = await self._open_store()
+                report = await self._open_store_when_there_is_room()
                 self._compose()
                 for service in self._services():
                     nursery.start_soon(service)
@@ -226,18 +238,64 @@ class Broker:
         if port is None:
             return
         app = make_app(MetricsCollector(self.sources), self._status)
-        self._http_address = await nursery.start(serve_http, app, self.config.http_host, port)
+        serve = partial(
+            serve_http,
+            allowed_hosts=self._own_names(),
+            connections_max=self._open_files.http_connections,
+        )
+        self._http_address = await nursery.start(serve, app, self.config.http_host, port)
+
+    def _own_names(self) -> tuple[str, ...]:
+        """Return the names by which HTTP clients may know this broker."""
+        config = self.config
+        advertised = (config.advertise or "").rpartition(":")[0]
+        return (socket.gethostname(), config.host, advertised, *config.http_allowed_hosts)
+
+    async def _open_store_when_there_is_room(self) -> RecoveryReport:
+        """Open the store; while the disk is too full for what a start has to write, wait and try again.
+
+        The broker is alive and not ready meanwhile, with the reason. One that is embedded raises instead.
+        """
+        said = ""
+        room = StartRoom((self.config.data_dir, *self.config.store.commit_log_dirs), self._stop_wanted)
+        while True:
+            began_at = trio.current_time()
+            try:
+                report = await self._open_store()
+            except (DiskFull, FlushFailed, OSError) as error:
+                is_full = isinstance(error, DiskFull) or is_no_space(error)
+                if self._embedded or not is_full or self._stop_wanted.is_set():
+                    raise
+                await self._close()
+                for name in (*_TABLES, "_delay", "_retry", "_store"):
+                    self.__dict__.pop(name, None)
+                self.health.set("disk_space", False, f"the start waits for room: {error}", gates=True)
+                if str(error) != said:
+                    said = str(error)
+                    log.error(
+                        "start_waits_for_room", detail=said, hint="free disk space; the broker tries again"
+                    )
+                needed_bytes = error.needed_bytes if isinstance(error, DiskFull) else 0
+                await room.wait(needed_bytes, trio.current_time() - began_at)
+                if self._stop_wanted.is_set():
+                    raise
+            else:
+                if said:
+                    self.health.set("disk_space", True)
+                return report
 
     async def _open_store(self) -> RecoveryReport:
         """Lock and recover the directory and read the tables, in a worker thread: the health page answers meanwhile."""
         config, clock_ms = self.config, self._surroundings.clock_ms
         self._hold = PullRequestHoldService(config.long_polling)
+        self.sources.held_pulls_bytes = lambda: self._hold.held_bytes
         self._delay = DelayParts(config, clock_ms)
         self._store = MessageStore(
             self._store_options(), clock_ms=clock_ms, listener=self._hold, dispatchers=[self._delay.arrivals]
         )
         report = await trio.to_thread.run_sync(self._store.open)
-        tables = config.data_dir / "config"
+        data_dir = self._store.options.data_dir
+        tables = data_dir / "config"
         self._topics = TopicConfigManager(
             tables / "topics.json",
             clock_ms=clock_ms,
@@ -255,7 +313,7 @@ class Broker:
         self._group_settings = await trio.to_thread.run_sync(
             open_groups, tables, self._offsets, config.groups, clock_ms
         )
-        self._sink_tables = SinkTables(config.data_dir, clock_ms)
+        self._sink_tables = SinkTables(data_dir, clock_ms)
         await trio.to_thread.run_sync(self._sink_tables.load)
         self._adopt_queues_without_topic()
         await trio.to_thread.run_sync(self._delay.open, self._store, self._topics.all())
@@ -294,6 +352,8 @@ class Broker:
             index_slots=store.index_slots,
             index_entries=store.index_entries,
             queue_files_open_max=self._open_files.queue_files,
+            log_files_open_max=self._open_files.log_files,
+            index_files_open_max=self._open_files.index_files,
             host=self._store_host(),
             on_event=self._on_store_event,
         )
@@ -358,8 +418,9 @@ class Broker:
             on_disk=self._note_disk,
             waiting_from=self._delay.waiting_from,
         )
-        self._topic_saver = TableSaver(self._topics)
-        self._offset_saver = TableSaver(self._offsets)
+        note = self._store_health.note_table
+        self._topic_saver = TableSaver(self._topics, partial(note, "topics"))
+        self._offset_saver = TableSaver(self._offsets, partial(note, "offsets"))
         self._offset_saves = OffsetSaveService(
             self._offsets, self._offset_saver, lambda: config.offsets.flush_interval
         )
@@ -372,6 +433,7 @@ class Broker:
             self._topic_saver,
             access,
             self._group_settings,
+            TableSaver(self._group_settings, partial(note, "groups")),
             self._offsets,
             self._hold,
             on_commit=self._offset_saves.committed,
@@ -401,6 +463,7 @@ class Broker:
             self._flush,
             self._topics,
             self._topic_saver,
+            TableSaver(self._sink_tables.batches, partial(note, "sinkBatches")),
             counters,
             clock_ms=self._surroundings.clock_ms,
         )
@@ -488,6 +551,7 @@ class Broker:
                 self._offsets,
                 self._hold,
                 counters,
+                identity=self._identity,
                 advertise=self._advertised_to,
                 forget=groups.forget_topic,
                 **names,
@@ -497,6 +561,7 @@ class Broker:
                 self.health,
                 counters,
                 version=MetricsCollector(self.sources).version,
+                identity=self._identity,
                 advertise=self._advertised_to,
                 delete_files=self._clean.delete_now,
                 more_figures=self._delay.figures,
@@ -513,6 +578,7 @@ class Broker:
             # has.
             _nothing if sync or pooled else self._reput.put_by,
             lambda can_wait: self._reput.settle(can_wait=can_wait),
+            config.limits,
         )
         self._server = Server(
             config,
@@ -551,6 +617,7 @@ class Broker:
             self._upkeep.flush_queues,
             self._upkeep.complete_index,
             self._upkeep.write_checkpoints,
+            self._upkeep.watch_directories,
             self._offset_saves.run,
             self._hold.run,
             self._clean.run,
@@ -578,6 +645,7 @@ class Broker:
             listeners={name: address_of(bound)[1] for name, bound in self._sockets.items()},
             http=self.http_address,
             flush=self.config.store.flush,
+            kernel=kernel.FORM,
             authentication="off",
             recovery=report.kind,
             records_checked=report.records,
@@ -592,7 +660,7 @@ class Broker:
 
     def _on_store_event(self, event: str, facts: Any) -> None:
         """Log what the store noticed, in whatever thread, and let health show it."""
-        (log.info if event in NEWS else log.warning)(event, **facts)
+        (log.info if event in NEWS else log.error if event in FAILURES else log.warning)(event, **facts)
         with suppress(trio.RunFinishedError):
             if event == "store_read_only":
                 self._token.run_sync_soon(self._turn_read_only, str(facts["reason"]))
@@ -618,13 +686,15 @@ class Broker:
 
     async def _close(self) -> None:
         """Flush and save everything that was opened; what fails is logged, and the rest is done all the same."""
-        for name in ("_topics", "_offsets", "_group_settings", "_sink_tables"):
+        for name in _TABLES:
             table = getattr(self, name, None)
             if table is not None:
                 try:
                     await trio.to_thread.run_sync(table.persist)
                 except (OSError, ReputError) as error:
-                    log.error("table_not_saved", table=name[1:], detail=str(error), hint="free disk space")
+                    log.error(
+                        "table_not_saved", table=name[1:], detail=str(error), hint="check the data directory"
+                    )
         if hasattr(self, "_offsets"):
             self._offsets.close()
         if hasattr(self, "_delay"):
@@ -643,9 +713,12 @@ class Broker:
                 log.error(
                     "store_not_closed_in_order", detail=str(error), hint="the next start recovers the store"
                 )
-            log.info(
-                "broker_stopped", everything_flushed=clean, duration_s=round(time.monotonic() - started_at, 3)
-            )
+            if self.health.state is not BrokerState.RECOVERING:
+                log.info(
+                    "broker_stopped",
+                    everything_flushed=clean,
+                    duration_s=round(time.monotonic() - started_at, 3),
+                )
 
     def _status(self) -> dict[str, Any]:
         return {

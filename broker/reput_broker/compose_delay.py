@@ -54,7 +54,7 @@ class DelayParts:
         """Find out where an earlier run left off. Blocks. Raises what `Schedule.open` does."""
         config = self._config
         schedule = Schedule(
-            config.data_dir,
+            store.options.data_dir,
             store,
             timer_log_file_size=config.delay.timer_log_file_size,
             roll_window_ms=self._roll_window_ms,

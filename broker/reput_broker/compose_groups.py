@@ -72,6 +72,7 @@ class GroupParts:
         topic_saver: TableSaver,
         topic_access: TopicAccess,
         settings: SubscriptionGroupManager,
+        saver: TableSaver,
         offsets: ConsumerOffsetManager,
         hold: PullRequestHoldService,
         *,
@@ -90,7 +91,6 @@ class GroupParts:
         self.resets = PendingResets()
         self.progress = GroupProgress()
         self.commits = OffsetCommits(offsets, self.resets, self.progress, on_commit, clock_ms)
-        saver = TableSaver(settings)
         self._save_groups = SaveSoon(saver, "groups")
         self._save_topics = SaveSoon(topic_saver, "topics")
         self.access = GroupAccess(settings, self.online, self._save_groups.changed)

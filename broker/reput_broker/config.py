@@ -1,8 +1,8 @@
 """Every option of the broker: name, default, range, unit, and whether it can change while the broker runs.
 
-This is the one place where an option is described; `conf/broker.toml`, `reput broker config show` and the
-error messages follow it. `load_config` in `config_loader.py` reads a file, the environment and flags into
-it; code builds it directly:
+This is the one place where an option is described; `conf/broker.toml` and the error messages
+follow it. `load_config` in `config_loader.py` reads a file, the environment and flags into it; code builds it
+directly:
 
     BrokerConfig(data_dir=path, port=0, store={"flush": "async", "commit_log_file_size": "16MiB"})
 
@@ -14,6 +14,7 @@ does not copy it at start.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -73,6 +74,15 @@ def _to_port_choice(value: object) -> int | str:
 
 def _empty_to_none(value: object) -> object:
     return None if value == "" else value
+
+
+def _to_host_names(value: object) -> tuple[str, ...]:
+    names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(
+        isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) for name in names
+    ):
+        raise ValueError(f'names without a port are needed, such as ["metrics.example.com"], not {value!r}')
+    return tuple(name.lower() for name in names)
 
 
 DataPath = Annotated[Path, BeforeValidator(_to_path)]
@@ -299,6 +309,9 @@ class TopicsConfig(_Section):
     """How topics come into being."""
 
     auto_create: bool = _option(True, "create a topic when a message is first sent to it", live=True)
+    auto_create_max: int = _option(
+        10_000, "topics from which on none is created that way", live=True, ge=0, le=1_000_000
+    )
     default_queues: int = _option(4, "queues of a topic created that way", live=True, ge=1, le=1024)
 
 
@@ -309,19 +322,36 @@ class LimitsConfig(_Section):
         16 * _MIB, "the largest frame, its length field included", ge=65536, le=256 * _MIB
     )
     header_size: Size = _option(65536, "the largest header of a frame", ge=1024, le=16 * _MIB)
+    body_size: Size = _option(
+        256 << 10,
+        "the largest body of a request that brings no messages, such as a heartbeat",
+        live=True,
+        ge=4096,
+        le=16 * _MIB,
+    )
     connections: int = _option(10_000, "connections open at once", live=True, ge=1, le=1_000_000)
     connection_buffer: Size = _option(
-        64 * _MIB, "unsent answers of one connection; its requests wait beyond that", live=True, ge=65536
+        16 * _MIB, "unsent answers of one connection; its requests wait beyond that", live=True, ge=65536
     )
     buffer_total: Size = _option(
-        512 * _MIB, "unsent answers and unhandled requests of all connections", live=True, ge=_MIB
+        48 * _MIB,
+        "unsent answers, unfinished and unanswered requests of all connections; beyond it the greediest is closed",
+        live=True,
+        ge=_MIB,
     )
     idle_timeout: Duration = _option(
         120.0, "a connection silent for so long is closed", live=True, ge=1.0, le=86400.0
     )
+    slow_sender_timeout: Duration = _option(
+        30.0,
+        "a connection that sends an unfinished frame slower than 16 KiB a second for so long is closed",
+        live=True,
+        ge=0.1,
+        le=3600.0,
+    )
     slow_reader_timeout: Duration = _option(
         30.0,
-        "a connection that takes none of its answers for so long is closed",
+        "a connection that takes its answers slower than 16 KiB a second for so long is closed",
         live=True,
         ge=0.1,
         le=3600.0,
@@ -390,8 +420,15 @@ class LongPollingConfig(_Section):
     max_wait: Duration = _option(
         25.0, "the longest time a pull is parked, whatever it asks for", live=True, ge=0.1, le=600.0
     )
-    check_interval: Duration = _option(
-        5.0, "time between two looks for parked pulls that missed their wake-up", live=True, ge=0.1, le=600.0
+    client_memory_max: Size = _option(
+        8 * _MIB,
+        "memory for the held pulls of one client: some 2 KiB for each, and its filter",
+        live=True,
+        ge=65536,
+        le=1 << 36,
+    )
+    memory_max: Size = _option(
+        384 * _MIB, "the same for all clients together", live=True, ge=65536, le=1 << 36
     )
 
 
@@ -413,6 +450,10 @@ class BrokerConfig(_Section):
         "auto",
         "port of metrics, health and status; auto: 10913 beside port 10911, otherwise a free one "
         "(embedded: off)",
+    )
+    http_allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_to_host_names)] = _option(
+        (),
+        "further names that browsers may give in Host; addresses, names without a dot and advertise always pass",
     )
     advertise: Annotated[str | None, BeforeValidator(_empty_to_none)] = _option(
         None, 'host:port that routes name; "" names the address that the asking client dialled'

@@ -108,6 +108,8 @@ class ConfigFile:
             while view:
                 view = view[os.write(fd, view) :]
             os.fsync(fd)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.temporary)) from error
         finally:
             os.close(fd)
 
@@ -129,16 +131,25 @@ class ConfigFile:
 
 
 class ConfigFileSave:
-    """One write of a table's members to its file; see `table_saver.SaveJob`."""
+    """One write of a table's members to its file; see `table_saver.SaveJob`.
 
-    def __init__(self, file: ConfigFile, members: dict[str, Any], on_abandon: Callable[[], None]) -> None:
+    Args:
+        file: replaced.
+        members: puts the members together, as they were when the job was made. Called in a worker thread: what it
+            reads is a copy, or is never changed.
+        on_abandon: called if the old file stays valid.
+    """
+
+    def __init__(
+        self, file: ConfigFile, members: Callable[[], dict[str, Any]], on_abandon: Callable[[], None]
+    ) -> None:
         self._file = file
         self._members = members
         self._on_abandon = on_abandon
 
     def write(self) -> None:
         """Write the new file beside the old one. Blocks. Raises OSError."""
-        self._file.write_temporary(encode(self._members))
+        self._file.write_temporary(encode(self._members()))
 
     def adopt(self) -> None:
         """Let it take the old one's place. Raises OSError."""

@@ -4,7 +4,7 @@
     REPUT_ADVERTISE_FILE=/run/secrets/addr    advertise, read from that file
 
 Every value is remembered with where it came from, so that a mistake can be reported as "limits.conections
-(from broker.toml)" and `reput broker config show` can tell who set what.
+(from broker.toml)".
 """
 
 from __future__ import annotations
@@ -19,22 +19,18 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from reput_broker.config import BrokerConfig
-from reput_broker.config_errors import ConfigError, ConfigProblem, nearest_key
+from reput_broker.config_errors import ConfigError, ConfigProblem
 from reput_broker.config_fields import flatten, nest, option_fields
 from reput_broker.config_units import is_duration, is_size
+from reput_broker.config_variables import (
+    FILE_SUFFIX,
+    PREFIX,
+    own_variables,
+    unknown_variables,
+)
 
-ENVIRONMENT_PREFIX = "REPUT_"
-_FILE_SUFFIX = "_FILE"
 _VALUE_FILE_BYTES_MAX = 65536
 _PLAIN_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
-
-_OTHER_VARIABLES = re.compile(
-    # The command line's own settings: which broker to talk to and how, and which file holds this configuration.
-    r"CONFIG|SERVER|CONTEXT|USER|PASSWORD(_FILE)?|TIMEOUT|OUTPUT|NO_COLOR|TLS_(CA|CERT|KEY)|CONFIG_HOME"
-    # What Kubernetes adds to every container once there is a service named `reput`.
-    r"|SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP)(_.*)?"
-)
-_SERVICE_LINK = re.compile(r"(tcp|udp)://")
 
 
 @dataclass(slots=True)
@@ -86,9 +82,14 @@ def load_config(
     return config
 
 
+def option_variables() -> dict[str, str]:
+    """Return the environment variables of all options, with their keys."""
+    return {variable_of(key): key for key in option_fields(BrokerConfig)}
+
+
 def variable_of(key: str) -> str:
     """Return the environment variable that sets the option `key`."""
-    return ENVIRONMENT_PREFIX + key.replace(".", "__").upper()
+    return PREFIX + key.replace(".", "__").upper()
 
 
 def _with_origin(problem: ConfigProblem, origins: Mapping[str, str]) -> ConfigProblem:
@@ -119,29 +120,22 @@ def _read_environment(
     environ: Mapping[str, str], fields: Mapping[str, FieldInfo], gathered: _Gathered
 ) -> None:
     variables = {variable_of(key): key for key in fields}
-    for name, text in sorted(environ.items()):
-        if not name.startswith(ENVIRONMENT_PREFIX):
+    for name, nearest in unknown_variables(environ, variables).items():
+        gathered.problems.append(ConfigProblem(name, "the environment", "unknown variable", nearest))
+    for name, text in own_variables(environ).items():
+        key = variables.get(name) or variables.get(name.removesuffix(FILE_SUFFIX))
+        if key is None:
             continue
-        if name in variables:
-            if name == variable_of("port") and _SERVICE_LINK.match(text):
-                continue  # Kubernetes' address of a service named `reput`
-            key = variables[name]
-            if name + _FILE_SUFFIX in environ:
-                problem = f"is set twice: by {name} and by {name}{_FILE_SUFFIX}; keep one"
-                gathered.problems.append(ConfigProblem(key, name, problem))
-        elif name.endswith(_FILE_SUFFIX) and name.removesuffix(_FILE_SUFFIX) in variables:
-            key = variables[name.removesuffix(_FILE_SUFFIX)]
+        if name not in variables:
             try:
                 text = _read_value(Path(text))
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else str(error)
                 gathered.problems.append(ConfigProblem(key, name, f"{text} cannot be read: {reason}"))
                 continue
-        else:
-            if not _OTHER_VARIABLES.fullmatch(name.removeprefix(ENVIRONMENT_PREFIX)):
-                nearest = nearest_key(name, variables)
-                gathered.problems.append(ConfigProblem(name, "the environment", "unknown variable", nearest))
-            continue
+        elif name + FILE_SUFFIX in environ:
+            problem = f"is set twice: by {name} and by {name}{FILE_SUFFIX}; keep one"
+            gathered.problems.append(ConfigProblem(key, name, problem))
         gathered.put(key, _from_text(fields[key], text), name)
 
 

@@ -34,7 +34,9 @@ REJECT_REASONS = (
     "malformed",
     "expired",
 )
-CLOSE_REASONS = ("peer", "idle", "malformed", "slow_reader", "auth", "limit", "shutdown", "error")
+CLOSE_REASONS = (
+    "peer", "idle", "malformed", "slow_reader", "slow_sender", "memory", "auth", "limit", "shutdown", "error",
+)  # fmt: skip
 LISTENERS = ("main", "name")
 ROLES = ("producer", "consumer", "admin", "unknown")
 PROTOCOL_ERROR_REASONS = ("malformed", "too_large", "unknown_header_type")

@@ -75,8 +75,8 @@ def look_up_disk(
         clock: gives the time of the look, in seconds.
     """
     figures = DiskFigures(looked_up_at_s=clock(), oldest_store_timestamp_ms=oldest_store_timestamp())
-    figures.free_bytes, figures.used_ratio = _free_and_used(data_dir)
-    disks = [_free_and_used(path) for path in log_dirs if path not in read_only_log_dirs and path.is_dir()]
+    figures.free_bytes, figures.used_ratio = free_and_used(data_dir)
+    disks = [free_and_used(path) for path in log_dirs if path not in read_only_log_dirs and path.is_dir()]
     if disks:
         figures.log_free_bytes, figures.log_used_ratio = min(disks, key=lambda disk: disk[1])
     elsewhere = {path.resolve() for path in (*log_dirs, *read_only_log_dirs) if path.is_dir()}
@@ -109,7 +109,8 @@ async def refresh_disk_figures(
         await trio.sleep(config.metrics.refresh_interval)
 
 
-def _free_and_used(path: Path) -> tuple[int, float]:
+def free_and_used(path: Path) -> tuple[int, float]:
+    """Return the free bytes, and the used part, of the disk that holds a path. Raises OSError if the path is gone."""
     file_system = os.statvfs(path)
     used_blocks = file_system.f_blocks - file_system.f_bfree
     usable_blocks = used_blocks + file_system.f_bavail

@@ -5,22 +5,33 @@
 Every module says `log = structlog.get_logger(__name__)` and `log.warning("connection_closed", reason=...)`. The
 event is a fixed phrase and its facts are keys with the unit in the name. The same warning is written at most
 once in ten seconds; the next one says how many were left out (`suppressed`).
+
+Logging neither raises nor waits: `log_writer` writes the lines, and what cannot be written is counted.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Any, Literal, TextIO
 
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger, Processor, WrappedLogger
+
+from reput_broker.log_writer import LogWriter
+from reput_protocol.printable import printable, printable_json, printable_lines
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _WARNING_INTERVAL_S = 10.0
 _WARNING_KINDS_MAX = 1000
+_FLUSH_S = 2.0
+
+_writer: LogWriter | None = None
 
 
 class RateLimitWarnings:
@@ -61,19 +72,24 @@ def configure_logging(
     level: Literal["debug", "info", "warning", "error"] = "info",
     stream: TextIO | None = None,
 ) -> None:
-    """Send the log to `stream` (stderr). May be called again, with another level, while the broker runs."""
-    out = sys.stderr if stream is None else stream
-    text = format == "text" or (format == "auto" and out.isatty())
+    """Send the log to `stream` (stderr). `set_level` changes the level while the broker runs."""
+    global _writer
+    # Python has None for a stderr that was closed before it started.
+    out: TextIO | None = sys.stderr if stream is None else stream
+    is_terminal = out is not None and out.isatty()
+    text = format == "text" or (format == "auto" and is_terminal)
+    close_log()
+    _writer = writer = LogWriter(out, _report_dropped)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             RateLimitWarnings(),
             _add_level,
             _add_timestamp,
-            *(_text_processors(out) if text else _json_processors()),
+            *(_text_processors(colors=is_terminal) if text else _json_processors()),
         ],
         wrapper_class=_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=lambda *_: writer,
         cache_logger_on_first_use=False,
     )
 
@@ -83,8 +99,58 @@ def set_level(level: Literal["debug", "info", "warning", "error"]) -> None:
     structlog.configure(wrapper_class=_bound_logger(level))
 
 
+def write_line(line: str) -> None:
+    """Write a line for people among those of the log, with the same promise: it neither raises nor waits."""
+    if _writer is not None:
+        _writer.write(line)
+
+
+def flush_log() -> None:
+    """Wait until every line is written, at most two seconds. Called by itself when the program ends."""
+    if _writer is not None:
+        _writer.flush(_FLUSH_S)
+
+
+def close_log() -> None:
+    """Write what waits, at most two seconds long, and end the thread that does it."""
+    if _writer is not None:
+        _writer.close(_FLUSH_S)
+
+
+def dropped_events() -> int:
+    """Return how many log lines could not be written since the log was configured."""
+    return 0 if _writer is None else _writer.dropped
+
+
+def _after_fork() -> None:
+    if _writer is not None:
+        _writer.after_fork()
+
+
+atexit.register(flush_log)
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _report_dropped(events: int) -> None:
+    structlog.get_logger(__name__).error(
+        "log_events_dropped", events=events, hint="what reads the log was too slow, or had failed"
+    )
+
+
 def _bound_logger(level: str) -> type[FilteringBoundLogger]:
-    return structlog.make_filtering_bound_logger(_LEVELS[level])
+    filtering: Any = structlog.make_filtering_bound_logger(_LEVELS[level])
+
+    class Guarded(filtering):  # type: ignore[misc]
+        """A logger that drops an event rather than raise for one of its facts."""
+
+        def _proxy_to_logger(self, method_name: str, event: str | None = None, **facts: Any) -> None:
+            try:
+                super()._proxy_to_logger(method_name, event, **facts)
+            except Exception:
+                if _writer is not None:
+                    _writer.drop()
+
+    return Guarded
 
 
 def _add_level(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -102,16 +168,27 @@ def _order_keys(_logger: WrappedLogger, _method: str, event: EventDict) -> Event
     return {**first, **event}
 
 
+def _printable_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape what a client's names could do to the terminal; values that are no texts are shown by their repr."""
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _printable_traceback(out: TextIO, error: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, error)
+    out.write(printable_lines(text.getvalue()))
+
+
 def _json_processors() -> list[Processor]:
     return [
         structlog.processors.format_exc_info,
         _order_keys,
-        structlog.processors.JSONRenderer(separators=(",", ":"), ensure_ascii=False, default=str),
+        structlog.processors.JSONRenderer(printable_json, separators=(",", ":"), default=str),
     ]
 
 
-def _text_processors(out: TextIO) -> list[Processor]:
-    options: dict[str, Any] = {"colors": out.isatty(), "pad_event_to": 0, "sort_keys": False}
+def _text_processors(*, colors: bool) -> list[Processor]:
+    options: dict[str, Any] = {"colors": colors, "pad_event_to": 0, "sort_keys": False}
     # A plain traceback: the rich one prints local variables, and those hold message bodies.
-    options["exception_formatter"] = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(timestamp_key="ts", **options)]
+    options["exception_formatter"] = _printable_traceback
+    return [_printable_texts, structlog.dev.ConsoleRenderer(timestamp_key="ts", **options)]

@@ -1,75 +1,119 @@
 """Hold pulls that found nothing until there is something (RocketMQ: PullRequestHoldService).
 
-A held pull leaves when a message arrives that its filter lets through, when its time is up, when somebody shuts the
-broker down, or when its connection is gone. It is then run once more, and answered whatever comes out.
+A held pull leaves when a message arrives that its filter lets through, when its time is up, when an administrator's
+change concerns it, when the broker stops, or when its connection is gone. It is then run once more, and answered
+whatever comes out: a few at once, the others in turns with everything else that the broker does.
+
+How many pulls are held is bounded by the memory that they take, for each client and for all. One beyond that is refused
+as BUSY, after which clients wait for a second or more before they pull again; a wrong "nothing found" would have
+RocketMQ's clients pull again at once. A client that holds less than its share of all is never refused.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import count
-from typing import TypeVar
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Final, TypeVar
 
 import trio
 
 from reput_broker.config import LongPollingConfig
-from reput_broker.request import Client, Request
+from reput_broker.request import Client, Refusal, Request
 from reput_broker.store.dispatch import DispatchBatch, QueueRows
-from reput_protocol.filters import MessageFilter
+from reput_protocol.errors import ErrorCode
+from reput_protocol.filters import MessageFilter, tag_hash
 from reput_protocol.sql import SqlFilter
 
 QueueKey = tuple[str, int]
 K = TypeVar("K")
 
-_TIDY_FROM = 64
-_LOOKED_AT_MAX = 256
-"""Arriving messages of a queue up to which their properties are looked at for the pulls that wait."""
+HELD_BYTES: Final = 2048
+"""About what a held pull takes besides its filter's text: its request, without what the answer does not need, the call
+that answers it, and its entries here."""
+_TEXT_BYTES: Final = 16
+"""About what a compiled filter takes for each character of its text."""
+_TICKS_A_S: Final = 16
+"""Pulls whose time is up within the same part of a second leave together."""
+_ANSWERED_A_TURN: Final = 8
+"""After so many pulls others have their turn: an answer may be some MiB."""
+_PASSED_A_TURN: Final = 256
+"""Or after so many that have left already."""
+_LOOKED_AT_MAX: Final = 256
+"""Different filters of a queue, and messages for an expression, that are evaluated for messages that arrive. Beyond
+that the held pulls are run again and evaluate them."""
+_EVALUATED_MAX: Final = 8192
+"""Parts of expressions that are evaluated for the messages of a queue that arrive together: about a millisecond."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """One parked request."""
+    """One held request."""
 
-    number: int
     request: Request
+    group: str
     queue: QueueKey
     offset: int
     message_filter: MessageFilter | None
-    deadline: float
+    tick: int
+    """When its time is up."""
     resume: Callable[[], None]
     """Run the pull again and answer."""
     abandon: Callable[[], None]
-    """Nobody waits for it any more."""
+    """Its client is gone."""
+    size: int
+    """About how many bytes it takes."""
+    has_left: bool = False
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Pulls that wait for the same messages, and the highest of their offsets."""
+
+    pulls: dict[HeldPull, None] = field(default_factory=dict)
+    highest: int = -1
+
+
+class _HeldOf:
+    """What one client holds."""
+
+    __slots__ = ("pulls", "size")
+
+    def __init__(self) -> None:
+        self.pulls: dict[HeldPull, None] = {}
+        self.size = 0
 
 
 class PullRequestHoldService:
-    """The parked pulls. It is the store's MessageArrivingListener.
+    """The held pulls. It is the store's MessageArrivingListener.
 
     Attributes:
-        is_stopping: the broker is about to stop, and no pull should be parked any more.
+        is_stopping: the broker is about to stop, and no pull should be held any more.
+        held_bytes: about how much memory the held pulls take.
+        count: how many pulls are held.
     """
 
     def __init__(self, config: LongPollingConfig) -> None:
         self.is_stopping = False
+        self.held_bytes = 0
+        self.count = 0
         self._config = config
-        self._held: dict[QueueKey, set[HeldPull]] = {}
-        self._by_number: dict[int, HeldPull] = {}
-        self._by_client: dict[Client, set[HeldPull]] = {}
-        self._deadlines: list[tuple[float, int]] = []  # also of pulls that have left, until it is tidied
-        self._sequence = count()
-        self._ready: list[HeldPull] = []
-        self._earlier_deadline = trio.Event()
-
-    @property
-    def count(self) -> int:
-        """How many pulls are parked."""
-        return len(self._by_number)
+        self._waiting: dict[QueueKey, dict[MessageFilter | None, _Alike]] = {}
+        self._by_client: dict[Client, _HeldOf] = {}
+        self._by_group: dict[str, dict[HeldPull, None]] = {}
+        self._by_tick: dict[int, dict[HeldPull, None]] = {}
+        self._ticks: list[int] = []
+        self._ready: deque[Iterator[HeldPull | None]] = deque()
+        self._earlier_tick = trio.Event()
+        self._more_ready = trio.Event()
 
     def hold(
         self,
         request: Request,
+        group: str,
         queue: QueueKey,
         offset: int,
         message_filter: MessageFilter | None,
@@ -77,134 +121,225 @@ class PullRequestHoldService:
         resume: Callable[[], None],
         abandon: Callable[[], None],
     ) -> None:
-        """Park a pull for at most `wait_s` seconds, and never longer than `long_polling.max_wait`.
+        """Hold a pull for at most `wait_s` seconds, and never longer than `long_polling.max_wait`.
 
         In the end either `resume` is called, or, if its client has gone, `abandon`.
+
+        Raises:
+            Refusal: too many are held; neither will be called.
         """
-        deadline = trio.current_time() + min(wait_s, self._config.max_wait)
-        number = next(self._sequence)
-        held = HeldPull(number, request, queue, offset, message_filter, deadline, resume, abandon)
-        self._held.setdefault(queue, set()).add(held)
-        self._by_number[number] = held
-        self._by_client.setdefault(request.client, set()).add(held)
-        if not self._deadlines or deadline < self._deadlines[0][0]:
-            self._earlier_deadline.set()
-        heapq.heappush(self._deadlines, (deadline, number))
+        size = HELD_BYTES
+        if message_filter is not None:
+            size += _TEXT_BYTES * len(message_filter.expression)
+        of_client = self._by_client.get(request.client) or _HeldOf()
+        self._check_room(of_client.size + size, size)
+        tick = math.ceil((trio.current_time() + min(wait_s, self._config.max_wait)) * _TICKS_A_S)
+        held = HeldPull(request, group, queue, offset, message_filter, tick, resume, abandon, size)
+        self._wait(held)
+        self.count += 1
+        self._by_client[request.client] = of_client
+        of_client.pulls[held] = None
+        of_client.size += size
+        self.held_bytes += size
+        self._by_group.setdefault(group, {})[held] = None
+        if tick not in self._by_tick:
+            if not self._ticks or tick < self._ticks[0]:
+                self._earlier_tick.set()
+            self._by_tick[tick] = {}
+            heapq.heappush(self._ticks, tick)
+        self._by_tick[tick][held] = None
+
+    def _wait(self, held: HeldPull) -> None:
+        alike = self._waiting.setdefault(held.queue, {}).setdefault(held.message_filter, _Alike())
+        alike.pulls[held] = None
+        alike.highest = max(alike.highest, held.offset)
+
+    def _check_room(self, size_of_client: int, size: int) -> None:
+        config = self._config
+        if size_of_client > config.client_memory_max:
+            raise Refusal(
+                ErrorCode.BUSY,
+                f"the waiting pulls of this client would take {size_of_client} bytes, and at most "
+                f"{config.client_memory_max} are held of one (long_polling.client_memory_max); pull again later, or "
+                "from more connections",
+            )
+        if self.held_bytes + size > config.memory_max:
+            share = config.memory_max // (len(self._by_client) + 1)
+            if size_of_client > share:
+                raise Refusal(
+                    ErrorCode.BUSY,
+                    f"the waiting pulls of all clients take {self.held_bytes} bytes of {config.memory_max} "
+                    f"(long_polling.memory_max), and this client more than its share of {share}; pull again later",
+                )
 
     def arriving(self, rows: QueueRows, batch: DispatchBatch) -> None:
         """Note new messages; pulls that they are for run again at the next `answer_ready`."""
-        waiting = self._held.get((rows.topic, rows.queue_id))
-        if not waiting:
+        queue = (rows.topic, rows.queue_id)
+        waiting = self._waiting.pop(queue, None)
+        if waiting is None:
             return
         end = rows.end_queue_offset
-        verdicts: dict[SqlFilter, bool] = {}  # members of a group have one filter
-        for held in list(waiting):
-            if held.request.client.is_closed:
-                self._drop(held)
-            elif end > held.offset and _lets_any_through(held.message_filter, rows, batch, verdicts):
-                self._release(held)
-                self._ready.append(held)
+        arrived = _Arrived(rows, batch)
+        kept: dict[MessageFilter | None, _Alike] = {}
+        for message_filter, alike in islice(waiting.items(), _LOOKED_AT_MAX):
+            if not arrived.may_have_one_for(message_filter):
+                kept[message_filter] = alike
+            elif alike.highest < end:
+                self._ready.append(iter(alike.pulls))
+            else:  # rare: a pull beyond the end of its queue is not held
+                self._ready.append(iter([held for held in alike.pulls if held.offset < end]))
+                ahead = {held: None for held in alike.pulls if held.offset >= end}
+                kept[message_filter] = _Alike(ahead, alike.highest)
+        if len(waiting) > _LOOKED_AT_MAX:
+            self._ready.append(_pulls_of(islice(waiting.values(), _LOOKED_AT_MAX, None)))
+        if kept:
+            self._waiting[queue] = kept
 
     def answer_ready(self) -> None:
-        """Run the pulls again that messages have arrived for."""
+        """Run pulls again that messages have arrived for: some now, `run` the others."""
+        answered = 0
+        for _ in range(_PASSED_A_TURN):
+            if not self._ready:
+                return
+            try:
+                held = next(self._ready[0])
+            except StopIteration:
+                self._ready.popleft()
+                continue
+            if held is not None and not held.has_left:
+                self._let_go(held)
+                answered += 1
+                if answered == _ANSWERED_A_TURN:
+                    break
         if self._ready:
-            ready, self._ready = self._ready, []
-            for held in ready:
-                if held.request.client.is_closed:
-                    held.abandon()
-                else:
-                    held.resume()
+            self._ready.rotate(-1)
+            self._more_ready.set()
 
     def drop_client(self, client: Client) -> None:
         """Forget the pulls of a client that is gone."""
-        for held in list(self._by_client.get(client, ())):
-            self._drop(held)
+        of_client = self._by_client.get(client)
+        if of_client is not None:
+            self._release(list(of_client.pulls))
 
     def release_all(self) -> None:
         """Run every held pull again: the broker is about to stop."""
         self.is_stopping = True
-        for queue in list(self._held):
-            self._ready += self._held.get(queue, ())
-            for held in list(self._held.get(queue, ())):
-                self._release(held)
-        self.answer_ready()
+        clients = list(self._by_client.values())
+        self._release(held for of_client in clients for held in list(of_client.pulls))
 
     def release_topic(self, topic: str) -> None:
         """Run the held pulls of a topic again: it has been deleted."""
-        for queue in [queue for queue in self._held if queue[0] == topic]:
-            for held in list(self._held[queue]):
-                self._release(held)
-                self._ready.append(held)
-        self.answer_ready()
+        self._release(self._of_topic(topic, list(self._waiting)))
+
+    def _of_topic(self, topic: str, queues: list[QueueKey]) -> Iterator[HeldPull | None]:
+        for queue in queues:
+            if queue[0] == topic:
+                yield from _pulls_of(self._waiting.pop(queue, {}).values())
+            yield None
 
     def release_group(self, group: str, queues: Iterable[QueueKey] | None = None) -> None:
         """Run the held pulls of a group in some queues, or in all, again: it may not go on as it did."""
-        for queue in list(self._held if queues is None else queues):
-            for held in list(self._held.get(queue, ())):
-                if held.request.ext.get("consumerGroup") == group:
-                    self._release(held)
-                    self._ready.append(held)
-        self.answer_ready()
+        pulls = list(self._by_group.get(group, ()))
+        wanted = None if queues is None else set(queues)
+        self._release(held if wanted is None or held.queue in wanted else None for held in pulls)
 
     async def run(self) -> None:
-        """Let pulls go whose time is up, until cancelled. Parks while none is held."""
+        """Let pulls go whose time is up, and those that have to leave in turns, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._answer_rest)
+            await self._expire()
+
+    async def _expire(self) -> None:
+        """Let pulls go whose time is up. Parks while none is held."""
         while True:
-            self._earlier_deadline = trio.Event()
-            while self._deadlines and self._deadlines[0][1] not in self._by_number:
-                heapq.heappop(self._deadlines)
-            if not self._deadlines:
-                await self._earlier_deadline.wait()
+            self._earlier_tick = trio.Event()
+            if not self._ticks:
+                await self._earlier_tick.wait()
                 continue
-            with trio.move_on_at(self._deadlines[0][0]):
-                await self._earlier_deadline.wait()
+            with trio.move_on_at(self._ticks[0] / _TICKS_A_S):
+                await self._earlier_tick.wait()
                 continue
-            now = trio.current_time()
-            while self._deadlines and self._deadlines[0][0] <= now:
-                held = self._by_number.get(heapq.heappop(self._deadlines)[1])
-                if held is not None:
-                    self._release(held)
-                    self._ready.append(held)
+            self._release(self._by_tick.pop(heapq.heappop(self._ticks)))
+
+    async def _answer_rest(self) -> None:
+        while True:
+            await self._more_ready.wait()
+            self._more_ready = trio.Event()
             self.answer_ready()
+            await trio.lowlevel.checkpoint()
 
-    def _drop(self, held: HeldPull) -> None:
-        self._release(held)
-        held.abandon()
+    def _release(self, pulls: Iterable[HeldPull | None]) -> None:
+        """Have pulls leave, each at its turn. What is given must not change meanwhile."""
+        self._ready.append(iter(pulls))
+        self.answer_ready()
 
-    def _release(self, held: HeldPull) -> None:
-        del self._by_number[held.number]
-        _discard(self._held, held.queue, held)
-        _discard(self._by_client, held.request.client, held)
-        if len(self._deadlines) > 2 * len(self._by_number) + _TIDY_FROM:
-            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._by_number]
-            heapq.heapify(self._deadlines)
+    def _let_go(self, held: HeldPull) -> None:
+        client = held.request.client
+        held.has_left = True
+        self.count -= 1
+        self._wait_no_longer(held)
+        self._by_tick.get(held.tick, {}).pop(held, None)
+        _discard(self._by_group, held.group, held)
+        of_client = self._by_client[client]
+        del of_client.pulls[held]
+        of_client.size -= held.size
+        self.held_bytes -= held.size
+        if not of_client.pulls:
+            del self._by_client[client]
+        if client.is_closed:
+            held.abandon()
+        else:
+            held.resume()
+
+    def _wait_no_longer(self, held: HeldPull) -> None:
+        """Take a pull out of those that wait. It is among them no more if messages for it have arrived."""
+        filters = self._waiting.get(held.queue, {})
+        alike = filters.get(held.message_filter)
+        if alike is None or held not in alike.pulls:
+            return
+        del alike.pulls[held]
+        if not alike.pulls:
+            del filters[held.message_filter]
+            if not filters:
+                del self._waiting[held.queue]
 
 
-def _discard(table: dict[K, set[HeldPull]], key: K, held: HeldPull) -> None:
+def _pulls_of(waiting: Iterable[_Alike]) -> Iterator[HeldPull]:
+    return chain.from_iterable(alike.pulls for alike in waiting)
+
+
+def _discard(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> None:
     pulls = table[key]
-    pulls.discard(held)
+    del pulls[held]
     if not pulls:
         del table[key]
 
 
-def _lets_any_through(
-    message_filter: MessageFilter | None,
-    rows: QueueRows,
-    batch: DispatchBatch,
-    verdicts: dict[SqlFilter, bool],
-) -> bool:
-    if message_filter is None:
-        return True
-    if isinstance(message_filter, SqlFilter):
-        verdict = verdicts.get(message_filter)
-        if verdict is None:
-            verdict = verdicts[message_filter] = _matches_any(message_filter, rows, batch)
-        return verdict
-    return message_filter.matches_all or any(
-        message_filter.matches_code(int(code)) for code in rows.tags_codes
-    )
+class _Arrived:
+    """Messages that have come to a queue, and for which filters they may be. Looks at a bounded number of both."""
 
+    def __init__(self, rows: QueueRows, batch: DispatchBatch) -> None:
+        self._rows = rows
+        self._batch = batch
+        self._codes: frozenset[int] | None = None
+        self._evaluated = 0
 
-def _matches_any(sql_filter: SqlFilter, rows: QueueRows, batch: DispatchBatch) -> bool:
-    if len(rows.sizes) > _LOOKED_AT_MAX:
-        return True  # the pull itself looks, in bounds
-    return any(properties is None or sql_filter.matches(properties) for properties in batch.properties(rows))
+    def may_have_one_for(self, message_filter: MessageFilter | None) -> bool:
+        """Tell whether a filter lets any of the messages through, or may."""
+        if message_filter is None:
+            return True
+        if isinstance(message_filter, SqlFilter):
+            return self._matches_any(message_filter)
+        if self._codes is None:
+            self._codes = frozenset(tag_hash(int(code)) for code in self._rows.tags_codes)
+        return message_filter.matches_all or not self._codes.isdisjoint(message_filter.codes)
+
+    def _matches_any(self, sql_filter: SqlFilter) -> bool:
+        rows = self._rows
+        self._evaluated += len(rows.sizes) * sql_filter.parts
+        if len(rows.sizes) > _LOOKED_AT_MAX or self._evaluated > _EVALUATED_MAX:
+            return True  # the pull itself looks, in bounds
+        return any(
+            properties is None or sql_filter.matches(properties)
+            for properties in self._batch.properties(rows)
+        )

@@ -33,6 +33,7 @@ from reput_broker.counters import (
 )
 from reput_broker.disk_figures import DiskFigures
 from reput_broker.health import BrokerState, Health
+from reput_broker.log import dropped_events
 from reput_broker.metrics_delays import DelaySources, delay_families
 from reput_broker.metrics_families import Budget as _Budget
 from reput_broker.metrics_families import Labels
@@ -45,6 +46,7 @@ from reput_broker.metrics_store import StoreFigures
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.retention import DiskLevel
 from reput_broker.topics import TopicConfigManager
+from reput_protocol import kernel
 from reput_protocol.codes import RequestCode, ResponseCode
 
 _FIXED_OPS = (RequestCode.PUT_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
@@ -70,6 +72,7 @@ class MetricsSources:
     groups: GroupSources | None = None
     open_transactions: OpenTransactions | None = None
     delays: DelaySources | None = None
+    held_pulls_bytes: Callable[[], int] = lambda: 0
     recovery_duration_s: float = 0.0
     recovery_truncated_bytes: int = 0
     config_reload_ok: bool = True
@@ -87,6 +90,7 @@ class MetricsCollector(Collector):
             self.version,
             platform.python_version(),
             os.environ.get("REPUT_BUILD_COMMIT", "unknown"),
+            kernel.FORM,
         )
 
     def collect(self) -> Iterable[Metric]:
@@ -285,6 +289,9 @@ class MetricsCollector(Collector):
         sources, counters = self.sources, self.sources.counters
         yield from _pieces("reput_backpressure_seconds_total", _by_one(counters.backpressure_seconds))
         yield from _pieces("reput_memory_buffered_bytes", _by_one(counters.buffered_bytes))
+        yield _one("reput_held_pulls_bytes", sources.held_pulls_bytes())
+        yield _one("reput_held_pulls_limit_bytes", sources.config.long_polling.memory_max)
+        yield _one("reput_log_events_dropped_total", dropped_events())
         yield _one("reput_config_reload_success", int(sources.config_reload_ok))
         yield _one("reput_config_reload_time_seconds", sources.config_reload_time_s)
         yield _one("reput_metrics_dropped_series", budget.dropped)

@@ -33,7 +33,9 @@ def _histogram(name: str, text: str, *labels: str) -> MetricSpec:
 
 _TABLE = (
     # Process and build
-    _gauge("reput_build_info", "Always 1; join on it for the version.", "version", "python", "commit"),
+    _gauge(
+        "reput_build_info", "Always 1; join on it for the version.", "version", "python", "commit", "kernel"
+    ),
     _gauge("reput_start_time_seconds", "Unix time at which the broker started."),
     _gauge("reput_ready", "1 while /readyz answers 200."),
     _gauge("reput_state", "1 for what the broker is doing, 0 for the rest.", "state"),
@@ -178,6 +180,12 @@ _TABLE = (
     # Limits and configuration
     _counter("reput_backpressure_seconds_total", "Time that clients were held back.", "cause"),
     _gauge("reput_memory_buffered_bytes", "Bytes held for connections.", "kind"),
+    _gauge("reput_held_pulls_bytes", "About how many bytes the pulls take that wait for messages."),
+    _gauge("reput_held_pulls_limit_bytes", "Bytes from which on the greediest clients' pulls are refused."),
+    _counter(
+        "reput_log_events_dropped_total",
+        "Log lines that could not be written: their reader was too slow, or had failed.",
+    ),
     _gauge(
         "reput_config_reload_success",
         "1 if the last reload of the configuration succeeded, or none was tried.",

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +37,9 @@ class SavedOffsets(Protocol):
 class OffsetSave:
     """One save of the offsets."""
 
-    def __init__(self, table: SavedOffsets, members: dict[str, Any], next_sequence: int) -> None:
+    def __init__(
+        self, table: SavedOffsets, members: Callable[[], dict[str, Any]], next_sequence: int
+    ) -> None:
         self._table = table
         self._members = members
         self._next_sequence = next_sequence
@@ -51,9 +54,10 @@ class OffsetSave:
 
     def write(self) -> None:
         """Steps 1 and 2. Blocks: for a worker thread. Raises OSError."""
-        data = encode(self._members)
+        members = self._members()
+        data = encode(members)
         self._table.file.write_temporary(data)
-        identity = JournalIdentity.of(data, self._members["dataVersion"]["counter"])
+        identity = JournalIdentity.of(data, members["dataVersion"]["counter"])
         self._journal = OffsetJournal.create(self._table.next_journal_path, identity, self._next_sequence)
 
     def adopt(self) -> None:

@@ -198,7 +198,7 @@ class ConsumerOffsetManager:
             # The last step of the save before failed. The next save writes to that name: free it first.
             self._journal.rename(self.journal_path)
         self._unsaved = False
-        self._job = OffsetSave(self, self.members(), self._journal.next_sequence)
+        self._job = OffsetSave(self, self._snapshot(), self._journal.next_sequence)
         return self._job
 
     def adopt_journal(self, journal: OffsetJournal) -> None:
@@ -245,25 +245,34 @@ class ConsumerOffsetManager:
         for name, queues in offset_table.items():
             topic, separator, group = name.partition("@")
             if separator and "@" not in group and _is_queue_map(queues):
-                self._table[group, topic] = {int(queue_id): offset for queue_id, offset in queues.items()}
+                # RocketMQ keeps the -1 that a client commits for a queue from which it took nothing.
+                self._table[group, topic] = {
+                    int(queue_id): offset for queue_id, offset in queues.items() if offset >= 0
+                }
             else:
                 self._unknown_entries[name] = queues
         known = ("dataVersion", "groupTopicMap", "offsetTable")
         self._unknown_members = {name: value for name, value in members.items() if name not in known}
 
-    def members(self) -> dict[str, Any]:
-        """Return a copy of the table as the JSON file holds it."""
-        groups: dict[str, list[str]] = {}
-        offset_table: dict[str, Any] = dict(self._unknown_entries)
-        for (group, topic), queues in self._table.items():
-            groups.setdefault(group, []).append(topic)
-            offset_table[f"{topic}@{group}"] = dict(queues)
-        return {
-            **self._unknown_members,
-            "dataVersion": self._version.to_json(),
-            "groupTopicMap": groups,
-            "offsetTable": offset_table,
-        }
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
+        """Return what puts together the JSON file's members as they are now, in any thread."""
+        table = {place: queues.copy() for place, queues in self._table.items()}
+        version = self._version
+
+        def members() -> dict[str, Any]:
+            groups: dict[str, list[str]] = {}
+            offset_table: dict[str, Any] = dict(self._unknown_entries)
+            for (group, topic), queues in table.items():
+                groups.setdefault(group, []).append(topic)
+                offset_table[f"{topic}@{group}"] = queues
+            return {
+                **self._unknown_members,
+                "dataVersion": version.to_json(),
+                "groupTopicMap": groups,
+                "offsetTable": offset_table,
+            }
+
+        return members
 
     def _find_journal(self, identity: JournalIdentity) -> JournalContents | None:
         """Return the journal that continues the JSON file, under its own name; set others aside."""

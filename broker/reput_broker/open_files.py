@@ -1,4 +1,4 @@
-"""How many files this process may have open, and what they are for: connections, queue files, log files."""
+"""How many files this process may have open, and their shares: connections, queue, log and index files, HTTP."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _QUEUE_FILES = 512
-_OTHERS = 512  # log files, tables, listeners; more of them leave less room for connections
+_MAPPED_FILES = 512  # of the log and of the index, half and half; each takes two descriptors
+HTTP_CONNECTIONS_MAX = 64
+_OTHERS = 512
+_OTHERS_MIN = 64  # what is open without any client: files being written, tables, listeners, the loop's own
 
 
 class OpenFiles(NamedTuple):
     """The shares of what may be open. Together they stay below the limit, so that one never starves another."""
 
+    limit: int
     connections: int
     queue_files: int
+    log_files: int
+    index_files: int
+    http_connections: int
 
 
 def raise_limit() -> int:
@@ -34,6 +41,29 @@ def raise_limit() -> int:
 
 def shares_of(limit: int) -> OpenFiles:
     """Divide `limit` open files."""
-    queue_files = max(1, min(_QUEUE_FILES, limit // 4))
-    others = min(_OTHERS, limit // 4)
-    return OpenFiles(max(1, limit - queue_files - others), queue_files)
+    queue_files = max(1, min(_QUEUE_FILES, limit // 8))
+    mapped_each = max(1, min(_MAPPED_FILES // 2, limit // 32))
+    others = max(_OTHERS_MIN, min(_OTHERS, limit // 8))
+    http = max(1, min(HTTP_CONNECTIONS_MAX, limit // 16))
+    connections = max(1, limit - queue_files - 4 * mapped_each - others - http)
+    return OpenFiles(limit, connections, queue_files, mapped_each, mapped_each, http)
+
+
+def warn_if_few(files: OpenFiles, connections: int) -> None:
+    """Say at the start how many open files are needed, if there are not enough for so many connections."""
+    if files.connections < connections:
+        log.warning(
+            "open_files_few",
+            limit=files.limit,
+            connections_max=files.connections,
+            hint=f"raise the limit of open files (ulimit -n, LimitNOFILE) to {_needed_for(connections)}, or lower "
+            "limits.connections",
+        )
+
+
+def _needed_for(connections: int) -> int:
+    """Return the least limit that leaves room for so many connections."""
+    limit = connections + _OTHERS_MIN
+    while shares_of(limit).connections < connections:
+        limit += connections - shares_of(limit).connections
+    return limit

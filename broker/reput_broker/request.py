@@ -23,6 +23,8 @@ from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
 _PYTHON: Final = LanguageCode.PYTHON.value
+_NO_EXT: Final[dict[str, Value]] = {}
+_NO_BODY: Final = memoryview(b"")
 
 
 @dataclass(slots=True)
@@ -100,6 +102,17 @@ class Client(Protocol):
     def is_closed(self) -> bool:
         """Whether nothing can be answered any more."""
 
+    @property
+    def share(self) -> int:
+        """Bytes of answers that the client may leave waiting now; an answer of unknown size keeps within it."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more answers wait for the client than its share."""
+
+    async def drained(self) -> None:
+        """Wait until the client has taken all its answers, or is gone."""
+
     def answer(self, request: Request, response: Response) -> None:
         """Queue an answer; it leaves with the next `flush`."""
 
@@ -146,6 +159,8 @@ class Request:
     traffic: RequestTraffic
     """Where it is counted."""
     is_answered: bool = False
+    is_held: bool = False
+    """Whether what it takes is counted by long polling."""
 
     @property
     def count(self) -> int:
@@ -166,6 +181,11 @@ class Request:
     def is_native(self) -> bool:
         """Whether it came under our own header type, from the bundled client."""
         return self.header_type == HeaderType.MSGPACK
+
+    def note_held(self) -> None:
+        """Drop what the answer does not need; long polling holds the request and counts what it takes."""
+        self.is_held = True
+        self.header.ext, self.header.remark, self.body = _NO_EXT, None, _NO_BODY
 
     def wants_no_answer(self) -> None:
         """Treat it as the oneway request that its sender means it to be, whatever its header says."""

@@ -1,13 +1,17 @@
 """Run a broker until a signal ends it: the body of `reput serve`.
 
-SIGTERM or SIGINT drains and ends with 0, a second one ends at once with 1. SIGHUP reads the configuration again.
+SIGTERM or SIGINT drains and ends with 0, a second one ends at once with 1. SIGHUP reads the
+configuration again, or ends a broker that has none to read: its terminal is gone.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,14 +23,15 @@ from reput_broker.broker import Broker
 from reput_broker.config import BrokerConfig
 from reput_broker.config_errors import ConfigError
 from reput_broker.config_reload import ConfigReloader
-from reput_broker.log import configure_logging
+from reput_broker.config_variables import is_service_link
+from reput_broker.log import configure_logging, flush_log
 from reput_broker.store.errors import StoreDamaged
 from reput_protocol.errors import ReputError
+from reput_protocol.exit_codes import ExitCode
 
 log = structlog.get_logger(__name__)
 
 _GC_THRESHOLD = 20_000
-_DONE, _FAILED, _DAMAGED = 0, 1, 7
 
 
 def run_broker(
@@ -38,28 +43,82 @@ def run_broker(
     """Run a broker in the foreground and return the exit code: 0 stopped in order, 1 failed, 7 damage found.
 
     Args:
-        reload: reads the configuration's sources again, for SIGHUP.
+        reload: reads the configuration's sources again, for SIGHUP. Without it SIGHUP ends the broker.
         on_ready: called once the broker serves.
     """
+    _fill_standard_descriptors()
     configure_logging(format=config.log.format, level=config.log.level)
+    _log_what_python_prints()
+    ignored = [name for name, value in sorted(os.environ.items()) if is_service_link(name, value)]
+    if ignored:
+        log.info("kubernetes_variables_ignored", names=ignored)
     broker = Broker(config, embedded=False)
     try:
         trio.run(_serve, broker, reload, on_ready)
-    except BaseExceptionGroup as group:
-        foreseen, others = group.split((ReputError, OSError))
-        if others is not None:
-            raise
-        failures = _leaves(foreseen)
-        for error in failures:
-            log.error("broker_failed", kind=type(error).__name__, detail=str(error))
-        return _DAMAGED if any(isinstance(error, StoreDamaged) for error in failures) else _FAILED
-    return _DONE
+    except Exception as error:
+        return _say_why(error)
+    return ExitCode.DONE
+
+
+def _fill_standard_descriptors() -> None:
+    """Open /dev/null where stdin, stdout or stderr is closed: files of the store would get their numbers.
+
+    What a library prints would then be written into the store.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+
+
+def _say_why(error: Exception) -> int:
+    """Log what ended the broker and return the exit code."""
+    failures = _leaves(error)
+    for failure in failures:
+        if isinstance(failure, (ReputError, OSError)):
+            log.error("broker_failed", kind=type(failure).__name__, detail=str(failure))
+        else:
+            log.error("broker_failed", exc_info=failure, hint="a defect of the broker; please report it")
+    return (
+        ExitCode.DAMAGE if any(isinstance(failure, StoreDamaged) for failure in failures) else ExitCode.FAILED
+    )
+
+
+class _ToLog(logging.Handler):
+    """Libraries and warnings log here."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+        except Exception:  # as a handler must
+            text = str(record.msg)
+        log.warning("library_warning", logger=record.name, detail=text, exc_info=record.exc_info)
+
+
+def _log_what_python_prints() -> None:
+    """Send to the log what Python itself would print to stderr, where a print may fail, or wait for a reader."""
+    logging.basicConfig(handlers=[_ToLog()], level=logging.WARNING)
+    logging.captureWarnings(capture=True)
+
+    def unraisable(failed: sys.UnraisableHookArgs) -> None:
+        place = getattr(failed.object, "__qualname__", type(failed.object).__qualname__)
+        log.error("error_ignored", place=place, exc_info=failed.exc_value)
+
+    def in_thread(failed: threading.ExceptHookArgs) -> None:
+        log.error("thread_failed", thread=str(failed.thread), exc_info=failed.exc_value)
+
+    sys.unraisablehook = unraisable
+    threading.excepthook = in_thread
 
 
 async def _serve(
     broker: Broker, reload: Callable[[], BrokerConfig] | None, on_ready: Callable[[Broker], None] | None
 ) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    heard = [signal.SIGTERM, signal.SIGINT]
+    if reload is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)  # `nohup` has it ignored: then a closed terminal ends nothing
+    with trio.open_signal_receiver(*heard) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, signals, broker, reload)
             async with broker:
@@ -76,28 +135,29 @@ async def _serve(
 async def _obey(signals: object, broker: Broker, reload: Callable[[], BrokerConfig] | None) -> None:
     stopping = False
     async for number in signals:  # type: ignore[attr-defined]
-        if number == signal.SIGHUP:
+        if number == signal.SIGHUP and reload is not None:
             _reload(broker, reload)
+        elif stopping and number == signal.SIGHUP:
+            continue  # the shell and the kernel both send one when a terminal is closed
         elif stopping:
             log.error("stopped_at_once", hint="a second signal came; the next start recovers the store")
-            os._exit(_FAILED)
+            flush_log()
+            os._exit(ExitCode.FAILED)
         else:
             stopping = True
             log.info("stopping", signal=signal.Signals(number).name)
             broker.stop()
 
 
-def _reload(broker: Broker, load: Callable[[], BrokerConfig] | None) -> None:
-    if load is None:
-        return
+def _reload(broker: Broker, load: Callable[[], BrokerConfig]) -> None:
     with suppress(ConfigError):  # logged and counted by the reloader; nothing was changed
         ConfigReloader(broker.config, load, broker.sources).reload()
 
 
-def _leaves(error: BaseException | None) -> list[BaseException]:
+def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for member in error.exceptions for leaf in _leaves(member)]
-    return [] if error is None else [error]
+    return [error]
 
 
 def write_address(path: Path, broker: Broker) -> None:

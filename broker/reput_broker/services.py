@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 import trio
@@ -28,6 +29,7 @@ _WORTH_A_STEP_BYTES = 512 * 1024
 _CATCH_UP_STEPS = 4
 _STUCK_INTERVAL_S = 0.1
 _RETRY_INTERVAL_S = 1.0
+_DIRECTORIES_INTERVAL_S = 1.0
 _UNLOCK_AFTER_S = 6.0  # (RocketMQ: CommitLog, unlockMappedFile)
 _INDEX_STEP_BYTES = 256 * 1024
 _INDEX_PAUSE_S = 0.0005  # others go first, and yet it gets on by some hundred MiB a second
@@ -247,6 +249,16 @@ class StoreUpkeep:
                 written = progress
                 await self._write_checkpoint()
 
+    async def watch_directories(self) -> None:
+        """Check that the store's directories are where they were, until one is not; the store then says so.
+
+        A put that waits for its sync is checked after that. This is for those that do not, and for a broker at rest.
+        """
+        with suppress(ReputError):
+            while True:
+                await trio.sleep(_DIRECTORIES_INTERVAL_S)
+                await trio.to_thread.run_sync(self._store.check_directories)
+
     async def _flush_queues(self, least_pages: int) -> bool:
         """Sync the queues that have so many unsynced pages; whether everything dispatched is on the disk then."""
         started_at = time.monotonic()
@@ -297,10 +309,10 @@ class OffsetSaveService:
             self._due = trio.Event()
             try:
                 await self._saver.save()
-            except OSError as error:
+            except (ReputError, OSError) as error:
                 log.error(
                     "offsets_not_saved",
                     detail=str(error),
-                    hint="free disk space; commits stay in the journal",
+                    hint="check the disk; commits stay in the journal",
                 )
                 await trio.sleep(_RETRY_INTERVAL_S)

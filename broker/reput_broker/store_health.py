@@ -1,6 +1,7 @@
 """What the store says of its files, as checks of the broker's health: which directory fails, what is lacking.
 
-None makes the broker unready: pulls go on, and the store tries again by itself.
+Only a lost directory makes the broker unready, until it is restarted: with the others pulls go on, and the store tries
+again by itself.
 """
 
 from __future__ import annotations
@@ -10,20 +11,28 @@ from collections.abc import Mapping
 from reput_broker.health import Health
 
 NEWS = frozenset({"recovering", "index_complete"})
-"""Events of the store that are no cause for concern; the others are logged as warnings."""
+"""Events of the store that are no cause for concern; the others are logged as warnings, or as errors."""
+FAILURES = frozenset({"store_directory_lost"})
+"""Events that need an operator at once."""
 
 
 class StoreHealth:
-    """Keeps the checks `commit_log_dirs`, `log_files` and `index`. One owner: the event loop."""
+    """Keeps the checks `directories`, `commit_log_dirs`, `log_files`, `index` and `tables`.
+
+    One owner: the event loop.
+    """
 
     def __init__(self, health: Health) -> None:
         self._health = health
         self._failing: dict[str, str] = {}
+        self._unsaved: dict[str, str] = {}
 
     def note(self, event: str, facts: Mapping[str, object]) -> None:
         """Change the check that an event of the store is about, if it is about one."""
         if event in ("log_file_not_made", "log_file_made_again"):
             self._health.set("log_files", event == "log_file_made_again", str(facts.get("reason", "")))
+        elif event == "store_directory_lost":
+            self._health.set("directories", False, str(facts["reason"]), gates=True)
         elif event in ("index_not_written", "index_incomplete", "index_complete"):
             self._health.set("index", event == "index_complete", str(facts.get("reason", "")))
         elif event == "commit_log_dir_failed":
@@ -32,3 +41,13 @@ class StoreHealth:
         elif event == "commit_log_dir_works_again":
             self._failing.pop(str(facts["path"]), None)
             self._health.set("commit_log_dirs", not self._failing, "; ".join(self._failing.values()))
+
+    def note_table(self, table: str, error: Exception | None) -> None:
+        """Change the check `tables` after a table was saved, or could not be."""
+        if error is None and table not in self._unsaved:
+            return
+        if error is None:
+            del self._unsaved[table]
+        else:
+            self._unsaved[table] = f"{table} could not be saved: {error}"
+        self._health.set("tables", not self._unsaved, "; ".join(self._unsaved.values()))

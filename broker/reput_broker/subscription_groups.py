@@ -7,7 +7,7 @@ Members of the file that we do not know (a newer RocketMQ's) are kept and writte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import structlog
 from reput_broker.config_file import ConfigFile, ConfigFileSave
 from reput_broker.config_groups import GroupsConfig
 from reput_broker.data_version import DataVersion
+from reput_broker.request import Refusal
 from reput_broker.table_saver import save_now
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import Perm
-from reput_protocol.errors import BodyMalformed
+from reput_protocol.errors import BodyMalformed, ErrorCode
 from reput_protocol.names import SYSTEM_GROUPS, check_group, is_system_group
 
 log = structlog.get_logger(__name__)
@@ -144,6 +145,16 @@ class SubscriptionGroupManager:
         self.put(config)
         return config
 
+    def check_room(self, groups: Iterable[str]) -> None:
+        """Refuse groups of which the new ones would be too many with those that there are."""
+        new = sum(group not in self._groups for group in set(groups))
+        if new and self.user_group_count() + new > self._options.groups_max:
+            raise Refusal(
+                ErrorCode.QUOTA,
+                f"there are {self.user_group_count()} groups, and with {new} more there would be more than "
+                f"{self._options.groups_max} (groups.groups_max); delete some, or raise the option",
+            )
+
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create a group, or change it to `config`. Not in the file before the next save."""
         self._unreadable.pop(config.group_name, None)
@@ -185,19 +196,31 @@ class SubscriptionGroupManager:
         if not self._unsaved:
             return None
         self._unsaved = False
-        return ConfigFileSave(self.file, self.members(), self._changed_again)
+        return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
 
-    def members(self) -> dict[str, Any]:
-        """Return the table as the file holds it, members in RocketMQ's order."""
-        entries: dict[str, Any] = dict(self._unreadable)
-        for name, config in self._groups.items():
-            entries[name] = dict(sorted({**self._unknown_of.get(name, {}), **config.to_members()}.items()))
-        return {
-            **self._unknown_members,
-            "dataVersion": self._version.to_json(),
-            "forbiddenTable": self.forbidden(),
-            "subscriptionGroupTable": dict(sorted(entries.items())),
-        }
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
+        """Return what puts together the file's members as they are now, in RocketMQ's order.
+
+        It may run in another thread while the table changes: a group's settings are replaced, never changed.
+        """
+        entries: dict[str, Any] = {**self._unreadable, **self._groups}
+        unknown_of, forbidden, version = dict(self._unknown_of), self.forbidden(), self._version
+
+        def entry(name: str) -> Any:
+            found = entries[name]
+            if not isinstance(found, SubscriptionGroupConfig):
+                return found
+            return dict(sorted({**unknown_of.get(name, {}), **found.to_members()}.items()))
+
+        def members() -> dict[str, Any]:
+            return {
+                **self._unknown_members,
+                "dataVersion": version.to_json(),
+                "forbiddenTable": forbidden,
+                "subscriptionGroupTable": {name: entry(name) for name in sorted(entries)},
+            }
+
+        return members
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock_ms())

@@ -6,10 +6,13 @@ whoever finds that nothing has changed since the last job has nothing to wait fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
 import trio
+
+from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
 
@@ -54,17 +57,25 @@ def save_now(table: SavedTable) -> None:
 
 
 class TableSaver:
-    """Saves one table, one write at a time."""
+    """Saves one table, one write at a time.
 
-    def __init__(self, table: SavedTable) -> None:
+    Args:
+        table: saved.
+        on_result: called after each write, with the error if it failed.
+    """
+
+    def __init__(
+        self, table: SavedTable, on_result: Callable[[Exception | None], None] = lambda _: None
+    ) -> None:
         self._table = table
+        self._on_result = on_result
         self._lock = trio.Lock()
 
     async def save(self) -> None:
         """Return once everything that was changed before this call is in the file, durably.
 
         Raises:
-            OSError: it could not be written; the old file counts and the table is still unsaved.
+            OSError, ReputError: it could not be written; the old file counts and the table is still unsaved.
         """
         async with self._lock:
             job = self._table.begin_save()
@@ -74,9 +85,12 @@ class TableSaver:
                 await trio.to_thread.run_sync(job.write)
                 job.adopt()
                 await trio.to_thread.run_sync(job.sync)
-            except BaseException:
+            except BaseException as error:
                 job.abandon()
+                if isinstance(error, Exception):
+                    self._on_result(error)
                 raise
+            self._on_result(None)
 
 
 class SaveSoon:
@@ -99,12 +113,12 @@ class SaveSoon:
             self._wanted = trio.Event()
             try:
                 await self._saver.save()
-            except OSError as error:
+            except (ReputError, OSError) as error:
                 log.warning(
                     "table_not_saved",
                     table=self._table,
                     detail=str(error),
-                    hint="free disk space; it is tried again",
+                    hint="check the disk; it is tried again",
                 )
                 self._wanted.set()
                 await trio.sleep(_RETRY_INTERVAL_S)

@@ -2,12 +2,15 @@
 
 A topic is created by an administrator or, where `topics.auto_create` is on, by the first send to it. The
 template of the second kind is the topic TBW102, which exists only then: RocketMQ's clients look for it too.
-Members of the file that we do not know (a newer RocketMQ's) are kept and written back.
+Members of the file that we do not know (a newer RocketMQ's) are kept and written back. A topic's generation is an
+attribute of it: RocketMQ, too, keeps attributes that it does not know.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from reput_broker.config_file import ConfigFile, ConfigFileSave
 from reput_broker.data_version import DataVersion
 from reput_broker.table_saver import save_now
 from reput_protocol.bodies import TopicConfig
+from reput_protocol.bodies_topic import GENERATION_ATTRIBUTE
+from reput_protocol.errors import ReputError
 from reput_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
@@ -37,7 +42,19 @@ PERM_WRITE = 2
 PERM_READ = 4
 PERM_DEFAULT = PERM_READ | PERM_WRITE
 
+
+class TooManyTopics(ReputError):
+    """There are as many topics as are created automatically; no other was created."""
+
+    def __init__(self, topic: str, limit: int) -> None:
+        super().__init__(
+            f"topic {topic!r} does not exist and is not created, because there are {limit} topics or more "
+            "(topics.auto_create_max); create it first, delete topics that are not used, or raise that limit"
+        )
+
+
 _TEMPLATE_QUEUES = 8
+_GENERATION_BYTES = 8
 _DEFAULT_QUEUES = 16
 """Queues of a topic whose file entry or request names no number (RocketMQ: TopicConfig)."""
 
@@ -60,6 +77,7 @@ class TopicConfigManager:
         self._clock_ms = clock_ms
         self._names = (cluster, broker_name)
         self._topics: dict[str, TopicConfig] = {}
+        self._user_topics = 0
         self._unknown_of: dict[str, dict[str, Any]] = {}
         self._unknown_members: dict[str, Any] = {}
         self._version = DataVersion()
@@ -82,6 +100,7 @@ class TopicConfigManager:
         self._unknown_members = {name: value for name, value in members.items() if name not in known}
         for config in self._system_topics():
             self._topics.setdefault(config.topic_name, config)
+        self._user_topics = sum(not self.is_system(topic) for topic in self._topics)
 
     # Reading
 
@@ -90,6 +109,14 @@ class TopicConfigManager:
         if topic == DEFAULT_TOPIC and not self._options.auto_create:
             return None
         return self._topics.get(topic)
+
+    def template(self) -> TopicConfig | None:
+        """Return what the bundled client's topics become on first use, under the template's name; None: nothing."""
+        template = self.get(DEFAULT_TOPIC)
+        queues = self._options.default_queues
+        return (
+            None if template is None else replace(template, read_queue_nums=queues, write_queue_nums=queues)
+        )
 
     def all(self) -> dict[str, TopicConfig]:
         """Return every topic by its name, the system's included."""
@@ -100,12 +127,11 @@ class TopicConfigManager:
 
     def is_system(self, topic: str) -> bool:
         """Tell whether a topic belongs to the system: not listed to users, never deleted by them."""
-        cluster = self._names[0]
-        return is_system_topic(topic) or topic in self._names or topic == f"{cluster}_REPLY_TOPIC"
+        return is_system_topic(topic, self._names)
 
     def user_topic_count(self) -> int:
         """Return how many topics there are that are not the system's."""
-        return sum(not self.is_system(topic) for topic in self._topics)
+        return self._user_topics
 
     @property
     def version(self) -> DataVersion:
@@ -125,6 +151,9 @@ class TopicConfigManager:
         Returns:
             None if the topic does not exist and may not be created: automatic creation is off.
 
+        Raises:
+            TooManyTopics: there are `topics.auto_create_max` topics already.
+
         A new topic is not in the file yet: save the table before the send is acknowledged.
         """
         existing = self._topics.get(topic)
@@ -132,6 +161,8 @@ class TopicConfigManager:
             return existing
         check_topic(topic)
         template = self.get(DEFAULT_TOPIC)
+        if self._user_topics >= self._options.auto_create_max:
+            raise TooManyTopics(topic, self._options.auto_create_max)
         if template is not None and template.perm & PERM_INHERIT:
             count = self._options.default_queues if queues is None else min(queues, template.write_queue_nums)
             count = max(1, count)
@@ -141,7 +172,7 @@ class TopicConfigManager:
         else:
             return None
         self.put(config)
-        return config
+        return self._topics[topic]
 
     def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
         """Return a retry or dead-letter topic, made with so many queues if need be; see `create_on_send`."""
@@ -151,7 +182,7 @@ class TopicConfigManager:
             return existing
         config = _topic(check_topic(topic), queues)
         self.put(config)
-        return config
+        return self._topics[topic]
 
     def create_system(self, topic: str, queues: int) -> TopicConfig:
         """Return a topic of the system that comes into being when it is needed; see `create_on_send`."""
@@ -161,15 +192,34 @@ class TopicConfigManager:
             return existing
         config = _topic(topic, queues)
         self.put(config)
-        return config
+        return self._topics[topic]
 
     def adopt_queues(self, topic: str, queues: int) -> None:
-        """Make a topic for queues that exist without one; see `create_on_send`. Raises InvalidName."""
-        self.put(_topic(check_topic(topic), queues))
+        """Make a topic for queues that exist without one; see `create_on_send`. Raises InvalidName.
+
+        It gets no generation: it is the topic whose messages these are.
+        """
+        self._set(_topic(check_topic(topic), queues))
 
     def put(self, config: TopicConfig) -> None:
-        """Create a topic, or change it to `config`. Not in the file before the next save."""
-        self._topics[config.topic_name] = config
+        """Create a topic, or change it to `config`. Not in the file before the next save.
+
+        A topic that is created gets a generation, and keeps it through every change.
+        """
+        topic = config.topic_name
+        before = self._topics.get(topic)
+        attributes = {**config.attributes}
+        attributes.pop(GENERATION_ATTRIBUTE, None)
+        if before is None and not self.is_system(topic):
+            attributes[GENERATION_ATTRIBUTE] = secrets.token_hex(_GENERATION_BYTES)
+        elif before is not None and before.generation:
+            attributes[GENERATION_ATTRIBUTE] = before.generation
+        self._set(replace(config, attributes=attributes))
+
+    def _set(self, config: TopicConfig) -> None:
+        topic = config.topic_name
+        self._user_topics += topic not in self._topics and not self.is_system(topic)
+        self._topics[topic] = config
         self._changed()
 
     def delete(self, topic: str) -> bool:
@@ -177,6 +227,7 @@ class TopicConfigManager:
         self._unknown_of.pop(topic, None)
         if self._topics.pop(topic, None) is None:
             return False
+        self._user_topics -= not self.is_system(topic)
         self._changed()
         return True
 
@@ -191,18 +242,25 @@ class TopicConfigManager:
         if not self._unsaved:
             return None
         self._unsaved = False
-        return ConfigFileSave(self.file, self.members(), self._changed_again)
+        return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
 
-    def members(self) -> dict[str, Any]:
-        """Return the table as the file holds it, members in RocketMQ's order."""
-        return {
-            **self._unknown_members,
-            "dataVersion": self._version.to_json(),
-            "topicConfigTable": {
-                name: topic_members(config, self._unknown_of.get(name, {}))
-                for name, config in sorted(self.all().items())
-            },
-        }
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
+        """Return what puts together the file's members as they are now, in RocketMQ's order.
+
+        It may run in another thread while the table changes: a topic's configuration is replaced, never changed.
+        """
+        topics, unknown_of, version = self.all(), dict(self._unknown_of), self._version
+
+        def members() -> dict[str, Any]:
+            return {
+                **self._unknown_members,
+                "dataVersion": version.to_json(),
+                "topicConfigTable": {
+                    name: topic_members(topics[name], unknown_of.get(name, {})) for name in sorted(topics)
+                },
+            }
+
+        return members
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock_ms())

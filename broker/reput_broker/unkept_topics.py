@@ -14,8 +14,6 @@ from reput_broker.store.foreign_files import LMQ_PREFIX
 
 def why_not_kept(topic: str, attributes: Mapping[str, str]) -> str | None:
     """Return why messages of this topic cannot be stored, with the remedy; None if they can."""
-    if not attributes and not topic.startswith(LMQ_PREFIX):
-        return None  # nearly every topic
     if attributes.get("queue.type", "").lower() == "batchcq":
         return (
             f"topic {topic!r} has attribute queue.type=BatchCQ and this broker keeps no batch queues; "

@@ -15,11 +15,12 @@ import click
 from reput_cli.bench_clients import BenchPlan, run_consumer, run_producer, run_subscriber
 from reput_cli.bench_payload import Payloads
 from reput_cli.bench_report import ClientResult, summarize, write_csv
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import DURATION, SIZE, Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin
+from reput_protocol.counted import counted
+from reput_protocol.exit_codes import ExitCode
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Work = tuple[Callable[[BenchPlan, int], ClientResult], BenchPlan, int]
@@ -130,7 +131,7 @@ def pubsub(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any
     _report(settings, csv_path, "pubsub consume", received, plan, len(plan.queues))
     lost = sum(r.messages for r in sent) + clients * plan.warmup - sum(r.messages for r in received)
     if lost > 0:
-        raise CommandFailed(f"{lost} messages did not arrive", code=ExitCode.TIMEOUT)
+        raise CommandFailed(f"{counted(lost, 'message')} did not arrive", code=ExitCode.PARTIAL)
     return ExitCode.DONE
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin
+from reput_protocol.exit_codes import ExitCode
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_DECIMAL = re.compile(r"-?[0-9]{1,19}\.[0-9]{1,19}")
 
 
 @click.group()
@@ -18,8 +23,20 @@ def command() -> None:
 @command.command()
 @shared_options
 def status(settings: Settings) -> int:
-    """Print the broker's runtime figures."""
+    """Print the broker's runtime figures; in JSON, numbers and truth values are such."""
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         figures = admin.broker_status()
-    Printer(settings).fields(dict(sorted(figures.items())))
+    printer = Printer(settings)
+    printer.fields(
+        {name: _value(text) if printer.is_json else text for name, text in sorted(figures.items())}
+    )
     return ExitCode.DONE
+
+
+def _value(text: str) -> str | int | float | bool:
+    """Return what a figure is: on the wire, as RocketMQ has it, all of them are text."""
+    if text in ("true", "false"):
+        return text == "true"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text

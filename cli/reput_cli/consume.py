@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-import sys
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,13 +15,15 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from reput_cli import message_lines
 from reput_cli.consume_group import GroupFollower, print_message
-from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings, shared_options
+from reput_cli.output import say
 from reput_cli.positions import Position, RangeType
 from reput_client import PullConsumer, blocking
 from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from reput_client.received import ReceivedMessage
-from reput_protocol.errors import ReputError
+from reput_protocol.bodies_topic import TopicConfig
+from reput_protocol.errors import ReputError, TopicNotFound
+from reput_protocol.exit_codes import ExitCode
 
 _WAIT_S = 10.0
 _PULL_MESSAGES = 256
@@ -30,6 +33,19 @@ _NO_GROUP = "TOOLS_CONSUMER"
 _Spans: TypeAlias = dict[int, tuple[int, int | None]]
 _Batch: TypeAlias = list[ReceivedMessage]
 _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
+
+
+class TagsType(click.ParamType[str]):
+    """Tags joined by `||`, or `*`."""
+
+    name = "tags"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the expression, or refuse one in which a tag is left out: RocketMQ passes over it in silence."""
+        text = str(value)
+        if not all(part.strip() for part in text.split("||")):
+            self.fail(f"{text!r} leaves out a tag; write tags joined by ||, such as 'a || b'", param, ctx)
+        return text
 
 
 @click.command()
@@ -51,10 +67,11 @@ _AWAY = (ConnectFailed, ConnectionLost, RequestTimeout)
     help="%t topic, %q queue, %o offset, %i id, %I offset id, %k keys, %T tag, %v body, %s size, %d store time, "
     r"%h properties, %% percent; %v{hex}, %v{base64}, %v{json}; \n, \t.",
 )
-@click.option("--tag", default="*", help="Only these tags, as 'a || b'.")
+@click.option("--tag", type=TagsType(), default="*", help="Only these tags, as 'a || b'.")
 @click.option(
     "--sql", help="Only messages whose properties make this SQL92 expression true, as \"a > 5 AND b = 'x'\"."
 )
+@click.option("--no-wait", is_flag=True, help="Fail if TOPIC does not exist, instead of waiting for it.")
 @shared_options
 def command(
     settings: Settings,
@@ -66,12 +83,13 @@ def command(
     text: str | None,
     tag: str,
     sql: str | None,
+    no_wait: bool,
 ) -> int:
     """Print the messages of TOPIC and wait for more.
 
     On a terminal, readable blocks; on a pipe, JSON lines. Ctrl-C ends; a group keeps what it has printed. Without an
-    end to reach, a broker that goes away is waited for. Damaged messages are named on stderr and passed over; the exit
-    code is then 7.
+    end to reach, a TOPIC that does not exist yet and a broker that goes away are waited for. Damaged messages are named
+    on stderr and passed over; the exit code is then 7.
     """
     if sql is not None and tag != "*":
         raise click.UsageError(
@@ -80,7 +98,14 @@ def command(
     render = _renderer(settings, text)
     start, end = span
     with blocking.Admin(settings.server, timeout_s=settings.timeout_s) as admin:
-        queues = admin.topic_config(topic).read_queue_nums
+        try:
+            config = admin.topic_config(topic)
+        except TopicNotFound:
+            if no_wait or to_end or end is not None:
+                raise
+            config = _wait_for_topic(settings, admin, topic)
+            start = Position(word="earliest") if start.word == "latest" else start
+        queues = config.read_queue_nums
         end = Position(word="latest") if to_end and end is None else end
         starts = {q: start.resolve(admin, topic, q) for q in range(queues)}
         ends = {q: end.resolve(admin, topic, q) if end else None for q in range(queues)}
@@ -94,6 +119,16 @@ def command(
     if anyio.run(_run_until_interrupted, follower.run, spans):
         raise KeyboardInterrupt
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
+
+
+def _wait_for_topic(settings: Settings, admin: blocking.Admin, topic: str) -> TopicConfig:
+    """Return the settings of a topic once it exists; everything in it comes after the command."""
+    if not settings.quiet:
+        say(f"topic {topic!r} does not exist yet; waiting for it (--no-wait fails instead)")
+    while True:
+        time.sleep(_RETRY_S)
+        with contextlib.suppress(TopicNotFound, *_AWAY):
+            return admin.topic_config(topic)
 
 
 def _renderer(settings: Settings, text: str | None) -> Callable[[ReceivedMessage], str]:
@@ -201,6 +236,6 @@ class _Follower:
     async def _wait_for_the_broker(self, error: ReputError) -> None:
         """Whoever waits for more waits for the broker too, and says so once."""
         if not self._away and not self.settings.quiet:
-            print(f"{error}; waiting until it is back", file=sys.stderr)
+            say(f"{error}; waiting until it is back")
         self._away = True
         await anyio.sleep(_RETRY_S)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from reput_cli.options import Settings
-from reput_cli.output import write_line
+from reput_cli.output import say, write_message
 from reput_client import Consumer
 from reput_client.errors import ConnectionLost, DamagedMessage
 from reput_client.received import ReceivedMessage
@@ -25,9 +24,9 @@ def print_message(message: ReceivedMessage, render: Callable[[ReceivedMessage], 
         _ = message.raw_body  # checks it, whatever of it is to be shown
         line = render(message)
     except DamagedMessage as error:
-        print(f"{error}; going on with the next", file=sys.stderr)
+        say(f"{error}; going on with the next")
         return False
-    write_line(line)
+    write_message(line)
     return True
 
 
@@ -102,7 +101,7 @@ class GroupFollower:
         if not self.patient:
             raise lost
         if not self.settings.quiet:
-            print(f"{lost}; waiting until it is back", file=sys.stderr)
+            say(f"{lost}; waiting until it is back")
         while not consumer.connected and not consumer.closed:
             message = await consumer.take(_LOOK_ROUND_S)
             if message is not None:

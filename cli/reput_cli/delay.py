@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin
 from reput_protocol.bodies_delay import CancelOutcome, DelayedMessage
 from reput_protocol.errors import NotFound
+from reput_protocol.exit_codes import ExitCode
 
 _COLUMNS = ("deliver_at", "due_in_s", "topic", "queue", "level", "message_id", "keys", "size_b")
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from reput_cli.serve import checked_config
 
 if TYPE_CHECKING:
     from reput_broker import Broker
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 def command(port: int, http_port: int | None) -> int:
     """Run a broker with small files in a temporary directory; everything it stored is removed at exit.
 
-    However full the disk is, nothing is deleted early or refused because of it before it is really full.
+    It ends on Ctrl-C, and when its terminal is closed. However full the disk is, nothing is deleted early or refused
+    because of it before it is really full.
     """
     from reput_broker.config_loader import load_config
     from reput_broker.serve import run_broker
@@ -37,13 +41,13 @@ def command(port: int, http_port: int | None) -> int:
         }
         if http_port is not None:
             overrides["http_port"] = http_port
-        config = load_config(None, os.environ, overrides)
+        config = checked_config(partial(load_config, None, os.environ, overrides))
         return run_broker(config, on_ready=_say_ready)
 
 
 def _say_ready(broker: Broker) -> None:
+    from reput_broker.log import write_line
+
     server = "" if broker.address.endswith(":10911") else f" --server {broker.address}"
-    click.echo(
-        f"a throw-away broker on {broker.address}; its messages are gone when it ends (Ctrl-C)", err=True
-    )
-    click.echo(f"  reput produce hello 'first message'{server}      reput consume hello{server}", err=True)
+    write_line(f"a throw-away broker on {broker.address}; its messages are gone when it ends (Ctrl-C)")
+    write_line(f"  reput produce hello 'first message'{server}      reput consume hello{server}")

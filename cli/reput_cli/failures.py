@@ -6,13 +6,16 @@ The lines say what failed, why, and what to do. `-vv` adds the traceback.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import traceback
 from collections.abc import Callable
 
 import click
 
-from reput_cli.exit_codes import ExitCode
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from reput_protocol.printable import printable, printable_lines
 
 
 class CommandFailed(Exception):
@@ -50,15 +53,15 @@ def report_failure(error: BaseException) -> int:
         _close_stdout()
         return ExitCode.DONE
     failure = worded(error)
-    print(f"error: {failure.what}", file=sys.stderr)
+    print(f"error: {printable_lines(failure.what)}", file=sys.stderr)
     if failure.reason:
-        lines = [line.removeprefix("  ") for line in failure.reason.splitlines()]
+        lines = [line.removeprefix("  ") for line in printable_lines(failure.reason).splitlines()]
         # Lines belong below each other: the place in an expression, and what points at it.
         print("  reason: " + "\n          ".join(lines), file=sys.stderr)
     if failure.remedy:
-        print(f"  try:    {failure.remedy}", file=sys.stderr)
+        print(f"  try:    {printable(failure.remedy)}", file=sys.stderr)
     if "-vv" in sys.argv:
-        traceback.print_exception(error)
+        print(printable_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     return failure.code
 
 
@@ -72,6 +75,16 @@ def _close_stdout() -> None:
     """Keep the interpreter from complaining at exit that the reader of our output has gone."""
     with contextlib.suppress(OSError):
         sys.stdout.close()
+
+
+def _topic_remedy(text: str) -> str:
+    """Return what to do about a topic that is not there: one that the broker makes by itself is not created."""
+    name = re.search(r"topic '([^']+)'", text)
+    if name is None:
+        return "reput topic list"
+    if is_system_topic(name[1]) or name[1].startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return "reput topic list --all"
+    return f"reput topic list, or reput topic create {name[1]}"
 
 
 def worded(error: BaseException) -> CommandFailed:
@@ -112,7 +125,7 @@ def worded(error: BaseException) -> CommandFailed:
         (
             protocol_errors.TopicNotFound,
             ExitCode.NOT_FOUND,
-            lambda: "reput topic list, or reput topic create NAME",
+            lambda: _topic_remedy(str(error)),
         ),
         (
             protocol_errors.GroupNotFound,

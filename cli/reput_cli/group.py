@@ -9,16 +9,18 @@ from operator import itemgetter
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.group_offsets import clone, reset, skip
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, counted, duration_text, printable, write_line
+from reput_cli.output import Printer, duration_text, write_line
 from reput_client.blocking import Admin
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.bodies_progress import GroupDescription, GroupSummary
+from reput_protocol.counted import counted
 from reput_protocol.errors import GroupNotFound, TopicNotFound
-from reput_protocol.names import dlq_topic, retry_topic
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.names import dlq_topic, is_system_group, retry_topic
+from reput_protocol.printable import printable
 
 
 @click.group()
@@ -32,11 +34,12 @@ command.add_command(clone)
 
 
 @command.command(name="list")
+@click.option("-a", "--all", "show_all", is_flag=True, help="System groups too.")
 @shared_options
-def list_groups(settings: Settings) -> int:
+def list_groups(settings: Settings, show_all: bool) -> int:
     """List the groups with their members and their lag."""
     with _admin(settings) as admin:
-        groups = admin.list_groups()
+        groups = [one for one in admin.list_groups() if show_all or not is_system_group(one.group)]
     printer = Printer(settings)
     age = "lag_age" if printer.is_table else "lag_age_s"
     printer.rows(
@@ -95,7 +98,7 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
     rows.sort(key=lambda row: (row[0], row[1] or "", row[2]))
     for (name, member), of_member in groupby(rows, key=itemgetter(0, 1)):
         holder = "no member" if member is None else f"member {member}"
-        write_line(printable(f"topic {name}, {holder}".encode()))
+        write_line(printable(f"topic {name}, {holder}"))
         printer.rows(columns, [row[2:] for row in of_member])
     return ExitCode.DONE
 
@@ -174,7 +177,7 @@ def alter(
             admin.put_group(changed)
     Printer(settings).note(
         f"group {group}: {'enabled' if changed.consume_enable else 'disabled'}, "
-        f"at most {changed.retry_max_times} {'retry' if changed.retry_max_times == 1 else 'retries'}, "
+        f"at most {counted(changed.retry_max_times, 'retry', 'retries')}, "
         f"broadcasting {'allowed' if changed.consume_broadcast_enable else 'not allowed'}"
     )
     return ExitCode.DONE

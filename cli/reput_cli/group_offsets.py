@@ -6,14 +6,15 @@ from typing import Any
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, counted
+from reput_cli.output import Printer
 from reput_cli.positions import Position, RangeType
 from reput_client.blocking import Admin
 from reput_protocol.bodies_progress import GroupDescription
+from reput_protocol.counted import counted
 from reput_protocol.errors import GroupNotFound
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.message import MessageQueue
 
 _EARLIEST_MS = 0

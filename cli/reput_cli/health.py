@@ -10,12 +10,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from reput_cli.exit_codes import ExitCode
+from reput_broker.config_variables import own_variables
 from reput_cli.failures import CommandFailed
+from reput_protocol.exit_codes import ExitCode
 
 
 def _default_url() -> str:
-    return f"http://127.0.0.1:{os.environ.get('REPUT_HTTP_PORT', '10913')}/readyz"
+    port = own_variables(os.environ).get("REPUT_HTTP_PORT", "10913")
+    return f"http://127.0.0.1:{port}/readyz"
 
 
 @click.command()
@@ -35,8 +37,12 @@ def command(url: str, quiet: bool) -> int:
                 click.echo(f"ready ({url})")
             return ExitCode.DONE if answer.status == 200 else ExitCode.FAILED
     except urllib.error.HTTPError as error:
+        if quiet:
+            return ExitCode.FAILED
         raise CommandFailed(f"the broker is not ready ({url})", reason=_failing_checks(error)) from error
     except OSError as error:
+        if quiet:
+            return ExitCode.CANNOT_CONNECT
         raise CommandFailed(
             f"no answer from {url}",
             reason=str(error),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from reput_cli import message_lines
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, write_line
+from reput_cli.output import Printer, write_message
 from reput_cli.positions import TimeType
 from reput_client.blocking import Admin
 from reput_protocol.errors import NotFound
+from reput_protocol.exit_codes import ExitCode
 
 TIME = TimeType()
 
@@ -36,7 +36,7 @@ def get(settings: Settings, message_id: str) -> int:
                 remedy=f"for a message_id, which is the producer's own: reput message find TOPIC {message_id}",
                 code=ExitCode.NOT_FOUND,
             ) from error
-    write_line(message_lines.renderer(settings)(message))
+    write_message(message_lines.renderer(settings)(message))
     return ExitCode.DONE
 
 
@@ -69,7 +69,7 @@ def find(
         found = admin.find_messages(topic, key, max_messages=count, begin=begin, end=end)
     render = message_lines.renderer(settings)
     for message in found.messages:
-        write_line(render(message))
+        write_message(render(message))
     if not found.complete:
         Printer(settings).note("the index is being made again after a crash: messages may be missing")
     if not found.messages:

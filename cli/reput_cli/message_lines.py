@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
-from reput_cli.output import printable
 from reput_client.received import ReceivedMessage
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.message_fields import body_field, message_fields
+from reput_protocol.printable import printable, printable_body, printable_json
 
 _ESCAPE = re.compile(r"%(?:v\{(?P<encoding>\w+)\}|(?P<letter>.))|\\(?P<control>[nt\\])", re.DOTALL)
 _CONTROLS = {"n": "\n", "t": "\t", "\\": "\\"}
@@ -40,7 +39,7 @@ def json_line(message: ReceivedMessage) -> str:
         born_timestamp_ms=message.born_timestamp_ms,
         properties=message.properties,
     )
-    return json.dumps({**fields, **body_field(message.body)}, ensure_ascii=False)
+    return printable_json({**fields, **body_field(message.body)})
 
 
 def block(message: ReceivedMessage) -> str:
@@ -50,13 +49,13 @@ def block(message: ReceivedMessage) -> str:
         head += f"  tag={message.tag}"
     if message.keys:
         head += f"  keys={' '.join(message.keys)}"
-    return f"{printable(head.encode())}\n    " + printable(bytes(message.body)).replace("\n", "\n    ")
+    return f"{printable(head)}\n    " + printable_body(message.body).replace("\n", "\n    ")
 
 
 def plain(message: ReceivedMessage) -> str:
-    """Return queue, offset, tag and body, separated by tabs; control characters in the body are escaped."""
-    body = printable(bytes(message.body)).replace("\n", "\\n").replace("\t", "\\t")
-    return f"{message.queue_id}\t{message.queue_offset}\t{message.tag or '-'}\t{body}"
+    """Return queue, offset, tag and body, separated by tabs; what does not print is escaped."""
+    body = printable(message.body.decode("utf-8", "backslashreplace"))
+    return f"{message.queue_id}\t{message.queue_offset}\t{printable(message.tag or '-')}\t{body}"
 
 
 def renderer(settings: Settings) -> Callable[[ReceivedMessage], str]:
@@ -99,19 +98,19 @@ def compile_format(text: str) -> Callable[[ReceivedMessage], str]:
 _ENCODINGS: dict[str, Callable[[bytes], str]] = {
     "hex": bytes.hex,
     "base64": lambda body: base64.b64encode(body).decode(),
-    "json": lambda body: json.dumps(body.decode("utf-8", "backslashreplace"), ensure_ascii=False),
+    "json": lambda body: printable_json(body.decode("utf-8", "backslashreplace")),
 }
 _LETTERS: dict[str, Callable[[ReceivedMessage], str]] = {
-    "t": lambda message: message.topic,
+    "t": lambda message: printable(message.topic),
     "q": lambda message: str(message.queue_id),
     "o": lambda message: str(message.queue_offset),
-    "i": lambda message: message.message_id,
+    "i": lambda message: printable(message.message_id),
     "I": lambda message: message.offset_message_id,
-    "k": lambda message: " ".join(message.keys),
-    "T": lambda message: message.tag or "",
-    "v": lambda message: printable(bytes(message.body)),
+    "k": lambda message: printable(" ".join(message.keys)),
+    "T": lambda message: printable(message.tag or ""),
+    "v": lambda message: printable_body(message.body),
     "s": lambda message: str(len(message.body)),
     "d": lambda message: rfc3339(message.store_timestamp_ms),
-    "h": lambda message: json.dumps(dict(message.properties), ensure_ascii=False),
+    "h": lambda message: printable_json(dict(message.properties)),
     "%": lambda _: "%",
 }

@@ -1,17 +1,17 @@
 """Print rows and objects in the form that was asked for, or that fits where they go.
 
 Tables only on a terminal; on a pipe, tab-separated text with one header line. JSON keys are stable and carry units.
-Data goes to stdout, notes to stderr.
+Data goes to stdout, notes to stderr. Characters that do not print are escaped in all of it.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reput_cli.options import Settings
+from reput_protocol.printable import printable, printable_json, printable_lines
 
 _NEVER_FOLDED = 20
 """Characters of the longest number or age in a table."""
@@ -37,7 +37,7 @@ class Printer:
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print a table; `columns` are also the JSON keys."""
         if self.form == "json":
-            write_line(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], ensure_ascii=False))
+            write_line(printable_json([dict(zip(columns, row, strict=True)) for row in rows]))
         elif self.form == "jsonl":
             for row in rows:
                 self.json_line(dict(zip(columns, row, strict=True)))
@@ -54,20 +54,20 @@ class Printer:
             self.json_line(values)
         elif self.form == "plain":
             for key, value in values.items():
-                write_line(f"{key}\t{_plain(value)}")
+                write_line(f"{printable(key)}\t{_plain(value)}")
         else:
             width = max((len(key) for key in values), default=0)
             for key, value in values.items():
-                write_line(f"{key:<{width}}  {_plain(value)}")
+                write_line(f"{printable(key):<{width}}  {_plain(value)}")
 
     def json_line(self, value: Mapping[str, Any]) -> None:
         """Print one compact JSON object on a line of its own."""
-        write_line(json.dumps(value, ensure_ascii=False))
+        write_line(printable_json(value))
 
     def note(self, text: str) -> None:
         """Say something to the person, on stderr, unless asked to be quiet."""
         if not self._settings.quiet:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
 
     def _table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         from rich import box
@@ -82,13 +82,24 @@ class Printer:
             table.add_column(column.upper(), overflow="fold", no_wrap=widest <= _NEVER_FOLDED)
         for row in cells:
             table.add_row(*row)
-        Console(no_color=not self._settings.color, highlight=False).print(table)
+        # Cells are text: a name with brackets is no markup.
+        Console(no_color=not self._settings.color, highlight=False, markup=False, emoji=False).print(table)
 
 
 def write_line(text: str) -> None:
     """Write one line to stdout at once, so that followers of the stream see it."""
+    write_message(printable_lines(text))
+
+
+def write_message(text: str) -> None:
+    """Write a message that a renderer has made printable; a format of the user may hold colours."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """Write one line to stderr, for the person."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def duration_text(seconds: float) -> str:
@@ -103,26 +114,9 @@ def duration_text(seconds: float) -> str:
     return f"{hours}h{minutes_left:02}m" if hours else f"{minutes}m{rest:02}s"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return `1 queue`, `2 queues`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def printable(data: bytes) -> str:
-    """Return bytes as text that is safe on a terminal: UTF-8 if it is, control characters and the rest escaped."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "backslashreplace").translate(_CONTROL_ESCAPES)
-    return text.translate(_CONTROL_ESCAPES)
-
-
-_CONTROL_ESCAPES = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)] if code not in (9, 10)}
-
-
 def _plain(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value).translate(_CONTROL_ESCAPES)
+    return printable(str(value))

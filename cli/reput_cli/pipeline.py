@@ -50,5 +50,6 @@ class _Jobs(click.Group):
 def command() -> None:
     """Jobs on Spark: `reput pipeline NAME --help` says what each takes.
 
-    The last line of their output is one JSON object. They need the extra `spark`: pip install 'reput[spark]'.
+    The last line of their output is one JSON object. They need Spark: pip install '.[spark]' in the directory of
+    Reput's source.
     """

@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed, worded
 from reput_cli.options import DURATION, Settings, shared_options
 from reput_cli.output import Printer
@@ -21,7 +20,9 @@ from reput_cli.positions import TimeType
 from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent
 from reput_client.receipts import SendReceipt
+from reput_protocol.counted import counted
 from reput_protocol.errors import InvalidMessage, ReputError
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.message_fields import body_of
 
 _READ_BYTES = 1 << 16
@@ -96,7 +97,7 @@ def command(
                     _print_receipt(printer, receipt)
 
         count = _send_lines(lambda line: _message(topic, line, template, as_json), send)
-        printer.note(f"{count} message{'s' * (count != 1)} sent to {topic} ({ack})")
+        printer.note(f"{counted(count, 'message')} sent to {topic} ({ack})")
     return ExitCode.DONE
 
 
@@ -132,7 +133,9 @@ def _failed_at(line: int, stored: int, error: Exception) -> CommandFailed:
     return CommandFailed(
         f"line {line}: {failure.what}",
         reason=failure.reason,
-        remedy=f"{stored} messages are stored" + (f"; {failure.remedy}" if failure.remedy else ""),
+        remedy=counted(stored, "message is", "messages are")
+        + " stored"
+        + (f"; {failure.remedy}" if failure.remedy else ""),
         code=failure.code,
     )
 

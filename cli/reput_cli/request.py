@@ -6,13 +6,14 @@ import sys
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.message_lines import json_line, plain
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import printable
+from reput_cli.output import write_line, write_message
 from reput_cli.produce import parse_properties
 from reput_client.blocking import Message, Producer
 from reput_client.received import ReceivedMessage
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import printable_body
 
 
 @click.command()
@@ -47,11 +48,11 @@ def command(
 
 def _print(settings: Settings, reply: ReceivedMessage) -> None:
     if settings.output in ("json", "jsonl"):
-        print(json_line(reply))
+        write_message(json_line(reply))
     elif settings.output == "plain":
-        print(plain(reply))
+        write_message(plain(reply))
     elif sys.stdout.isatty():
-        print(printable(reply.body))
+        write_line(printable_body(reply.body))
     else:
         end = b"" if reply.body.endswith(b"\n") else b"\n"
         sys.stdout.buffer.write(reply.body + end)

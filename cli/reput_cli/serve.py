@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
+from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from reput_broker.config import BrokerConfig
@@ -33,18 +34,10 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
     Options come from the flags, the environment (REPUT_STORE__FLUSH=async), the file, and the built-in defaults, in
     this order.
     """
-    from reput_broker.config_errors import ConfigError
     from reput_broker.config_loader import load_config
 
-    overrides = {name: value for name, value in flags.items() if value is not None}
-
-    def load() -> BrokerConfig:
-        return load_config(config_path, os.environ, overrides)
-
-    try:
-        config = load()
-    except ConfigError as error:
-        raise CommandFailed(str(error), code=ExitCode.USAGE) from error
+    load = partial(load_config, config_path, os.environ, flags)
+    config = checked_config(load)
     if check:
         click.echo("the configuration is valid")
         return ExitCode.DONE
@@ -52,3 +45,13 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
 
     on_ready = None if address_file is None else partial(write_address, Path(address_file))
     return run_broker(config, reload=load, on_ready=on_ready)
+
+
+def checked_config(load: Callable[[], BrokerConfig]) -> BrokerConfig:
+    """Return the configuration, or fail with all that is wrong with it."""
+    from reput_broker.config_errors import ConfigError
+
+    try:
+        return load()
+    except ConfigError as error:
+        raise CommandFailed(str(error), code=ExitCode.USAGE) from error

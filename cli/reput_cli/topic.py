@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, counted
+from reput_cli.output import Printer
 from reput_client.blocking import Admin
+from reput_protocol.counted import counted
 from reput_protocol.errors import TopicNotFound
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import is_system_topic
 
 _PERMISSIONS = {"rw": 6, "r": 4, "w": 2, "none": 0}
@@ -22,14 +23,14 @@ def command() -> None:
 
 
 @command.command(name="list")
-@click.option("--all", "show_all", is_flag=True, help="System topics too.")
+@click.option("-a", "--all", "show_all", is_flag=True, help="System topics too.")
 @shared_options
 def list_topics(settings: Settings, show_all: bool) -> int:
     """List the topics with their queues."""
     with _admin(settings) as admin:
-        own = _own_topics(admin)
+        own_names = admin.cluster_info().own_names
         names = sorted(
-            name for name in admin.list_topics() if show_all or not (is_system_topic(name) or name in own)
+            name for name in admin.list_topics() if show_all or not is_system_topic(name, own_names)
         )
         configs = [admin.topic_config(name) for name in names]
     Printer(settings).rows(
@@ -65,6 +66,7 @@ def describe(settings: Settings, topic: str) -> int:
 def create(settings: Settings, topic: str, queues: int, permission: str) -> int:
     """Create TOPIC; nothing changes if it exists with these settings."""
     with _admin(settings) as admin:
+        _refuse_system(admin, topic)
         try:
             existing = admin.topic_config(topic)
         except TopicNotFound:
@@ -91,6 +93,7 @@ def alter(settings: Settings, topic: str, queues: int | None, permission: str | 
     if queues is None and permission is None:
         raise CommandFailed("nothing to change", remedy="--queues N or --permission rw", code=ExitCode.USAGE)
     with _admin(settings) as admin:
+        _refuse_system(admin, topic)
         config = admin.topic_config(topic)
         perm = config.perm if permission is None else _PERMISSIONS[permission]
         queues = config.read_queue_nums if queues is None else queues
@@ -115,6 +118,7 @@ def delete(settings: Settings, topic: str, dry_run: bool) -> int:
     """Delete TOPIC with its queues and the progress of its groups; asks for the name unless --yes is given."""
     printer = Printer(settings)
     with _admin(settings) as admin:
+        _refuse_system(admin, topic)
         queues = admin.topic_config(topic).read_queue_nums
         messages = sum(admin.max_offset(topic, q) - admin.min_offset(topic, q) for q in range(queues))
         printer.note(f"topic {topic}: {counted(queues, 'queue')} with {counted(messages, 'message')}")
@@ -149,11 +153,14 @@ def route(settings: Settings, topic: str) -> int:
     return ExitCode.DONE
 
 
-def _own_topics(admin: Admin) -> set[str]:
-    """Return the topics that a broker has for its own name and its cluster's."""
-    info = admin.cluster_info()
-    clusters = set(info.cluster_addr_table)
-    return clusters | set(info.broker_addr_table) | {f"{cluster}_REPLY_TOPIC" for cluster in clusters}
+def _refuse_system(admin: Admin, topic: str) -> None:
+    """Refuse to create or change a topic of the broker's own, before anything is asked or suggested."""
+    if is_system_topic(topic, admin.cluster_info().own_names):
+        raise CommandFailed(
+            f"topic {topic} belongs to the broker",
+            reason="the broker makes it, with the settings that it needs",
+            remedy="a topic of another name: reput topic list",
+        )
 
 
 def _admin(settings: Settings) -> Admin:

@@ -9,13 +9,20 @@ DEFAULT_PORT = 10911
 
 
 class Address(NamedTuple):
-    """Where a broker listens; `str()` of it is `host:port`."""
+    """Where a broker listens, and where else it may be found; `str()` of it is `host:port`, of several with commas."""
 
     host: str
     port: int
+    others: tuple[Address, ...] = ()
+
+    @property
+    def each(self) -> tuple[Address, ...]:
+        """All places to try, in order."""
+        return (self._replace(others=()), *self.others)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        first = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return ",".join([first, *map(str, self.others)])
 
 
 def parse_address(text: str) -> Address:

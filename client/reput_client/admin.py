@@ -26,7 +26,6 @@ from reput_protocol.bodies_route import ClusterInfo, TopicRoute
 from reput_protocol.bodies_topic import KVTable, TopicConfig, TopicList, TopicStats
 from reput_protocol.codes import BoundaryType, Perm, RequestCode, ResponseCode
 from reput_protocol.commands_delay import CancelDelayedHeader, ListDelayedHeader
-from reput_protocol.commands_offset import EarliestTimeResult, QueueHeader
 from reput_protocol.commands_pull import ViewMessageHeader
 from reput_protocol.commands_query import QueryMessageHeader, QueryMessageResult
 from reput_protocol.commands_topic import (
@@ -37,6 +36,7 @@ from reput_protocol.commands_topic import (
 )
 from reput_protocol.errors import ErrorCode, NotFound, error_from_response
 from reput_protocol.header import HeaderType, Value
+from reput_protocol.message import MessageQueue
 from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.names import check_topic
 from reput_protocol.record import decode_record
@@ -169,28 +169,39 @@ class Admin(GroupAdmin):
 
     # -- queues and messages -----------------------------------------------------------------------------------
 
-    async def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the first message that is still in the queue."""
-        return await self._offsets.min_offset(check_topic(topic), queue_id)
+    async def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
+        """Return the offset of the first message that is still in the queue.
 
-    async def max_offset(self, topic: str, queue_id: int) -> int:
+        Args:
+            broker_name: whose queue is meant; needed where several brokers have one of that number.
+        """
+        return await self._offsets.min_offset(await self._queue(topic, queue_id, broker_name))
+
+    async def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
         """Return the offset that the queue's next message will get."""
-        return await self._offsets.max_offset(check_topic(topic), queue_id)
+        return await self._offsets.max_offset(await self._queue(topic, queue_id, broker_name))
 
     async def offset_by_time(
-        self, topic: str, queue_id: int, when: datetime | int, boundary: str = BoundaryType.LOWER
+        self,
+        topic: str,
+        queue_id: int,
+        when: datetime | int,
+        boundary: str = BoundaryType.LOWER,
+        *,
+        broker_name: str | None = None,
     ) -> int:
         """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970)."""
-        return await self._offsets.offset_by_time(check_topic(topic), queue_id, when, boundary)
+        queue = await self._queue(topic, queue_id, broker_name)
+        return await self._offsets.offset_by_time(queue, when, boundary)
 
-    async def earliest_message_time_ms(self, topic: str, queue_id: int) -> int | None:
+    async def earliest_message_time_ms(
+        self, topic: str, queue_id: int, *, broker_name: str | None = None
+    ) -> int | None:
         """Return when the first message of the queue was stored, in ms since 1970, or None if it is empty."""
-        header = QueueHeader(check_topic(topic), queue_id)
-        call = await self._ask(
-            RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(_MSGPACK), f"first message of {topic}"
-        )
-        timestamp = EarliestTimeResult.from_ext(call.answer.ext).timestamp
-        return None if timestamp < 0 else timestamp
+        return await self._offsets.earliest_time_ms(await self._queue(topic, queue_id, broker_name))
+
+    async def _queue(self, topic: str, queue_id: int, broker_name: str | None) -> MessageQueue:
+        return await self._session.queue(check_topic(topic), queue_id, broker_name)
 
     async def view_message(self, offset_message_id: str) -> ReceivedMessage:
         """Return the message with this offset message id, checked as far as its checksums go.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from reput_client.address import Address
 from reput_client.core import Call
 from reput_client.offsets import timestamp_ms
 from reput_client.session import Session, raise_refusal
 from reput_protocol.bodies_group import GroupList, SubscriptionGroupConfig, SubscriptionGroupTable
 from reput_protocol.bodies_progress import GroupDescription, GroupSummaries, GroupSummary
-from reput_protocol.bodies_reset import ResetOffsetBody
+from reput_protocol.bodies_reset import ResetOffsetBody, ResetOffsetList
 from reput_protocol.bodies_running import ConsumeDirectlyResult, ConsumerRunningInfo
 from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan
 from reput_protocol.codes import RequestCode
@@ -186,19 +187,20 @@ class GroupAdmin:
         return await self._reset(header)
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set where a group goes on, each topic's queues at once, and tell the members that are online.
+        """Set where a group continues, a topic's queues of one broker at once, and notify members that are online.
 
         An offset that is not in its queue any more becomes the nearest that is.
 
         Raises:
             GroupNotFound, TopicNotFound: there is none; topics before it, in the order of the queues, are set.
         """
-        by_topic: dict[str, dict[MessageQueue, int]] = {}
+        by_broker: dict[tuple[str, str], dict[MessageQueue, int]] = {}
         for queue, at in offsets.items():
-            by_topic.setdefault(queue.topic, {})[queue] = at
-        for topic, table in by_topic.items():
+            by_broker.setdefault((queue.topic, queue.broker_name), {})[queue] = at
+        for (topic, _), table in by_broker.items():
             header = ResetOffsetHeader(check_topic(topic), check_group(group), -1, is_force=True)
-            await self._reset(header, ResetOffsetBody(table).to_json())
+            address = await self._session.broker_address(next(iter(table)), self._session.deadline(None))
+            await self._reset(header, ResetOffsetList(table).to_json(), address)
 
     async def reset_offsets(
         self,
@@ -233,12 +235,15 @@ class GroupAdmin:
 
     # Inside
 
-    async def _reset(self, header: ResetOffsetHeader, body: bytes = b"") -> dict[MessageQueue, int]:
-        call = await self._ask_group(
+    async def _reset(
+        self, header: ResetOffsetHeader, body: bytes = b"", address: Address | None = None
+    ) -> dict[MessageQueue, int]:
+        call = await self._session.ask_ok(
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             header.to_ext(_MSGPACK),
-            f"offsets of {header.group}",
-            body,
+            what=f"offsets of {header.group}",
+            address=address,
+            body=body,
         )
         return ResetOffsetBody.from_json(call.body).offset_table
 

@@ -1,6 +1,6 @@
 """The runtime of trio and asyncio programs, through anyio.
 
-A client owns no task and no task group: whoever waits for an answer does the reading (see `pump.py`). That is
+A client owns no task and no task group: the caller that waits for an answer does the reading (see `pump.py`). That is
 why two clients may be closed in any order and from any task, and why leaving an `async for` early leaves
 nothing behind.
 """
@@ -34,7 +34,7 @@ class AnyioEvent:
         self._event = anyio.Event()
 
     def set(self) -> None:
-        """Wake whoever waits."""
+        """Wake the tasks that wait."""
         self._event.set()
 
     async def wait(self, timeout_s: float) -> None:
@@ -53,7 +53,8 @@ class AnyioRuntime:
         self._clock: Callable[[], float] | None = None
         self._reading: anyio.CancelScope | None = None
         self._watch: SocketWatch | None = None  # under asyncio
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}
+        """Under asyncio: what was spawned, and what to call when it has ended. The loop keeps only weak references."""
 
     def now(self) -> float:
         """Return the running loop's time, so that a test's virtual clock governs deadlines too."""
@@ -82,6 +83,9 @@ class AnyioRuntime:
     async def sleep(self, seconds: float) -> None:
         """Suspend the task for `seconds`."""
         await anyio.sleep(seconds)
+
+    def prepare(self) -> None:
+        """Return: the event loop has what it needs."""
 
     async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
         """Suspend until a socket is readable, interrupted, closed, or `timeout_s` is over."""
@@ -119,7 +123,7 @@ class AnyioRuntime:
         """Wake the tasks that wait for the socket and close it."""
         if self._watch is not None:
             self._watch.forget(sock)
-        with suppress(Exception):  # no loop is running any more: then nobody waits either
+        with suppress(Exception):  # no loop is running any more: then no task waits either
             anyio.notify_closing(sock)
         sock.close()
 
@@ -135,11 +139,22 @@ class AnyioRuntime:
             sys.modules["trio"].lowlevel.spawn_system_task(_finish, work, on_end)
             return
         task = asyncio.get_running_loop().create_task(work())
-        self._tasks.add(task)  # the loop itself keeps only weak references
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = on_end or (lambda: None)
+        # Not in the task: asyncio ends one that is cancelled at once without a single step of it.
+        task.add_done_callback(self._has_ended)
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        on_end = self._tasks.pop(task, None)
         if on_end is not None:
-            # Not in the task: asyncio ends one that is cancelled at once without a single step of it.
-            task.add_done_callback(lambda _task: on_end())
+            on_end()
+
+    def end_dead(self) -> None:
+        """Close the coroutines of tasks whose loop was closed, so that their `finally` blocks run."""
+        for task in [task for task in self._tasks if task.get_loop().is_closed()]:
+            coroutine = task.get_coro()
+            if coroutine is not None:
+                coroutine.close()
+            self._has_ended(task)
 
     async def outside(self, function: Callable[[], None]) -> None:
         """Call `function`."""

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from reput_client.arrow_properties import BatchProperties
 from reput_client.arrow_slices import gather_slices, numbers, with_replaced
-from reput_protocol.codes import MessageSysFlag
 from reput_protocol.properties import KEYS, TAGS
 from reput_protocol.record_columns import RecordColumns
 
@@ -21,7 +20,7 @@ PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 class _Batch:
     """What the columns of one batch share."""
 
-    def __init__(self, records: RecordColumns, inflated: Callable[[int], bytes]) -> None:
+    def __init__(self, records: RecordColumns, inflated: Callable[[], dict[int, bytes]]) -> None:
         self.records = records
         self.inflated = inflated
         self.buffer = pa.py_buffer(records.buffer)
@@ -38,11 +37,11 @@ class _Batch:
         """The bodies, decompressed."""
         start = self.records.body_position
         bodies = gather_slices(self.buffer, start, start + self.records.body_size, pa.binary())
-        rows = np.flatnonzero(self.records.head["sys_flag"] & MessageSysFlag.COMPRESSED)
-        if not len(rows):
+        inflated = self.inflated()
+        if not inflated:
             return bodies
-        inflated = [self.inflated(row) for row in rows.tolist()]
-        return with_replaced(bodies, rows, pa.array(inflated, pa.binary()))
+        rows = np.fromiter(inflated, np.int64, len(inflated))
+        return with_replaced(bodies, rows, pa.array(list(inflated.values()), pa.binary()))
 
     def number(self, field: str, kind: pa.DataType) -> pa.Array:
         """A field of the records' heads."""
@@ -66,9 +65,9 @@ COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
 
 
 def record_batch(
-    records: RecordColumns, inflated: Callable[[int], bytes], names: tuple[str, ...] | None = None
+    records: RecordColumns, inflated: Callable[[], dict[int, bytes]], names: tuple[str, ...] | None = None
 ) -> pa.RecordBatch:
-    """Return an Arrow batch with the named columns, all of `COLUMNS` by default; `inflated` decompresses a row's body.
+    """Return an Arrow batch with the named columns, all of `COLUMNS` by default; `inflated` has bodies by row.
 
     Raises:
         ValueError: there is no such column.

@@ -134,5 +134,5 @@ class SocketWatch:
 
 
 def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
+    if not future.done() and not future.get_loop().is_closed():
         future.set_result(None)

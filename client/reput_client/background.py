@@ -52,6 +52,7 @@ class Background:
 
     def start(self) -> None:
         """Begin; nothing happens if it runs already."""
+        self._session.runtime.end_dead()
         if self._ended is None:
             self._stopping = False
             self.failure = None

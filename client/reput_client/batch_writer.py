@@ -32,7 +32,7 @@ from reput_protocol.commands_stage import (
     QueryStagedResult,
     StageRecordsHeader,
 )
-from reput_protocol.errors import BrokerError
+from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.header import HeaderType, Value
 from reput_protocol.staged_blocks import encode_staged_head
 
@@ -230,7 +230,7 @@ class BatchWriter:
             try:
                 return await self._session.ask_ok(code, ext, what=what, body=body, deadline=deadline)
             except BrokerError as error:
-                if not error.retryable or self._session.runtime.now() >= deadline:
+                if not _passes_soon(error) or self._session.runtime.now() >= deadline:
                     raise
             await self._session.runtime.sleep(_RETRY_PAUSE_S)
 
@@ -289,7 +289,7 @@ class BatchWriter:
                 try:
                     raise_refusal(call)
                 except BrokerError as error:
-                    if not error.retryable or self._session.runtime.now() >= deadline:
+                    if not _passes_soon(error) or self._session.runtime.now() >= deadline:
                         raise
             elif not isinstance(call.error, ConnectionLost) or self._session.runtime.now() >= deadline:
                 raise call.error
@@ -316,3 +316,8 @@ def _is_done(call: Call) -> bool:
     code = call.answer.code
     # Stored and not synced in time is stored; who puts at least once need not put it again.
     return code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
+
+
+def _passes_soon(error: BrokerError) -> bool:
+    """Whether a refused request is worth repeating: a disk may stay full for long, and the caller is to know."""
+    return error.retryable and error.error is not ErrorCode.DISK_FULL

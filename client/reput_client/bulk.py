@@ -28,7 +28,6 @@ from reput_protocol.commands_fetch import (
 from reput_protocol.header import HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK
-_MASTER_ID: Final = 0
 
 
 class BulkReader:
@@ -86,18 +85,17 @@ class BulkReader:
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
-    async def brokers(self) -> dict[str, str]:
-        """Return the address of every broker of the cluster by name, as `host:port`."""
+    async def cluster(self) -> ClusterInfo:
+        """Return the brokers of the cluster.
+
+        Raises:
+            BrokerNotFound: it has no master.
+        """
         call = await self._session.ask_ok(
             RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster"
         )
-        table = ClusterInfo.from_json(call.body).broker_addr_table
-        found = {
-            name: data.broker_addrs[_MASTER_ID]
-            for name, data in table.items()
-            if _MASTER_ID in data.broker_addrs
-        }
-        if not found:
+        found = ClusterInfo.from_json(call.body)
+        if not found.masters:
             raise BrokerNotFound("", "")
         return found
 
@@ -120,15 +118,15 @@ class BulkReader:
 
     async def offset_by_time(self, topic: str, queue_id: int, when_ms: int) -> int:
         """Return the offset of the first message stored at or after a time; the end of the queue without one."""
-        return await self._offsets.offset_by_time(topic, queue_id, when_ms)
+        return await self._offsets.offset_by_time(await self._session.queue(topic, queue_id, None), when_ms)
 
     async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return a group's committed offset, or None if it has none."""
-        return await self._offsets.committed(group, topic, queue_id)
+        return await self._offsets.committed(group, await self._session.queue(topic, queue_id, None))
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit that a group goes on at `offset`."""
-        await self._offsets.commit(group, topic, queue_id, offset)
+        await self._offsets.commit(group, await self._session.queue(topic, queue_id, None), offset)
 
     # -- records ---------------------------------------------------------------------------------------------------
 
@@ -141,6 +139,7 @@ class BulkReader:
         *,
         max_bytes: int = FETCH_BYTES,
         tags: str = "*",
+        generation: str | None = None,
     ) -> FetchedBlock:
         """Return the first records of `[start, end)` of a queue, as many as fit into `max_bytes`, one at least.
 
@@ -149,6 +148,7 @@ class BulkReader:
 
         Args:
             tags: `*`, or tags joined by `||`; records whose tag only shares the hash of a wanted one come as well.
+            generation: of the topic, as `queue_bounds` gave it; a topic of another is not found.
 
         Raises:
             TopicNotFound, PermissionDenied, BrokerError: refused.
@@ -156,8 +156,8 @@ class BulkReader:
         """
         deadline = self._session.deadline(None)
         queue = (topic, queue_id)
-        ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags)
-        call = await self._ahead.take(topic, queue_id, ext, deadline)
+        ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags, generation)
+        call = await self._ahead.take(queue, ext, deadline)
         if call is None:
             call = await self._session.ask(
                 RequestCode.FETCH_RECORDS, ext, what=f"fetch from {topic}/{queue_id}", deadline=deadline
@@ -165,7 +165,9 @@ class BulkReader:
         found = fetched_block(call)
         if not found.moved and start < found.next_offset < min(end, found.max_offset):
             await self._ask_ahead(
-                queue, fetch_ext(topic, queue_id, found.next_offset, end, max_bytes, tags), deadline
+                queue,
+                fetch_ext(topic, queue_id, found.next_offset, end, max_bytes, tags, generation),
+                deadline,
             )
         return found
 
@@ -178,15 +180,16 @@ class BulkReader:
         *,
         max_bytes: int = FETCH_BYTES,
         tags: str = "*",
+        generation: str | None = None,
     ) -> None:
         """Ask for what a `fetch` with the same arguments will want, without waiting; one request for each queue.
 
         Raises:
             ConnectFailed: there is no connection, and none can be made in time.
         """
-        ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags)
+        ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags, generation)
         await self._ask_ahead((topic, queue_id), ext, self._session.deadline(None))
 
     async def _ask_ahead(self, queue: tuple[str, int], ext: Mapping[str, Value], deadline: float) -> None:
-        self._ahead.drop(*queue)
-        self._ahead.start(*queue, ext, await self._session.open(None, deadline))
+        self._ahead.drop(queue)
+        self._ahead.start(queue, ext, await self._session.open(None, deadline))

@@ -15,6 +15,8 @@ _METHODS = {
 }
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 """The largest body that is inflated: a few hostile kilobytes must not fill the memory."""
+INFLATED_TOTAL_MAX = 256 * 1024 * 1024
+"""How much the bodies of one pull of columns may inflate to together, unless the caller says otherwise."""
 
 
 def compression_method(sys_flag: int) -> str | None:

@@ -9,7 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from reput_client.address import Address
 from reput_client.backoff import Backoff
@@ -28,6 +28,7 @@ from reput_client.pump import Pump
 from reput_client.runtime import Event, Runtime
 from reput_client.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
+from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ProtocolError, ReputError
 from reput_protocol.frames import encode_frame_head
 from reput_protocol.header import Header, Value
@@ -44,16 +45,41 @@ _STUCK_S: Final = 0.01
 _JOIN_BYTES_MAX: Final = 256 * 1024
 _HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
+_TRY_S: Final = 1.0
+"""How long one of several addresses may take to connect, and then to answer, before the next is tried."""
+
+
+class BrokerIdentity(NamedTuple):
+    """Which broker is at an address; `start_id`, where it is known, is another one after each start."""
+
+    name: str
+    start_id: str | None
+
+    def difference_from(self, expected: BrokerIdentity) -> str | None:
+        """Return what is wrong if `expected` should be there, or None."""
+        if self.name != expected.name:
+            return f"broker {self.name!r} answers there, not {expected.name!r}"
+        if expected.start_id is not None and self.start_id not in (None, expected.start_id):
+            return (
+                f"another broker of the name {self.name!r} answers there "
+                f"(its start id is {self.start_id}, not {expected.start_id})"
+            )
+        return None
 
 
 class Connection:
     """A connection to `address` that is made when it is needed and made again when it was lost.
+
+    An address may stand for several places where the broker may be: these are tried one after the other, each for a
+    short time, beginning with the one that was good last. A place may accept connections and never answer. One that was
+    announced may be another broker's. In both cases a new connection is used only once the broker has said who it is.
 
     Invariant: while there is no socket, no call is pending and nothing is unwritten; losing the socket fails
     every pending call and drops every unwritten frame. A call's `sent` then tells which of the two it was.
 
     Attributes:
         epoch: counts the sockets: what the broker knows of this client by its connection holds for one epoch.
+        broker: who is at the other end, where that was asked and answered.
     """
 
     def __init__(
@@ -64,12 +90,14 @@ class Connection:
         backoff: Backoff,
         on_request: Callable[[BrokerRequest], None],
         on_lost: Callable[[Connection], None],
+        on_met: Callable[[Connection], None] = lambda _connection: None,
     ) -> None:
         """Start without a connection.
 
         Args:
             on_request: takes what the broker asks, and must neither wait nor raise.
-            on_lost: told when the connection has ended; the same holds for it.
+            on_lost: called when the connection has ended; the same holds for it.
+            on_met: called when the broker has identified itself; the same holds for it.
         """
         self._runtime = runtime
         self._pump = pump
@@ -78,6 +106,11 @@ class Connection:
         self._backoff = backoff
         self._on_request = on_request
         self._on_lost = on_lost
+        self._on_met = on_met
+        self._places = deque(address.each)  # the one to try next first
+        self._expected: BrokerIdentity | None = None
+        self.broker: BrokerIdentity | None = None
+        self._unsure = False  # whether the broker has yet to show that it is there, and the right one
         self._core = self._new_core()
         self._socket: socket.socket | None = None
         self._connecting: Event | None = None
@@ -95,8 +128,12 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a socket that has not failed yet."""
-        return self._socket is not None
+        """Whether frames may be queued: there is a socket that has not failed, with a broker that is not in doubt."""
+        return self._socket is not None and not self._unsure
+
+    def is_of(self, broker_name: str) -> bool:
+        """Whether the broker of this name is, or may be, at the other end."""
+        return self.broker is None or self.broker.name == broker_name
 
     @property
     def sock(self) -> socket.socket:
@@ -117,19 +154,21 @@ class Connection:
         """
         if self.usable():
             return
-        while self._socket is None:
+        while not self.is_open:
             if self._closed:
                 raise ClientClosed
             if self._connecting is not None:
                 await self._connecting.wait(deadline - self._runtime.now())
             else:
                 await self._attempt(deadline, patient)
-            if self._socket is None and self._runtime.now() >= deadline:
-                raise ConnectFailed(str(self.address), self._last_failure)
+            if not self.is_open and self._runtime.now() >= deadline:
+                raise self._failure()
 
     async def _attempt(self, deadline: float, patient: bool) -> None:
         self._connecting = event = self._runtime.event()
         try:
+            if self._socket is not None and await self._still_answers(deadline):
+                return
             pause_s = self._next_attempt_at - self._runtime.now()
             if pause_s > 0 and patient:
                 await self._runtime.sleep(max(0.0, min(pause_s, deadline - self._runtime.now())))
@@ -137,33 +176,135 @@ class Connection:
                 raise ClientClosed
             if self._runtime.now() >= deadline:
                 return
-            try:
-                sock = await self._connect(deadline)
-            except OSError as error:
-                self._last_failure = error.strerror or str(error)
-                self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
-                if not patient:
-                    raise ConnectFailed(str(self.address), self._last_failure) from error
-                return
-            if self._closed:
-                sock.close()
-                raise ClientClosed
-            self._core = self._new_core()
-            self._useful = False
-            try:
-                self._socket = sock
-                self.epoch += 1
-                self._pump.add(self)
-            except BaseException:
-                self.lose(ConnectionLost(str(self.address), "the program was interrupted as it connected"))
-                raise
+            failures: list[str] = []
+            for left in range(len(self._places), 0, -1):
+                place = self._places[0]
+                until = deadline if not self.address.others else self._share(deadline, left)
+                try:
+                    await self._connect_to(place, until, deadline)
+                except OSError as error:
+                    if error.errno is None:
+                        raise  # a signal handler's
+                    reason = error.strerror or str(error)
+                except (ConnectionLost, ConnectFailed) as error:
+                    reason = error.reason
+                else:
+                    return
+                failures.append(f"{place}: {reason}" if self.address.others else reason)
+                self._places.rotate(-1)
+            self._last_failure = "; ".join(failures)
+            self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
+            if not patient:
+                raise self._failure()
         finally:
             self._connecting = None
             event.set()
 
-    async def _connect(self, deadline: float) -> socket.socket:
+    def _failure(self) -> ConnectFailed:
+        expected = self._expected
+        return ConnectFailed(
+            str(self.address), self._last_failure, None if expected is None else expected.name
+        )
+
+    def _share(self, deadline: float, left: int) -> float:
+        """Return until when to try one of so many places that are left."""
+        now = self._runtime.now()
+        return now + min(_TRY_S, max(0.0, deadline - now) / left)
+
+    async def _connect_to(self, place: Address, until: float, deadline: float) -> None:
+        """Connect to one place by `until` and, if there is any doubt, have the broker there say who it is.
+
+        Raises:
+            OSError, ConnectFailed, ConnectionLost: there is no connection.
+            ClientClosed: the client was closed.
+        """
+        sock = await self._connect(place, until)
+        if self._closed:
+            sock.close()
+            raise ClientClosed
+        self._core = self._new_core()
+        self._useful = False
+        try:
+            self._unsure = self.is_doubtful
+            self._socket = sock
+            self.epoch += 1
+            self._pump.add(self)
+            if self._unsure:
+                await self._meet(deadline)
+        except ReputError as error:
+            self.lose(error)
+            raise
+        except BaseException:
+            self.lose(ConnectionLost(str(self._places[0]), "connecting was cancelled"))
+            raise
+
+    # -- who is there ------------------------------------------------------------------------------------------
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether there is somewhere else to go where the broker is silent or the wrong one."""
+        return bool(self.address.others) or self._expected is not None
+
+    def expect(self, broker: BrokerIdentity) -> None:
+        """Another broker has announced this address for `broker`: no other is taken for it."""
+        if broker != self._expected:
+            self._expected = broker
+            self._unsure = self._unsure or self.broker is None or bool(self.broker.difference_from(broker))
+
+    def doubt(self, since: float) -> bool:
+        """A request that was sent by `since` has no answer: ask whether the broker is there before the next use.
+
+        Return whether there is such a doubt: there is none if anything has come meanwhile, or there is nowhere to go.
+        """
+        if self._socket is not None and self.is_doubtful and self._read_at < since:
+            self._unsure = True
+        return self._unsure
+
+    async def _still_answers(self, deadline: float) -> bool:
+        try:
+            await self._meet(deadline)
+        except (ConnectionLost, ConnectFailed) as error:
+            self._last_failure = error.reason
+            self._places.rotate(-1)
+            self.lose(error)
+            return False
+        return True
+
+    async def _meet(self, deadline: float) -> None:
+        """Have the broker say who it is, within a short time.
+
+        Raises:
+            ConnectionLost: it does not answer.
+            ConnectFailed: it is not the one that was announced.
+        """
+        timeout_s = min(_TRY_S, deadline - self._runtime.now())
+        call = self.start(RequestCode.GET_BROKER_CLUSTER_INFO, {}, Waiter())
+        try:
+            await self._pump.wait(call.waiter, self._runtime.now() + timeout_s)
+        finally:
+            if not call.done:
+                self.abandon(call)
+        if not call.done:
+            silence = f"it takes connections, but did not answer within {timeout_s:.2g} s"
+            raise ConnectionLost(str(self._places[0]), silence)
+        ext = call.answer.ext
+        name = ext.get("brokerName")
+        # A broker that does not say who it is counts as the one that was expected.
+        self.broker = BrokerIdentity(str(name), str(ext.get("startId"))) if name is not None else None
+        if self.broker is not None and self._expected is not None:
+            difference = self.broker.difference_from(self._expected)
+            if difference is not None:
+                raise ConnectFailed(str(self.address), difference, self._expected.name)
+        self._unsure = False
+        self._on_met(self)
+
+    # -- sockets -----------------------------------------------------------------------------------------------
+
+    async def _connect(self, place: Address, deadline: float) -> socket.socket:
         failure: OSError = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        for family, where in await self._resolve():
+        found = await self._resolve(place)
+        for left, (family, where) in zip(range(len(found), 0, -1), found, strict=True):
+            until = deadline if left == 1 else self._share(deadline, left)
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setblocking(False)
@@ -171,7 +312,7 @@ class Connection:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 code = sock.connect_ex(where)
                 if code == errno.EINPROGRESS:
-                    await self._runtime.wait_writable(sock, deadline - self._runtime.now())
+                    await self._runtime.wait_writable(sock, until - self._runtime.now())
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if code == 0 and not _is_connected(sock):
                         code = errno.ETIMEDOUT
@@ -187,8 +328,8 @@ class Connection:
             failure = OSError(code, os.strerror(code))
         raise failure
 
-    async def _resolve(self) -> list[tuple[int, Any]]:
-        host, port = self.address
+    async def _resolve(self, place: Address) -> list[tuple[int, Any]]:
+        host, port = place.host, place.port
         try:
             # Numbers need no name server, so nothing here waits.
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -244,7 +385,7 @@ class Connection:
 
         A connection that has been idle is looked at first: the broker may have hung up, and no frame is risked then.
         """
-        if self._socket is None:
+        if self._socket is None or self._unsure:
             return False
         if (
             self._runtime.now() - self._read_at > _IDLE_S
@@ -302,19 +443,15 @@ class Connection:
         )
         pieces, size = batch.pieces, batch.size
         try:
-            try:
-                if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
-                    joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                    written = sock.send(memoryview(joined)[self._out_skip :] if self._out_skip else joined)
-                else:
-                    written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
-            except OSError as error:
-                return self._write_failed(error)
-            if written:
-                self._mark_written(batch, written)
-        except BaseException:
-            self._lose_unsure(batch.frames)
-            raise
+            if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
+                joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                written = sock.send(memoryview(joined)[self._out_skip :] if self._out_skip else joined)
+            else:
+                written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
+        except OSError as error:
+            return self._write_failed(error)
+        if written:
+            self._mark_written(batch, written)
         return True
 
     def _write_single(self, sock: socket.socket, frame: Outgoing) -> None:
@@ -322,36 +459,23 @@ class Connection:
         call, pieces = frame
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         try:
-            try:
-                written = sock.send(data)
-            except OSError as error:
-                self._write_failed(error)
-                return
-            if written == len(data):
-                self._out.popleft()
-                call.sent = True
-            else:
-                self._out_skip = written
-        except BaseException:
-            self._lose_unsure([frame])
-            raise
-
-    def _lose_unsure(self, frames: Iterable[Outgoing]) -> None:
-        """Writing `frames` was interrupted: each may have left, whole or in part, and is not to be repeated."""
-        error = ConnectionLost(str(self.address), "the program was interrupted as it wrote")
-        for call, _ in frames:
-            if not isinstance(call, OnewayCall):
-                call.sent = True
-        self.lose(error)
-        for call, _ in frames:
-            if not call.done:
-                call.fail(error)
+            written = sock.send(data)
+        except OSError as error:
+            self._write_failed(error)
+            return
+        if written == len(data):
+            self._out.popleft()
+            call.sent = True
+        else:
+            self._out_skip = written
 
     def _write_failed(self, error: OSError) -> bool:
         """Return what `_write_some` is to return after `error`."""
+        if error.errno is None:
+            raise error  # a signal handler's, such as a TimeoutError, and not the system's: something may have left
         if isinstance(error, (BlockingIOError, InterruptedError)):
             return False
-        self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
+        self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
         return True
 
     def _mark_written(self, batch: Batch, written: int) -> None:
@@ -422,13 +546,12 @@ class Connection:
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError as error:
-                self.lose(ConnectionLost(str(self.address), error.strerror or str(error)))
+                if error.errno is None:
+                    raise  # a signal handler's
+                self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
                 return False
-            except BaseException:
-                self._lose_unread()
-                raise
             if not data:
-                self.lose(ConnectionLost(str(self.address), "the broker closed it"))
+                self.lose(ConnectionLost(str(self._places[0]), "the broker closed it"))
                 return False
             try:
                 if not self._useful:
@@ -439,23 +562,16 @@ class Connection:
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
                 return False
-            except BaseException:
-                self._lose_unread()
-                raise
             more = len(data) == wanted or expects_more
             self._read_bytes = _READ_BYTES_LARGE if more else _READ_BYTES
             if not more:
                 break
         return True
 
-    def _lose_unread(self) -> None:
-        """Reading was interrupted: what came may be gone, and what follows would make no sense."""
-        self.lose(ConnectionLost(str(self.address), "the program was interrupted as it read"))
-
     def _refusal_of(self, data: bytes, error: ProtocolError) -> ReputError:
         if data.startswith(b"HTTP/"):
-            return NotABroker(str(self.address), _HTTP_PORT)
-        return ConnectionLost(str(self.address), f"the broker sent nonsense: {error}")
+            return NotABroker(str(self._places[0]), _HTTP_PORT)
+        return ConnectionLost(str(self._places[0]), f"the broker sent nonsense: {error}")
 
     # -- ending ----------------------------------------------------------------------------------------------
 
@@ -473,12 +589,6 @@ class Connection:
         if sock is not None:
             self._on_lost(self)
 
-    def mend(self) -> None:
-        """After an interrupt, which may have come in the middle of `lose`: have that done as a whole."""
-        if self._socket is None:
-            self._pump.remove(self)
-            self.lose(ConnectionLost(str(self.address), "the program was interrupted"))
-
     def close(self) -> None:
         """End the connection for good; calls in progress raise `ClientClosed`."""
         self._closed = True
@@ -493,7 +603,7 @@ class Connection:
             sock.close()
         self._connecting = None
         self._writing = False
-        error = ConnectionLost(str(self.address), "it belongs to the parent process")
+        error = ConnectionLost(str(self._places[0]), "it belongs to the parent process")
         self._drop_unwritten(error)
         self._core.fail_all(error)
 

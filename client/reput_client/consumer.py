@@ -79,6 +79,8 @@ class Consumer:
         heartbeat_interval_s: seconds between heartbeats; less than the broker's `groups.heartbeat_timeout`.
         offset_store: where progress is kept; by default with the broker, or for `broadcasting` in a file in
             `~/.reput_offsets` (or `$REPUT_OFFSETS_DIR`).
+        wait_for_topic: a topic that does not exist yet is waited for, and then read from its beginning even with
+            `start="latest"`; False: entering raises `TopicNotFound`.
         instance: tells consumers of one group apart that broadcast on one machine.
 
     Raises:
@@ -108,6 +110,7 @@ class Consumer:
         commit_interval_s: float = 5.0,
         heartbeat_interval_s: float = 30.0,
         offset_store: OffsetStore | None = None,
+        wait_for_topic: bool = True,
         instance: str = "DEFAULT",
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
@@ -149,6 +152,7 @@ class Consumer:
             heartbeat_interval_s,
             handler_timeout_s,
             offset_store,
+            wait_for_topic,
         )
         self._member = GroupMember(self._session, options)
         self._taking = Taking(self._session, self._member, self._join)
@@ -164,7 +168,7 @@ class Consumer:
 
         Raises:
             ConnectFailed: no broker answers at the given address.
-            TopicNotFound: there is no such topic; create it, or send to it once.
+            TopicNotFound: there is no such topic, and `wait_for_topic` is False.
             NoQueue: a topic cannot be read.
             BrokerError: the broker does not take us into the group.
             OffsetStoreInUse: another consumer that broadcasts has the offset file.

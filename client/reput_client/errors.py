@@ -1,5 +1,6 @@
-"""What can go wrong between a client and a broker, apart from the broker saying no (`BrokerError`).
+"""Every error that a user of the client may catch; `reput_client` has them too.
 
+Those of messages, names and filters, and the broker's refusals (`BrokerError`), are shared with the broker.
 The errors differ in the one question a caller has: may the broker have acted on what I sent?
 `ConnectFailed`, `BrokerNotFound`, `ClientClosed` and `RequestTimeout` of a send: it has not.
 `SendOutcomeUnknown`: nobody knows. `AckNotReached`: it has stored the message, at a lower level than asked.
@@ -10,22 +11,93 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reput_protocol.errors import ReputError
+from reput_protocol.counted import counted
+from reput_protocol.errors import (
+    BrokerBusy,
+    BrokerError,
+    ErrorCode,
+    FilterRefused,
+    FilterSyntaxError,
+    GroupNotFound,
+    InvalidMessage,
+    InvalidName,
+    MessageRefused,
+    NotFound,
+    OffsetOutOfRange,
+    PermissionDenied,
+    ProtocolError,
+    RecordMalformed,
+    ReputError,
+    RequesterGone,
+    RequestNotSupported,
+    StoreUnavailable,
+    TopicNotFound,
+    TransactionEnded,
+)
 
 if TYPE_CHECKING:
     from reput_client.posted import Posted
     from reput_client.receipts import SendReceipt
 
+__all__ = [
+    "AckNotReached",
+    "AmbiguousQueue",
+    "BrokerBusy",
+    "BrokerError",
+    "BrokerNotFound",
+    "ClientClosed",
+    "ConnectFailed",
+    "ConnectionLost",
+    "DamagedMessage",
+    "ErrorCode",
+    "FilterRefused",
+    "FilterSyntaxError",
+    "GroupNotFound",
+    "InflatedTooLarge",
+    "InvalidMessage",
+    "InvalidName",
+    "MessageRefused",
+    "NoQueue",
+    "NotABroker",
+    "NotFound",
+    "OffsetOutOfRange",
+    "OffsetStoreDamaged",
+    "OffsetStoreInUse",
+    "PartlySent",
+    "PermissionDenied",
+    "PostsFailed",
+    "ProtocolError",
+    "RecordMalformed",
+    "ReplyTimeout",
+    "ReputError",
+    "RequestNotSupported",
+    "RequestTimeout",
+    "RequesterGone",
+    "SendOutcomeUnknown",
+    "StoreUnavailable",
+    "TopicNotFound",
+    "TransactionEnded",
+    "UnsupportedCompression",
+]
+
 
 class ConnectFailed(ReputError):
-    """No connection to `address` could be made; nothing was sent. `reason` is the system's own text."""
+    """No connection to `address` could be made; nothing was sent. `reason` is the system's own text, or who is there.
 
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(
-            f"cannot connect to {address}: {reason}; check the address and that the broker is running"
-        )
+    `announced_for` is the broker for which another address announced this one, or None.
+    """
+
+    def __init__(self, address: str, reason: str, announced_for: str | None = None) -> None:
+        remedy = "check the address and that the broker is running"
+        if announced_for is not None:
+            remedy = (
+                f"the route names this address for broker {announced_for!r}: "
+                "check that it is running and its option `advertise`"
+            )
+        super().__init__(f"cannot connect to {address}: {reason}; {remedy}")
         self.address = address
         self.reason = reason
+        self.announced_for = announced_for
 
 
 class NotABroker(ConnectFailed):
@@ -131,7 +203,9 @@ class PartlySent(ReputError):
     def __init__(self, receipts: Sequence[SendReceipt | None], errors: Mapping[int, ReputError]) -> None:
         stored = sum(receipt is not None for receipt in receipts)
         first = min(errors, default=0)
-        super().__init__(f"{stored} messages stored, then message {first} failed: {errors.get(first)}")
+        super().__init__(
+            f"{counted(stored, 'message')} stored, then message {first} failed: {errors.get(first)}"
+        )
         self.receipts = list(receipts)
         self.errors = dict(errors)
 
@@ -145,7 +219,9 @@ class PostsFailed(ReputError):
 
     def __init__(self, failed: Sequence[Posted], count: int) -> None:
         first = failed[0].error if failed else None
-        super().__init__(f"{count} posted messages failed, one of them: {first}")
+        super().__init__(
+            f"{counted(count, 'posted message')} failed{', one of them' if count > 1 else ''}: {first}"
+        )
         self.failed = list(failed)
         self.count = count
 
@@ -162,6 +238,19 @@ class BrokerNotFound(ReputError):
         super().__init__(f"broker {name!r} of topic {topic!r} has no address in the route; is it running?")
         self.name = name
         self.topic = topic
+
+
+class AmbiguousQueue(ReputError):
+    """Queue `queue_id` of a topic is on each of `brokers`, and the call does not say which is meant."""
+
+    def __init__(self, topic: str, queue_id: int, brokers: Sequence[str]) -> None:
+        super().__init__(
+            f"brokers {', '.join(map(repr, brokers))} each have a queue {queue_id} of topic {topic!r}; "
+            "pass broker_name= to say which one is meant"
+        )
+        self.topic = topic
+        self.queue_id = queue_id
+        self.brokers = list(brokers)
 
 
 class NoQueue(ReputError):
@@ -191,6 +280,18 @@ class DamagedMessage(ReputError):
         self.queue_id = queue_id
         self.queue_offset = queue_offset
         self.reason = reason
+
+
+class InflatedTooLarge(ReputError):
+    """The compressed bodies of a pull take more than `limit` bytes together; those of the first `rows` rows fit."""
+
+    def __init__(self, topic: str, queue_id: int, limit: int, rows: int) -> None:
+        super().__init__(
+            f"compressed bodies of {topic}/{queue_id} inflate to more than max_inflated={limit} bytes; take fewer rows "
+            f"at once, such as columns.take(slice({max(1, rows)})), or raise max_inflated"
+        )
+        self.limit = limit
+        self.rows = rows
 
 
 class UnsupportedCompression(ReputError):

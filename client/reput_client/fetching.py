@@ -31,10 +31,18 @@ class FetchedBlock(NamedTuple):
     """Whether the messages asked for are not in the queue."""
 
 
-def fetch_ext(topic: str, queue_id: int, start: int, end: int, max_bytes: int, tags: str) -> dict[str, Value]:
+def fetch_ext(
+    topic: str,
+    queue_id: int,
+    start: int,
+    end: int,
+    max_bytes: int,
+    tags: str,
+    generation: str | None = None,
+) -> dict[str, Value]:
     """Return the header fields of a request for the records of `[start, end)`."""
     subscription = None if tags == "*" else tags
-    header = FetchRecordsHeader(topic, queue_id, start, end, max_bytes, subscription)
+    header = FetchRecordsHeader(topic, queue_id, start, end, max_bytes, subscription, generation)
     return header.to_ext(HeaderType.MSGPACK)
 
 

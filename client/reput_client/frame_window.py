@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from reput_client.connection import Connection
 from reput_client.core import Call, RequestTemplate, Waiter
-from reput_client.errors import AckNotReached, PartlySent
+from reput_client.errors import AckNotReached, ClientClosed, PartlySent
 from reput_client.puts import Putter, check_ack, outcome_unknown, receipts_of, result_of, single_receipt
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import BlockReceipts, SendReceipt
@@ -152,8 +152,13 @@ class FrameWindow:
         while not window[0].call.done:
             self._waiter.ready = False
             deadline = self._session.deadline(self._timeout_s)
-            if not await self._session.pump.wait(self._waiter, deadline):
-                self._time_out()
+            try:
+                answered = await self._session.pump.wait(self._waiter, deadline)
+            except ClientClosed as closed:  # by an interrupt
+                self._give_up(str(closed))
+                return
+            if not answered:
+                self._give_up(f"no answer within {self._timeout_s:.3g} s")
                 return
         while window and window[0].call.done:
             self._take(window.popleft())
@@ -185,8 +190,7 @@ class FrameWindow:
         for number in range(sent.number, sent.number + len(sent.unique_ids)):
             self._errors.setdefault(number, error)
 
-    def _time_out(self) -> None:
-        reason = f"no answer within {self._timeout_s:.3g} s"
+    def _give_up(self, reason: str) -> None:
         for sent in self._window:
             sent.lane.connection.abandon(sent.call)
             self._note(sent, outcome_unknown(sent.lane.queue, sent.unique_ids, reason))

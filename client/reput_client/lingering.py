@@ -5,14 +5,15 @@ from __future__ import annotations
 from copy import copy
 
 from reput_client.batching import Batcher, Entry, Group
+from reput_client.errors import ClientClosed
 from reput_client.puts import Putter, block_receipts, check_ack, outcome_unknown, result_of
 from reput_client.receipts import SendReceipt
 from reput_client.session import Session, wall_clock_ms
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_put_block
 from reput_protocol.record import record_bytes
-from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
 
 
 class LingeringSends:
@@ -52,7 +53,10 @@ class LingeringSends:
                     template = self._putter.template(queue, len(group.entries), ack)
                     group.block = _encode(group)
                     group.call = connection.start_template(template, group.fan_out, group.block)
-            answered = await session.pump.wait(entry.waiter, deadline)
+            try:
+                answered = await session.pump.wait(entry.waiter, deadline)
+            except ClientClosed as closed:  # by an interrupt
+                raise outcome_unknown(queue, [unique_id], str(closed)) from closed
         finally:
             self._batcher.withdraw(group, entry)
         assert group.call is not None, "a group that is closed has a call"

@@ -12,6 +12,7 @@ from reput_client.session import wall_clock_ms
 from reput_client.unique_ids import RunIds
 from reput_protocol.body_block import encode_body_block
 from reput_protocol.buffers import Buffer
+from reput_protocol.counted import counted
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.message import (
     Message,
@@ -22,8 +23,8 @@ from reput_protocol.message import (
 )
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.properties import UNIQ_KEY
+from reput_protocol.put_block import BLOCK_BYTES_MAX
 from reput_protocol.record import record_bytes
-from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
 
 class ManySend(FrameWindow):
@@ -153,7 +154,10 @@ def texts_of(
         raise InvalidMessage("tag= and tags= are both given; tags= has one for each body")
     for name, given in (("tags", tags), ("keys", keys)):
         if given is not None and len(given) != count:
-            raise InvalidMessage(f"{name} has {len(given)} entries for {count} bodies; give one for each")
+            raise InvalidMessage(
+                f"{name} has {counted(len(given), 'entry', 'entries')} for {counted(count, 'body', 'bodies')}; "
+                "give one for each"
+            )
     ends = encode_properties_text(Message(topic, b"", properties=properties), None)
     own_tags = [tag] * count if tags is None else tags
     starts: dict[str | None, bytes] = {

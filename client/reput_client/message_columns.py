@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_client.coded_values import CodedValues, coded_parts, coded_texts
-from reput_client.compression import compression_method, inflate
-from reput_client.errors import DamagedMessage, UnsupportedCompression
+from reput_client.compression import INFLATED_TOTAL_MAX, compression_method, inflate
+from reput_client.errors import DamagedMessage, InflatedTooLarge, UnsupportedCompression
 from reput_protocol.codes import MessageSysFlag
+from reput_protocol.counted import counted
 from reput_protocol.properties import KEYS, TAGS, decode_properties
 from reput_protocol.properties_units import PropertyUnits, units_of
 from reput_protocol.record_columns import RecordColumns
@@ -45,7 +46,7 @@ class MessageColumns:
         return len(self.records)
 
     def __repr__(self) -> str:
-        return f"<columns of {len(self)} messages of {self.topic}/{self.queue_id}>"
+        return f"<columns of {counted(len(self), 'message')} of {self.topic}/{self.queue_id}>"
 
     @property
     def queue_offset(self) -> IntArray:
@@ -93,11 +94,15 @@ class MessageColumns:
             return None
         return rows_at(self.records.buffer, self.records.body_position, int(sizes[0]))
 
-    def bodies(self) -> tuple[ByteArray, IntArray]:
+    def bodies(self, *, max_inflated: int = INFLATED_TOTAL_MAX) -> tuple[ByteArray, IntArray]:
         """Return the bodies back to back, and where they begin and end: body i is `data[bounds[i]:bounds[i + 1]]`.
+
+        Args:
+            max_inflated: how many bytes the compressed ones may take together when they are decompressed.
 
         Raises:
             DamagedMessage: a compressed body cannot be decompressed; it names the first.
+            InflatedTooLarge: they take more than `max_inflated`.
             UnsupportedCompression: a body is compressed with LZ4 or Zstandard.
         """
         table = self.body_matrix()
@@ -105,9 +110,20 @@ class MessageColumns:
             return table.ravel(), np.arange(len(self) + 1, dtype=np.int64) * table.shape[1]
         records = self.records
         parts = slices_at(records.buffer, records.body_position, records.body_position + records.body_size)
-        for row in np.flatnonzero(self.compressed).tolist():
-            parts[row] = self.inflated(row)
+        for row, body in self._inflated_bodies(max_inflated).items():
+            parts[row] = body
         return _joined(parts)
+
+    def _inflated_bodies(self, max_inflated: int) -> dict[int, bytes]:
+        """Return the compressed bodies by row, decompressed."""
+        found: dict[int, bytes] = {}
+        left = max_inflated
+        for row in np.flatnonzero(self.compressed).tolist():
+            found[row] = body = self.inflated(row)
+            left -= len(body)
+            if left < 0:
+                raise InflatedTooLarge(self.topic, self.queue_id, max_inflated, row)
+        return found
 
     def inflated(self, row: int) -> bytes:
         """Return a compressed body, decompressed.
@@ -179,20 +195,23 @@ class MessageColumns:
         """Return some of the messages: a slice, row numbers, or a truth value for each."""
         return MessageColumns(self.topic, self.queue_id, self.records.take(rows))
 
-    def to_arrow(self, names: tuple[str, ...] | None = None) -> pa.RecordBatch:
+    def to_arrow(
+        self, names: tuple[str, ...] | None = None, *, max_inflated: int = INFLATED_TOTAL_MAX
+    ) -> pa.RecordBatch:
         """Return the messages as an Arrow batch.
 
         Args:
             names: which columns, of `reput_client.arrow_columns.COLUMNS`; all of them by default. Those that are left
                 out cost nothing.
+            max_inflated: as for `bodies`.
 
         Raises:
-            ModuleNotFoundError: pyarrow is not installed (`pip install 'reput[spark]'`, or pyarrow alone).
-            DamagedMessage, UnsupportedCompression: as for `bodies`.
+            ModuleNotFoundError: pyarrow is not installed.
+            DamagedMessage, InflatedTooLarge, UnsupportedCompression: as for `bodies`.
         """
         from reput_client.arrow_columns import record_batch
 
-        return record_batch(self.records, self.inflated, names)
+        return record_batch(self.records, lambda: self._inflated_bodies(max_inflated), names)
 
 
 def _common(data: ByteArray, starts: IntArray, ends: IntArray) -> str | None:

@@ -1,7 +1,8 @@
 """Where a group's progress is kept: with the broker, or in a local file (RocketMQ: OffsetStore).
 
 Both keep a table in memory that `update` changes and `persist` writes down. `read` answers the two ways in which
-there is no offset by numbers, as RocketMQ's clients do: -1 when none is kept, -2 when it could not be found out.
+there is no offset by numbers, as RocketMQ's clients do: -1 when none is kept or the broker answers with an error, -2
+when no answer came or the file cannot be read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from reput_client.atomic_file import replace_file
 from reput_client.errors import OffsetStoreDamaged
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.message import MessageQueue
 
 OFFSET_NOT_FOUND: Final = -1
@@ -32,12 +33,14 @@ class ReadOffsetType(Enum):
 
 
 class GroupOffsets(Protocol):
-    """What a remote store asks: a group's offsets at the broker. `PullConsumer` is one."""
+    """What a remote store asks: a group's offsets at the brokers. `PullConsumer` is one."""
 
-    async def committed(self, topic: str, queue_id: int) -> int | None:
+    async def committed(
+        self, topic: str, queue_id: int, *, broker_name: str | None, set_zero_if_not_found: bool
+    ) -> int | None:
         """Return the committed offset, or None."""
 
-    async def commit(self, topic: str, queue_id: int, offset: int) -> None:
+    async def commit(self, topic: str, queue_id: int, offset: int, *, broker_name: str | None) -> None:
         """Commit an offset."""
 
 
@@ -45,7 +48,7 @@ class OffsetStore(ABC):
     """The table in memory, and what both kinds of store have in common.
 
     Attributes:
-        failure: why the last `read` answered -2, or None.
+        failure: the error because of which the last `read` answered -1 or -2; None if there simply is no offset.
     """
 
     def __init__(self) -> None:
@@ -59,7 +62,9 @@ class OffsetStore(ABC):
         self._table[queue] = offset
 
     async def read(self, queue: MessageQueue, kind: ReadOffsetType) -> int:
-        """Return the queue's offset; -1 if none is kept, -2 if the store could not tell (see `failure`).
+        """Return the queue's offset; -1 if none is kept or the broker refuses to tell, -2 if no answer came.
+
+        `failure` tells these apart, and says why.
 
         What is read from the store is kept in memory.
         """
@@ -74,7 +79,7 @@ class OffsetStore(ABC):
             stored = await self._read_stored(queue)
         except (ReputError, OSError) as error:
             self.failure = error
-            return OFFSET_UNKNOWN
+            return OFFSET_NOT_FOUND if isinstance(error, BrokerError) else OFFSET_UNKNOWN
         if stored is None:
             return OFFSET_NOT_FOUND
         self._table[queue] = stored
@@ -111,7 +116,10 @@ class OffsetStore(ABC):
 
 
 class RemoteOffsetStore(OffsetStore):
-    """Offsets kept by the broker, for a group whose members share the work (RocketMQ: RemoteBrokerOffsetStore)."""
+    """Offsets kept by the broker, for a group whose members share the work (RocketMQ: RemoteBrokerOffsetStore).
+
+    As there, a group that has committed nothing reads 0 where the queue still has all its messages and they are recent.
+    """
 
     def __init__(self, group: GroupOffsets) -> None:
         """Keep the offsets of `group`, for instance a `PullConsumer`."""
@@ -119,11 +127,14 @@ class RemoteOffsetStore(OffsetStore):
         self._group = group
 
     async def _read_stored(self, queue: MessageQueue) -> int | None:
-        return await self._group.committed(queue.topic, queue.queue_id)
+        return await self._group.committed(
+            queue.topic, queue.queue_id, broker_name=queue.broker_name, set_zero_if_not_found=True
+        )
 
     async def _write(self, queues: list[MessageQueue]) -> None:
         for queue in queues:
-            await self._group.commit(queue.topic, queue.queue_id, self._table[queue])
+            offset = self._table[queue]
+            await self._group.commit(queue.topic, queue.queue_id, offset, broker_name=queue.broker_name)
 
 
 class LocalFileOffsetStore(OffsetStore):

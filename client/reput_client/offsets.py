@@ -1,12 +1,18 @@
-"""Requests about offsets: a group's progress, the bounds of a queue, a queue by time."""
+"""Requests about offsets: a group's progress, the bounds of a queue, a queue by time.
+
+A queue is named with its broker, and its broker is asked: several brokers may have a queue of one topic and number.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
 
+from reput_client.core import Call
 from reput_client.session import Session, raise_refusal
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
+from reput_protocol.command_header import CommandHeader
 from reput_protocol.commands_offset import (
+    EarliestTimeResult,
     OffsetResult,
     QueryConsumerOffsetHeader,
     QueueHeader,
@@ -14,6 +20,7 @@ from reput_protocol.commands_offset import (
     UpdateConsumerOffsetHeader,
 )
 from reput_protocol.header import HeaderType
+from reput_protocol.message import MessageQueue
 
 _MSGPACK = HeaderType.MSGPACK
 
@@ -25,76 +32,56 @@ class OffsetRequests:
         self._session = session
 
     async def committed(
-        self, group: str, topic: str, queue_id: int, *, timeout_s: float | None = None
+        self, group: str, queue: MessageQueue, *, set_zero_if_not_found: bool = False
     ) -> int | None:
-        """Return the offset that `group` has committed, or None."""
-        deadline = self._session.deadline(timeout_s)
-        _, address = await self._session.queue(topic, queue_id, deadline)
-        header = QueryConsumerOffsetHeader(group, topic, queue_id, set_zero_if_not_found=False)
-        call = await self._session.ask(
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            header.to_ext(_MSGPACK),
-            what=f"committed offset of {group} in {topic}/{queue_id}",
-            address=address,
-            deadline=deadline,
+        """Return the offset that `group` has committed, or None.
+
+        With `set_zero_if_not_found` the broker answers 0 for a group without an offset whose queue still has all its
+        messages, and these are recent, as it does for RocketMQ's clients.
+        """
+        header = QueryConsumerOffsetHeader(
+            group, queue.topic, queue.queue_id, None if set_zero_if_not_found else False
         )
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        call = await self._ask(code, header, queue, f"committed offset of {group}", None)
         if call.answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        raise_refusal(call)
-        return OffsetResult.from_ext(call.answer.ext).offset
+        return _offset(call)
 
     async def commit(
         self,
         group: str,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
+        queue: MessageQueue,
+        offset: int,
         *,
         increase_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Commit: `group` goes on at `queue_offset`. Once this returns, the commit survives a killed broker.
+        """Commit: `group` continues at `offset`. Once this returns, the commit survives a killed broker.
 
         With `increase_only` an offset below the committed one changes nothing.
 
         Raises:
             ValueError: a negative offset.
         """
-        if queue_offset < 0:
-            raise ValueError(f"cannot commit offset {queue_offset}; offsets start at 0")
-        deadline = self._session.deadline(timeout_s)
-        _, address = await self._session.queue(topic, queue_id, deadline)
-        header = UpdateConsumerOffsetHeader(group, topic, queue_id, queue_offset, increase_only or None)
-        await self._session.ask_ok(
-            RequestCode.UPDATE_CONSUMER_OFFSET,
-            header.to_ext(_MSGPACK),
-            what=f"commit of {group} in {topic}/{queue_id}",
-            address=address,
-            deadline=deadline,
-        )
+        if offset < 0:
+            raise ValueError(f"cannot commit offset {offset}; offsets start at 0")
+        header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset, increase_only or None)
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        raise_refusal(await self._ask(code, header, queue, f"commit of {group}", timeout_s))
 
-    async def min_offset(self, topic: str, queue_id: int) -> int:
+    async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message that is still there."""
-        return await self._bound(RequestCode.GET_MIN_OFFSET, topic, queue_id)
+        header = QueueHeader(queue.topic, queue.queue_id)
+        return _offset(await self._ask(RequestCode.GET_MIN_OFFSET, header, queue, "first offset"))
 
-    async def max_offset(self, topic: str, queue_id: int) -> int:
+    async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message will get."""
-        return await self._bound(RequestCode.GET_MAX_OFFSET, topic, queue_id)
-
-    async def _bound(self, code: RequestCode, topic: str, queue_id: int) -> int:
-        deadline = self._session.deadline(None)
-        _, address = await self._session.queue(topic, queue_id, deadline)
-        call = await self._session.ask_ok(
-            code,
-            QueueHeader(topic, queue_id).to_ext(_MSGPACK),
-            what=f"bounds of {topic}/{queue_id}",
-            address=address,
-            deadline=deadline,
-        )
-        return OffsetResult.from_ext(call.answer.ext).offset
+        header = QueueHeader(queue.topic, queue.queue_id)
+        return _offset(await self._ask(RequestCode.GET_MAX_OFFSET, header, queue, "last offset"))
 
     async def offset_by_time(
-        self, topic: str, queue_id: int, when: datetime | int, boundary: str = BoundaryType.LOWER
+        self, queue: MessageQueue, when: datetime | int, boundary: str = BoundaryType.LOWER
     ) -> int:
         """Return the offset of the first message stored at or after `when`.
 
@@ -102,17 +89,39 @@ class OffsetRequests:
             when: a datetime (a naive one is local time) or milliseconds since 1970.
             boundary: which of several messages of that very millisecond: `LOWER` the first, `UPPER` the last.
         """
-        deadline = self._session.deadline(None)
-        _, address = await self._session.queue(topic, queue_id, deadline)
-        header = SearchOffsetHeader(topic, queue_id, timestamp_ms(when), BoundaryType(boundary))
-        call = await self._session.ask_ok(
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms(when), BoundaryType(boundary))
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return _offset(await self._ask(code, header, queue, "offset by time"))
+
+    async def earliest_time_ms(self, queue: MessageQueue) -> int | None:
+        """Return when the first message was stored, in milliseconds since 1970, or None if there is none."""
+        header = QueueHeader(queue.topic, queue.queue_id)
+        call = await self._ask(RequestCode.GET_EARLIEST_MSG_STORETIME, header, queue, "first message")
+        raise_refusal(call)
+        timestamp = EarliestTimeResult.from_ext(call.answer.ext).timestamp
+        return None if timestamp < 0 else timestamp
+
+    async def _ask(
+        self,
+        code: RequestCode,
+        header: CommandHeader,
+        queue: MessageQueue,
+        what: str,
+        timeout_s: float | None = None,
+    ) -> Call:
+        """Ask the queue's broker; return the answered call, whatever its code."""
+        return await self._session.ask(
+            code,
             header.to_ext(_MSGPACK),
-            what=f"offset by time in {topic}/{queue_id}",
-            address=address,
-            deadline=deadline,
+            what=f"{what} in {queue.topic}/{queue.queue_id}",
+            queue=queue,
+            deadline=self._session.deadline(timeout_s),
         )
-        return OffsetResult.from_ext(call.answer.ext).offset
+
+
+def _offset(call: Call) -> int:
+    raise_refusal(call)
+    return OffsetResult.from_ext(call.answer.ext).offset
 
 
 def timestamp_ms(when: datetime | int) -> int:

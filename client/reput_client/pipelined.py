@@ -11,10 +11,11 @@ from reput_client.receipts import SendReceipt
 from reput_client.routing import Route
 from reput_client.session import wall_clock_ms
 from reput_client.unique_ids import ids_for
+from reput_protocol.counted import counted
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.message import Message, encode_properties_text
+from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_put_block
 from reput_protocol.record import encode_put_record
-from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
 
 _new_tuple = tuple.__new__  # past the constructor of a named tuple, which is Python's
 
@@ -93,8 +94,8 @@ class PipelinedSend(FrameWindow):
                 block = encode_put_block(group, topic, queue.queue_id, wall_clock_ms(), unique_ids)
                 if len(block) > BLOCK_BYTES_MAX:
                     raise InvalidMessage(
-                        f"{len(group)} messages make a block of {len(block)} bytes, but at most {BLOCK_BYTES_MAX} "
-                        "travel at once; choose a smaller batch"
+                        f"a block of {counted(len(group), 'message')} has {len(block)} bytes, but at most "
+                        f"{BLOCK_BYTES_MAX} travel at once; choose a smaller batch"
                     )
                 call = lane.connection.start_template(lane.template, self._waiter, block)
             window.append(Sent(index, call, lane, unique_ids, block))

@@ -35,8 +35,12 @@ class Waits(Protocol):
     async def wait_for(self, block: Block) -> None:
         """Return when the block is done."""
 
+    @property
+    def interruption(self) -> str | None:
+        """Why the client was closed in the middle of an operation; None if it was not."""
+
     def block_for(self, block: Block) -> None:
-        """Block the calling thread until the block is done.
+        """Block the calling thread until the block is done, or the client was interrupted.
 
         Raises:
             RuntimeError: the program has an event loop, where nothing may block.
@@ -114,7 +118,8 @@ class Block:
         """Whether its only message travels alone as a 310."""
         self.delayed_text = b""
         """Then: its properties, once it is sealed."""
-        self.callbacks: deque[tuple[int, Callable[[Any], object]]] = deque()
+        self.callbacks: deque[tuple[Any, Callable[[Any], object]]] = deque()
+        """With what each of them is called."""
         self.asked: set[int] = set()
         """Messages whose outcome somebody has been told, or waits for."""
         self.count = 0
@@ -137,14 +142,6 @@ class Block:
         self.error: ReputError | None = None
         self.changed: Event | None = None
         """Set when it is done, if somebody waits for that."""
-
-    def trim(self) -> None:
-        """Forget a message that was being put in when something interrupted that; it was not taken."""
-        count = min(len(self.bodies), len(self.texts))
-        del self.bodies[count:], self.texts[count:]
-        self.callbacks = deque(each for each in self.callbacks if each[0] < count)
-        self.asked = {number for number in self.asked if number < count}
-        self.own_ids = {number: own for number, own in self.own_ids.items() if number < count}
 
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:
         """Make the bytes of the block."""
@@ -217,13 +214,21 @@ class Block:
             self.changed.set()
             self.changed = None
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is done, or has an unknown outcome because the client was interrupted."""
+        return self.done or self.waits.interruption is not None
+
     def error_of(self, number: int) -> ReputError | None:
         """Return one message's error, an exception of its own: those who share a block must not share one."""
         error = self.error
+        if not self.done:
+            reason = self.waits.interruption
+            error = None if reason is None else outcome_unknown(self.queue, (), reason)
         if error is None:
             return None
         if isinstance(error, SendOutcomeUnknown):
-            unique_id = self.unique_ids[number] if self.unique_ids else None
+            unique_id = self.unique_ids[number] if number < len(self.unique_ids) else None
             own: ReputError = outcome_unknown(self.queue, [unique_id], error.reason)
         else:
             own = copy(error)
@@ -233,7 +238,7 @@ class Block:
         return own
 
     def outcome(self, number: int) -> SendReceipt:
-        """Return the receipt of a message of a block that is done, or raise its error."""
+        """Return the receipt of a message of a block that is decided, or raise its error."""
         error = self.error_of(number)
         if error is not None:
             raise error

@@ -23,8 +23,8 @@ from reput_protocol.message import (
     encode_properties_text,
 )
 from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.put_block import BLOCK_BYTES_MAX
 from reput_protocol.record import record_bytes
-from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
 BLOCK_MESSAGES: Final = 512
 _TEXTS_MAX: Final = 1024
@@ -201,16 +201,6 @@ class Gathering:
         if self._current.get(block.queue.topic) is block:
             del self._current[block.queue.topic]
 
-    def mend(self) -> None:
-        """After an interrupt in the middle of anything here: what is open has whole messages, and at least one."""
-        for block in list(self.open.values()):
-            block.trim()
-            if not block.bodies:
-                del self.open[block.queue]
-        for topic, block in list(self._current.items()):
-            if self.open.get(block.queue) is not block:
-                del self._current[topic]
-
     def _put(
         self,
         block: Block,
@@ -225,7 +215,7 @@ class Gathering:
         if message.unique_id is not None:
             block.own_ids[number] = message.unique_id
         if on_done is not None:
-            block.callbacks.append((number, on_done))
+            block.callbacks.append((posted, on_done))
             block.asked.add(number)
         block.bodies.append(body)
         block.texts.append(text)

@@ -11,7 +11,7 @@ from typing import Final
 from reput_client.address import Address
 from reput_client.backoff import Backoff
 from reput_client.core import Waiter
-from reput_client.errors import AckNotReached, ClientClosed, ConnectionLost, RequestTimeout
+from reput_client.errors import AckNotReached, BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
 from reput_client.post_block import Block
 from reput_client.puts import Putter, check_ack, outcome_unknown, result_of
 from reput_client.repeating import RETRY_PAUSE_S, after
@@ -80,6 +80,9 @@ class Link:
             if len(self.flying) >= _IN_FLIGHT or flying_bytes >= _IN_FLIGHT_BYTES:
                 return
             block = self.waiting[place]
+            if not self._connection.is_of(block.queue.broker_name):
+                self._failure = BrokerNotFound(block.queue.broker_name, block.queue.topic)
+                held_up.add(block.queue)
             if block.queue in held_up or block.not_before > now:
                 held_up.add(block.queue)
                 place += 1
@@ -89,7 +92,6 @@ class Link:
             template = block.template(self._putter)
             block.sent_at = now
             block.connection = self._connection
-            # In this order: once its frame may be queued, an interrupt must not leave it among those that wait.
             self.flying.append(block)
             del self.waiting[place]
             block.call = self._connection.start_template(template, self._arrivals, block.data)
@@ -151,6 +153,7 @@ class Link:
             assert block.connection is not None, "what flies has a connection"
             self.flying.remove(block)
             error: ReputError = _not_left(block, timeout_s)
+            block.connection.doubt(block.sent_at)
             if not block.connection.abandon(block.call):
                 reason = f"no answer within {timeout_s:.2g} s"
                 error = outcome_unknown(block.queue, block.unique_ids, reason)

@@ -14,7 +14,6 @@ from reput_client.core import Waiter
 from reput_client.post_block import Block
 from reput_client.post_gathering import Gathering
 from reput_client.post_link import Link
-from reput_client.post_mending import lost_of, put_back
 from reput_client.puts import Putter, outcome_unknown
 from reput_client.runtime import Event
 from reput_client.session import Session, wall_clock_ms
@@ -42,8 +41,9 @@ class PostSteps:
         retries: int,
         new_backoff: Callable[[], Backoff],
         on_failed: Callable[[Block], None],
+        on_idle: Callable[[], None],
     ) -> None:
-        """`on_failed` is told of every block that has failed."""
+        """`on_failed` is called with every block that has failed, `on_idle` when all blocks are done."""
         self._session = session
         self._putter = putter
         self._gathering = gathering
@@ -51,6 +51,7 @@ class PostSteps:
         self._retries = retries
         self._new_backoff = new_backoff
         self._on_failed = on_failed
+        self._on_idle = on_idle
         self.links: dict[Address, Link] = {}
         self.unfinished: dict[int, Block] = {}
         """By serial, in that order."""
@@ -159,29 +160,14 @@ class PostSteps:
             if block.error is not None:
                 self._on_failed(block)
             self._gathering.held -= block.size
-            del self.unfinished[block.serial]  # last, so that `mend` finds it if this is interrupted
+            del self.unfinished[
+                block.serial
+            ]  # last: what an interrupt leaves here is unknown, or not told of yet
         if blocks:
             self.signal()
             self.wake()
-
-    def mend(self) -> None:
-        """An interrupt may have come in the middle of any step: see `post_mending.py`."""
-        gathering, unfinished = self._gathering, self.unfinished
-        gathering.mend()
-        for block in gathering.open.values():
-            unfinished.setdefault(block.serial, block)
-        for block in lost_of(unfinished.values(), self.links.values(), gathering.open.values()):
-            if block.bodies:
-                self._seal(block)
-            elif block.count:
-                put_back(self.links[block.address], block)
-            else:
-                del unfinished[block.serial]  # it got no message
-        self._finished([block for block in unfinished.values() if block.done])
-        gathering.held = sum(block.size for block in unfinished.values())
-        self.due_at = -math.inf
-        self.signal()
-        self.wake()
+            if not self.unfinished:
+                self._on_idle()
 
     def take_answers(self) -> None:
         """Take the answers that have come."""
@@ -195,7 +181,6 @@ class PostSteps:
             link.clear()
         for block in list(self._gathering.open.values()):
             self._gathering.close(block)
-        # All of them, also one that an interrupt has left in no other place.
         blocks = list(self.unfinished.values())
         for block in blocks:
             if not block.done:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from itertools import repeat
 from threading import get_ident
 from typing import Final
 
 from reput_client.core import Waiter
+from reput_client.errors import ClientClosed
 from reput_client.post_block import Block
 from reput_client.post_steps import PostSteps
-from reput_client.posted import Posted
 from reput_client.runtime import CallerRuns, Event
 from reput_client.session import Session
 from reput_protocol.errors import ReputError
@@ -32,7 +35,7 @@ class PostTending:
     def __init__(self, session: Session, steps: PostSteps) -> None:
         self._session = session
         self._steps = steps
-        self._caller = session.runtime if isinstance(session.runtime, CallerRuns) else None
+        self.caller = session.runtime if isinstance(session.runtime, CallerRuns) else None
         self._calling: int | None = None
         """The thread that calls callbacks just now."""
         self._called: Event | None = None
@@ -42,7 +45,7 @@ class PostTending:
 
     def is_due(self) -> bool:
         """Whether the caller should `attend` before anything else; never where a task does."""
-        return self._caller is not None and self._session.runtime.now() >= self._steps.due_at
+        return self.caller is not None and self._session.runtime.now() >= self._steps.due_at
 
     async def attend(self) -> None:
         """Do what is due, without waiting for answers."""
@@ -81,22 +84,20 @@ class PostTending:
         """Connect where it is time, in tasks if there are such; return whether the caller has done so instead."""
         links = self._steps.to_connect()
         for link in links:
-            if self._caller is None:
+            if self.caller is None:
                 link.connecting = True
                 self._session.runtime.spawn(link.connect, link.connected)
             else:
                 await link.connect()
-        return bool(links) and self._caller is not None
+        return bool(links) and self.caller is not None
 
     async def call_back(self) -> None:
         """Call the callbacks of what is done, unless one of them, or another thread's, is just being called."""
-        # What a task must not be ended by, a caller may.
-        let_through = () if self._caller is None else (KeyboardInterrupt, SystemExit)
         while self._steps.to_call and self._calling is None:
             block = self._steps.to_call[0]
             self._calling = get_ident()
             try:
-                await self._session.runtime.outside(partial(_call_each, block, let_through))
+                await self._session.runtime.outside(partial(self._call_each, block))
             finally:
                 self._calling = None
                 if not block.callbacks and self._steps.to_call and self._steps.to_call[0] is block:
@@ -104,6 +105,25 @@ class PostTending:
                 if self._called is not None:
                     self._called.set()
                     self._called = None
+
+    def call_back_interrupted(self) -> None:
+        """As `call_back`, after an interrupt has closed the client. Another thread may still be in one of them."""
+        for block in (*self._steps.to_call, *self._steps.unfinished.values()):
+            self._call_each(block)
+
+    def _call_each(self, block: Block) -> None:
+        # What a task must not be ended by, a caller may.
+        let_through = () if self.caller is None else (KeyboardInterrupt, SystemExit)
+        with suppress(IndexError):  # of `popleft`: that were all
+            # CPython calls signal handlers nowhere between a step of this `map` and the first instruction of `on_done`,
+            # so each callback is called once, whatever interrupts this.
+            for posted, on_done in map(deque.popleft, repeat(block.callbacks)):
+                try:
+                    on_done(posted)
+                except let_through:
+                    raise
+                except BaseException:
+                    log.exception("the callback of a posted message has raised")
 
     async def called_back(self, last: int) -> None:
         """Return when the callbacks of blocks up to this serial have been called, by whichever thread.
@@ -123,7 +143,10 @@ class PostTending:
 
     def see_to_task(self) -> None:
         """Where tasks are: have one while there is something to do."""
-        if self._caller is None and self._ended is None and (self._steps.unfinished or self._steps.to_call):
+        if self.caller is not None:
+            return
+        self._session.runtime.end_dead()
+        if self._ended is None and (self._steps.unfinished or self._steps.to_call):
             self._ended = ended = self._session.runtime.event()
             self._session.runtime.spawn(partial(self._run, ended), partial(self._has_ended, ended))
 
@@ -157,7 +180,7 @@ class PostTending:
 
     async def wait(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Wait until `condition`, which changes when a block is done; False when `deadline` came first."""
-        if self._caller is not None:
+        if self.caller is not None:
             return await self._tend(condition, deadline)
         runtime = self._session.runtime
         while not condition():
@@ -172,7 +195,7 @@ class PostTending:
 
     async def wait_for(self, block: Block) -> None:
         """Return when the block is done."""
-        if self._caller is not None:
+        if self.caller is not None:
             await self._tend(lambda: block.done, math.inf)
             return
         while not block.done:
@@ -182,10 +205,19 @@ class PostTending:
             await block.changed.wait(math.inf)
 
     def block_for(self, block: Block) -> None:
-        """As `wait_for`, where the caller may block."""
-        if self._caller is None:
+        """As `wait_for`, where the caller may block; also returns when the client was interrupted."""
+        if self.caller is None:
             raise RuntimeError("the message is not acknowledged yet; await it, or flush the producer first")
-        self._caller.run(self.wait_for(block))
+        try:
+            self.caller.run(self.wait_for(block))
+        except ClientClosed:
+            if self.interruption is None:
+                raise
+
+    @property
+    def interruption(self) -> str | None:
+        """Why the client was closed in the middle of an operation; None if it was not."""
+        return None if self.caller is None else self.caller.interruption
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
@@ -199,17 +231,3 @@ class PostTending:
     def forget(self) -> None:
         """In a forked child: nobody does anything yet."""
         self._ended = self._calling = self._called = None
-
-
-def _call_each(block: Block, let_through: tuple[type[BaseException], ...]) -> None:
-    while block.callbacks:
-        number, on_done = block.callbacks[0]
-        posted = Posted(block, number)
-        try:
-            on_done(posted)
-        except let_through:
-            raise
-        except BaseException:
-            log.exception("the callback of a posted message has raised")
-        finally:
-            block.callbacks.popleft()  # not before: an interrupt must not lose it

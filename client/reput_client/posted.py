@@ -25,15 +25,19 @@ class Posted:
     @property
     def done(self) -> bool:
         """Whether it has a receipt or an error. In the blocking face that changes only during calls of the producer."""
-        return self._block.done
+        return self._block.is_decided
 
     @property
     def error(self) -> ReputError | None:
         """Why it was not acknowledged, as `Producer.send` would have raised it; None if it was, or is not done."""
         block = self._block
-        if block.done:
+        if block.is_decided:
             block.asked.add(self._number)
         return block.error_of(self._number)
+
+    def is_told(self) -> None:
+        """Its outcome has been told, by whatever way."""
+        self._block.asked.add(self._number)
 
     def result(self) -> SendReceipt:
         """Return its receipt. The blocking face waits for it; under trio and asyncio it must be done: `await` it.
@@ -43,7 +47,7 @@ class Posted:
             As `Producer.send`: it failed.
         """
         block, number = self._block, self._number
-        if not block.done:
+        if not block.is_decided:
             with _Asking(block, number):
                 block.waits.block_for(block)
         block.asked.add(number)
@@ -52,7 +56,7 @@ class Posted:
     def __await__(self) -> Generator[Any, Any, SendReceipt]:
         """Wait until it is done; return its receipt or raise its error, as `Producer.send` does."""
         block, number = self._block, self._number
-        if not block.done:
+        if not block.is_decided:
             with _Asking(block, number):
                 yield from block.waits.wait_for(block).__await__()
         block.asked.add(number)

@@ -1,9 +1,12 @@
-"""Messages handed over one at a time: `post` puts each into a block and goes on; what becomes of it is told later."""
+"""Messages handed over one at a time: `post` puts each into a block and returns; its outcome is reported later."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
+import os
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -28,6 +31,8 @@ log = logging.getLogger("reput_client")
 POST_LINGER_S: Final = 0.005
 BUFFER_BYTES: Final = 32 << 20
 _FAILED_BLOCKS_MAX: Final = 1000
+_EXIT_S: Final = 5.0
+"""How long the end of a program may wait for what was posted."""
 
 
 class Posts:
@@ -64,10 +69,11 @@ class Posts:
             retries=retries,
             new_backoff=new_backoff,
             on_failed=self._on_failed,
+            on_idle=lambda: _unfinished.discard(self),
         )
         self._tending = PostTending(session, self._steps)
         self._failed: deque[Block] = deque()
-        """Failed; `flush` tells of the messages of which nobody knows."""
+        """Failed; `flush` raises for the messages whose failure was not reported yet."""
         self._failed_before = 0
         """Such messages of blocks that are forgotten."""
         self._flushing = 0
@@ -141,6 +147,7 @@ class Posts:
                     queue, address, message, ack, due_at, self._tending, is_current=is_current
                 )
                 self._steps.begun(block)
+                _unfinished.add(self)
         posted = gathering.put(block, message, size, on_done)
         if alone:
             self._steps.leave(block)
@@ -179,7 +186,7 @@ class Posts:
         """Send what has gathered, and wait until all that was posted before is done, and its callbacks are called.
 
         Raises:
-            PostsFailed: messages failed, and nobody was told of them yet.
+            PostsFailed: messages failed, and that was not reported yet.
         """
         steps, last = self._steps, self._gathering.last_serial
         steps.leave_all()
@@ -190,23 +197,39 @@ class Posts:
             await self._tending.called_back(last)
         finally:
             self._flushing -= 1
+        self._raise_untold()
+
+    def tell_interrupted(self) -> None:
+        """After an interrupt has closed the client: call the callbacks that are left, and raise what `flush` raises.
+
+        Raises:
+            PostsFailed: messages failed or have an unknown outcome, and that was not reported yet.
+        """
+        self._tending.call_back_interrupted()
+        self._raise_untold()
+
+    def _raise_untold(self) -> None:
         failed, count = self._untold()
         if count:
             raise PostsFailed(failed, count)
 
     def _on_failed(self, block: Block) -> None:
-        if block in self._failed:
-            return  # an interrupt came as it was put there
         self._failed.append(block)
         if len(self._failed) > _FAILED_BLOCKS_MAX:
             self._failed_before += len(_untold(self._failed.popleft()))
 
     def _untold(self) -> tuple[list[Posted], int]:
-        """Return the messages that failed and of which nobody was told, and how many they are with those forgotten."""
-        failed = [posted for block in self._failed for posted in _untold(block)]
+        """Return the messages whose failure was not reported, and how many they are with those forgotten."""
+        blocks = list(self._failed)
+        if self._tending.interruption is not None:
+            # Those that were not done by then; one may be in both places.
+            blocks = list(dict.fromkeys((*blocks, *self._steps.unfinished.values())))
+        failed = [posted for block in blocks for posted in _untold(block)]
         count = self._failed_before + len(failed)
         self._failed.clear()
         self._failed_before = 0
+        for posted in failed:
+            posted.is_told()
         return failed, count
 
     # -- ending --------------------------------------------------------------------------------------------------------
@@ -214,35 +237,72 @@ class Posts:
     def close(self) -> None:
         """After the connections were closed: end everything. Never waits."""
         self._closed = True
-        self._give_up()
-
-    def _give_up(self) -> None:
         self._steps.take_answers()
         self._steps.give_up(ClientClosed("the producer was closed before the message was sent"))
 
     async def ended(self) -> None:
-        """After `close`: have the callbacks called and the task end, and say what nobody was told."""
+        """After `close`: have the callbacks called and the task end, and log the failures that were not reported."""
         await self._tending.ended()
-        if self._flushing:
-            return
+        if not self._flushing:
+            self._log_untold()
+
+    def _log_untold(self) -> None:
         _, count = self._untold()
         if count:
             log.error("%d posted messages have failed: the producer was closed without a flush", count)
 
-    def mend(self) -> None:
-        """An interrupt may have come in the middle of anything: bring it to its end, or have it done again."""
-        self._steps.mend()
-        if self._closed:
-            self._give_up()
+    def end_with_program(self, deadline: float) -> None:
+        """The program ends without `close`: send what was posted, or, where that takes an event loop, log how much."""
+        caller = self._tending.caller
+        if caller is None:
+            count = sum(block.count or len(block.bodies) for block in self._steps.unfinished.values())
+            log.error("%d posted messages have no outcome: the program has ended without a flush", count)
+            return
+        try:
+            caller.run(self._flush_and_close(deadline))
+        except ClientClosed:  # by an interrupt
+            self._tending.call_back_interrupted()
+            self._log_untold()
+
+    async def _flush_and_close(self, deadline: float) -> None:
+        self._steps.leave_all()
+        await self._tending.wait(lambda: not self._steps.unfinished, deadline)
+        self._session.close()
+        self.close()
+        await self.ended()
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
-        """In a forked child: what is under way is the parent's; go on with other ids."""
+        """In a forked child: what is under way is the parent's; continue with other ids."""
         self._steps.forget(ids)
         self._tending.forget()
         self._failed.clear()
         self._failed_before = self._flushing = 0
 
 
+_unfinished: Final[set[Posts]] = set()
+"""Those with blocks that are not done; they are kept for `_end_with_program` even if the program forgets them."""
+
+os.register_at_fork(after_in_child=_unfinished.clear)
+
+
+@atexit.register
+def _end_with_program() -> None:
+    deadline = time.monotonic() + _EXIT_S
+    unfinished = list(_unfinished)
+    for number, posts in enumerate(unfinished):
+        now = time.monotonic()
+        share_s = max(0.0, deadline - now) / (len(unfinished) - number)
+        try:
+            posts.end_with_program(now + share_s)
+        except (Exception, SystemExit):
+            log.exception("a producer has failed to send what was posted before the program ended")
+
+
 def _untold(block: Block) -> list[Posted]:
-    """Return the messages of a failed block of which nobody has been told."""
-    return [Posted(block, number) for number in range(block.count) if number not in block.asked]
+    """Return the messages of a block that failed or have an unknown outcome, where that was not reported."""
+    count = block.count or len(block.bodies)
+    return [
+        Posted(block, number)
+        for number in range(count)
+        if number not in block.asked and block.error_of(number) is not None
+    ]

@@ -36,8 +36,8 @@ from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.names import check_group, check_send_topic
+from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_put_block
 from reput_protocol.record import encode_put_record
-from reput_protocol.record_batch import BLOCK_BYTES_MAX, encode_put_block
 
 log = logging.getLogger("reput_client")
 
@@ -178,15 +178,19 @@ class Producer:
             PostsFailed: some of it failed, and nobody was told of it yet; logged where the block raises already.
         """
         try:
-            if error is None:
-                await self._posts.flush()
-            elif isinstance(error, (Exception, SystemExit)):
-                try:
-                    await self._posts.flush()
-                except PostsFailed as failed:
-                    log.error("the block that used a producer has ended by %r, and: %s", error, failed)
+            await self.flush_at_exit(error)
         finally:
             await self.aclose()
+
+    async def flush_at_exit(self, error: BaseException | None) -> None:
+        """The first half of `__aexit__`."""
+        if error is None:
+            await self._posts.flush()
+        elif isinstance(error, (Exception, SystemExit)):
+            try:
+                await self._posts.flush()
+            except PostsFailed as failed:
+                log.error("the block that used a producer has ended by %r, and: %s", error, failed)
 
     async def aclose(self) -> None:
         """Close the connections. Sends in progress, and what is posted, fail: `ClientClosed`, `SendOutcomeUnknown`.
@@ -612,10 +616,13 @@ class Producer:
         """
         await self._posts.flush()
 
-    def after_interrupt(self) -> None:
-        """In the blocking face: a signal handler has raised, maybe in the middle of a step."""
-        self._session.mend()
-        self._posts.mend()
+    def tell_interrupted(self) -> None:
+        """In the blocking API, after an interrupt has closed the producer: call the callbacks that are left.
+
+        Raises:
+            PostsFailed: as `flush`; what had no answer by then has an unknown outcome.
+        """
+        self._posts.tell_interrupted()
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections and posts alone and make ids of the child's own."""

@@ -109,6 +109,7 @@ class PullConsumer:
         sql: str | None = None,
         max_bytes: int = PULL_BYTES_MAX,
         read_ahead: bool = False,
+        broker_name: str | None = None,
     ) -> PullResult:
         """Return messages of one queue from `offset` on, waiting up to `wait_s` seconds if there are none yet.
 
@@ -120,12 +121,14 @@ class PullConsumer:
             read_ahead: while the queue has more, ask for it at once, so that it arrives while these messages are
                 handled. A next pull from `next_begin_offset` with the same arguments takes it; its answer, the
                 queue's bounds included, may be as old as this pull. One answer per queue is kept.
+            broker_name: whose queue is meant; needed where several brokers have a queue `queue_id` of the topic.
 
         Returns:
             A result even where nothing was found: its status says why, its `next_begin_offset` where to go on.
 
         Raises:
             TopicNotFound, PermissionDenied, BrokerError: refused.
+            AmbiguousQueue: several brokers have such a queue, and `broker_name` names none.
             FilterSyntaxError: `tags` cannot be parsed.
             FilterRefused: the broker cannot parse `sql`; says where.
             RecordMalformed: what came is no records. (One that cannot be read is a damaged message among the others.)
@@ -135,7 +138,7 @@ class PullConsumer:
             raise ValueError("offset and wait_s must be 0 or more, max_messages and max_bytes 1 or more")
         wanted = Wanted.of(tags, sql)
         deadline = self._session.deadline(None)
-        queue, address = await self._session.queue(check_topic(topic), queue_id, deadline)
+        queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
 
         def ext(start: int, wait_s: float) -> dict[str, Value]:
             return pull_ext(
@@ -149,19 +152,20 @@ class PullConsumer:
                 wait_s=wait_s,
             )
 
-        call = await self._read_ahead.take(topic, queue_id, ext(offset, 0.0), deadline)
+        call = await self._read_ahead.take(queue, ext(offset, 0.0), deadline)
         if call is None or (wait_s and call.answer.code == ResponseCode.PULL_NOT_FOUND):
             call = await self._session.ask(
                 RequestCode.PULL_MESSAGE,
                 ext(offset, wait_s),
                 what=f"pull from {topic}/{queue_id}",
-                address=address,
+                queue=queue,
                 deadline=deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0),
             )
         result = pull_result(queue, offset, call, wanted)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
-            connection = self._session.connection_to(address)
-            self._read_ahead.start(topic, queue_id, ext(result.next_begin_offset, 0.0), connection)
+            self._read_ahead.start(
+                queue, ext(result.next_begin_offset, 0.0), self._session.known_connection(queue)
+            )
         return result
 
     async def pull_columns(
@@ -174,6 +178,7 @@ class PullConsumer:
         tags: str = "*",
         max_bytes: int = COLUMN_BYTES,
         read_ahead: bool = True,
+        broker_name: str | None = None,
     ) -> ColumnsResult:
         """Return messages of one queue from `offset` on as columns, waiting up to `wait_s` seconds if there are none.
 
@@ -184,6 +189,7 @@ class PullConsumer:
             tags: `*`, or tags joined by `||`.
             max_bytes: at most so many bytes of records, 4 MiB at most; the first message comes whatever its size.
             read_ahead: ask for what comes next at once, so that it arrives while these are handled.
+            broker_name: whose queue is meant; needed where several brokers have a queue `queue_id` of the topic.
 
         Raises:
             DamagedMessage: the message at `offset` cannot be read; `offset` + 1 goes on behind it. (Of messages further
@@ -197,32 +203,39 @@ class PullConsumer:
             raise ValueError("offset and wait_s must be 0 or more, max_bytes 1 or more")
         tag_filter = TagFilter.parse(tags)
         deadline = self._session.deadline(None)
-        _, address = await self._session.queue(check_topic(topic), queue_id, deadline)
+        queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
         ext = fetch_ext(topic, queue_id, offset, NO_END, max_bytes, tags)
-        call = await self._columns_ahead.take(topic, queue_id, ext, deadline)
+        call = await self._columns_ahead.take(queue, ext, deadline)
         if call is None:
             call = await self._session.ask(
                 RequestCode.FETCH_RECORDS,
                 ext,
                 what=f"fetch from {topic}/{queue_id}",
-                address=address,
+                queue=queue,
                 deadline=deadline,
             )
         result = fetched(topic, queue_id, offset, call, tag_filter)
         is_beyond = result.status is PullStatus.OFFSET_ILLEGAL and offset > result.max_offset
         if is_beyond or result.status is PullStatus.NO_NEW_MESSAGE:
             # Blocks end with what is durable; an ordinary pull sees further, and can wait.
-            return await self._pull_as_columns(topic, queue_id, offset, wait_s, tag_filter, max_bytes)
+            return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
             following = fetch_ext(topic, queue_id, result.next_begin_offset, NO_END, max_bytes, tags)
-            self._columns_ahead.start(topic, queue_id, following, self._session.connection_to(address))
+            self._columns_ahead.start(queue, following, self._session.known_connection(queue))
         return result
 
     async def _pull_as_columns(
-        self, topic: str, queue_id: int, offset: int, wait_s: float, tag_filter: TagFilter, max_bytes: int
+        self, queue: MessageQueue, offset: int, wait_s: float, tag_filter: TagFilter, max_bytes: int
     ) -> ColumnsResult:
+        topic, broker_name, queue_id = queue
         pulled = await self.pull(
-            topic, queue_id, offset, wait_s=wait_s, tags=tag_filter.expression, max_bytes=max_bytes
+            topic,
+            queue_id,
+            offset,
+            wait_s=wait_s,
+            tags=tag_filter.expression,
+            max_bytes=max_bytes,
+            broker_name=broker_name,
         )
         empty = ColumnsResult(
             PullStatus.NO_NEW_MESSAGE if pulled.status is PullStatus.FOUND else pulled.status,
@@ -234,34 +247,62 @@ class PullConsumer:
         records = pulled.messages.record_data
         return columns_result(topic, queue_id, offset, records, empty, tag_filter)
 
-    async def commit(self, topic: str, queue_id: int, offset: int) -> None:
+    async def commit(self, topic: str, queue_id: int, offset: int, *, broker_name: str | None = None) -> None:
         """Commit that the group goes on at `offset`; it may be lower than before, which rewinds.
 
         Once this returns, the commit survives a killed broker.
+
+        Args:
+            broker_name: whose queue is meant, here and below; needed where several brokers have one of that number.
         """
-        await self._offsets.commit(self.group, check_topic(topic), queue_id, offset)
+        await self._offsets.commit(self.group, await self._queue(topic, queue_id, broker_name), offset)
 
-    async def committed(self, topic: str, queue_id: int) -> int | None:
-        """Return the group's committed offset, or None if it has none."""
-        return await self._offsets.committed(self.group, check_topic(topic), queue_id)
+    async def committed(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        broker_name: str | None = None,
+        set_zero_if_not_found: bool = False,
+    ) -> int | None:
+        """Return the group's committed offset, or None if it has none.
 
-    async def min_offset(self, topic: str, queue_id: int) -> int:
+        With `set_zero_if_not_found` it is 0, as for RocketMQ's clients, for a group that has none where the queue still
+        has all its messages and they are recent.
+        """
+        return await self._offsets.committed(
+            self.group,
+            await self._queue(topic, queue_id, broker_name),
+            set_zero_if_not_found=set_zero_if_not_found,
+        )
+
+    async def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
         """Return the offset of the first message that is still in the queue."""
-        return await self._offsets.min_offset(check_topic(topic), queue_id)
+        return await self._offsets.min_offset(await self._queue(topic, queue_id, broker_name))
 
-    async def max_offset(self, topic: str, queue_id: int) -> int:
+    async def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
         """Return the offset that the queue's next message will get."""
-        return await self._offsets.max_offset(check_topic(topic), queue_id)
+        return await self._offsets.max_offset(await self._queue(topic, queue_id, broker_name))
 
     async def offset_by_time(
-        self, topic: str, queue_id: int, when: datetime | int, boundary: str = BoundaryType.LOWER
+        self,
+        topic: str,
+        queue_id: int,
+        when: datetime | int,
+        boundary: str = BoundaryType.LOWER,
+        *,
+        broker_name: str | None = None,
     ) -> int:
         """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970).
 
         Beyond the last message it is the queue's end, before the first one its beginning. With `boundary="UPPER"`
         the last of several messages of that millisecond is meant.
         """
-        return await self._offsets.offset_by_time(check_topic(topic), queue_id, when, boundary)
+        queue = await self._queue(topic, queue_id, broker_name)
+        return await self._offsets.offset_by_time(queue, when, boundary)
+
+    async def _queue(self, topic: str, queue_id: int, broker_name: str | None) -> MessageQueue:
+        return await self._session.queue(check_topic(topic), queue_id, broker_name)
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone."""

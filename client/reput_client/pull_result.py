@@ -11,6 +11,7 @@ from reput_client.pull_survey import SurveyedMessage, survey
 from reput_client.received import DamagedRecord, ReceivedMessage
 from reput_client.record_positions import Pulled, pulled_positions, record_positions
 from reput_protocol.buffers import Buffer
+from reput_protocol.counted import counted
 from reput_protocol.filters import TagFilter
 
 log = logging.getLogger("reput_client")
@@ -145,7 +146,7 @@ class PulledMessages(Sequence[ReceivedMessage]):
         return self._at(index if self._selected is None else self._selected[index])
 
     def __repr__(self) -> str:
-        return f"<{len(self)} messages of {self._topic}>"
+        return f"<{counted(len(self), 'message')} of {self._topic}>"
 
 
 class FoundMessages(NamedTuple):
@@ -184,6 +185,6 @@ class PullResult:
 
     def __repr__(self) -> str:
         return (
-            f"<PullResult {self.status.name}, {len(self.messages)} messages, next {self.next_begin_offset}, "
+            f"<PullResult {self.status.name}, {counted(len(self.messages), 'message')}, next {self.next_begin_offset}, "
             f"queue [{self.min_offset}, {self.max_offset})>"
         )

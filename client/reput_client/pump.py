@@ -1,10 +1,10 @@
 """Who reads and who writes: the turns that callers of one client take, so that it needs no background task.
 
-Whoever waits for an answer does what has to be done meanwhile. The first to wait takes the *read turn*: it waits
-for the sockets and finishes the calls, its own and everybody else's, until its own is done. The others sleep
-and are woken by their answers. Whoever finds unsent bytes takes the *write turn* of that connection. One rule
-keeps it alive: **whoever leaves, for whatever reason, wakes one sleeper if a turn is free**. So a cancelled task
-or an interrupted thread leaves nothing open, nothing owned and nobody stuck, and frames that many tasks
+A caller that waits for an answer reads and writes meanwhile. The first to wait takes the *read turn*: it waits
+for the sockets and finishes the calls, its own and those of other callers, until its own is done. The others sleep
+and are woken by their answers. A caller that finds unsent bytes takes the *write turn* of that connection. One rule
+keeps it alive: **a caller that leaves, for whatever reason, wakes one sleeper if a turn is free**. So a cancelled
+task or an interrupted thread leaves nothing open, nothing owned and no caller stuck, and frames that many tasks
 queue in one tick leave in one write: the second to come lets the others go first, then writes for all.
 
 A member of a consumer group has a background besides, which must hear what the broker says while the application is
@@ -42,7 +42,7 @@ class Pump:
 
     @property
     def reading(self) -> bool:
-        """Whether a caller has the read turn. While only the background has it, anybody may take what has come."""
+        """Whether a caller has the read turn. While only the background has it, any caller may read."""
         return self._reader is not None and not self._attending
 
     def touch(self) -> None:
@@ -50,7 +50,12 @@ class Pump:
         self._unattended = False
 
     def add(self, connection: Connection) -> None:
-        """Read `connection` from now on, also for a reader that is already waiting for the others."""
+        """Read `connection` from now on, also for a reader that is already waiting for the others.
+
+        Raises:
+            OSError: the operating system refuses what waiting takes; the connection was not added.
+        """
+        self._runtime.prepare()
         self._connections.append(connection)
         self._sockets = (*self._sockets, connection.sock)
         self._runtime.interrupt()
@@ -202,7 +207,7 @@ class Pump:
             event.set()
             return
         if self._reader is not None and unwritten is not None:
-            # Nobody sleeps, but the reader does not know that there is something left to write.
+            # No caller sleeps, but the reader does not know that there is something left to write.
             self._runtime.interrupt()
 
     def reset(self) -> None:

@@ -29,8 +29,8 @@ from reput_protocol.header import ONEWAY_FLAG, HeaderType
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from reput_protocol.put_block import BLOCK_BYTES_MAX
 from reput_protocol.record import record_bytes
-from reput_protocol.record_batch import BLOCK_BYTES_MAX
 from reput_protocol.record_layout import I32
 
 _TEMPLATES_MAX: Final = 4096
@@ -169,8 +169,7 @@ class Putter:
         known = self._session.known_connection(queue)
         if known is not None and known.usable():
             return known
-        address = await self._session.broker_address(queue, deadline)
-        return await self._session.open(address, deadline)
+        return await self._session.open_for(queue, deadline)
 
     async def put(
         self,
@@ -199,10 +198,14 @@ class Putter:
             withdrawn = False
             try:
                 answered = await session.pump.wait(waiter, deadline)
+            except ClientClosed as closed:
+                # An interrupt has closed the client: what has left of the frame is not known.
+                raise outcome_unknown(queue, unique_ids, str(closed)) from closed
             finally:
                 if not call.done:
                     withdrawn = connection.abandon(call)
             if not answered:
+                connection.doubt(started_at)
                 waited_s = deadline - started_at
                 if withdrawn:
                     raise RequestTimeout(f"send to {queue.topic}/{queue.queue_id}", waited_s)
@@ -231,6 +234,8 @@ class Putter:
             withdrawn = False
             try:
                 left = call.done or await self._session.pump.wait(call.waiter, deadline)
+            except ClientClosed as closed:
+                raise outcome_unknown(queue, (), str(closed)) from closed
             finally:
                 if not call.done:
                     withdrawn = connection.abandon(call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from reput_client.connection import Connection
 from reput_client.core import Call, Waiter
@@ -24,21 +24,21 @@ class ReadAhead:
     def __init__(self, pump: Pump, code: RequestCode = RequestCode.PULL_MESSAGE) -> None:
         self._pump = pump
         self._code = code
-        self._pulls: dict[tuple[str, int], tuple[Mapping[str, Value], Connection, Call]] = {}
+        self._pulls: dict[Hashable, tuple[Mapping[str, Value], Connection, Call]] = {}
 
-    def start(self, topic: str, queue_id: int, ext: Mapping[str, Value], connection: Connection) -> None:
-        """Ask for `ext` now, without waiting; on a connection that is not open, do nothing."""
-        self.drop(topic, queue_id)
-        if connection.usable():
+    def start(self, queue: Hashable, ext: Mapping[str, Value], connection: Connection | None) -> None:
+        """Ask for `ext` now, without waiting; without an open connection, do nothing."""
+        self.drop(queue)
+        if connection is not None and connection.usable():
             call = connection.start(self._code, ext, Waiter())
             connection.flush_now()
-            self._pulls[topic, queue_id] = (ext, connection, call)
+            self._pulls[queue] = (ext, connection, call)
 
-    async def take(self, topic: str, queue_id: int, ext: Mapping[str, Value], deadline: float) -> Call | None:
+    async def take(self, queue: Hashable, ext: Mapping[str, Value], deadline: float) -> Call | None:
         """Return the answered request for `ext`; None if there is none, it failed or `deadline` passed."""
-        if (topic, queue_id) not in self._pulls:
+        if queue not in self._pulls:
             return None
-        asked, connection, call = self._pulls.pop((topic, queue_id))
+        asked, connection, call = self._pulls.pop(queue)
         try:
             if asked == ext:
                 await self._pump.wait(call.waiter, deadline)
@@ -47,9 +47,9 @@ class ReadAhead:
                 connection.abandon(call)
         return call if call.done and call.error is None and asked == ext else None
 
-    def drop(self, topic: str, queue_id: int) -> None:
+    def drop(self, queue: Hashable) -> None:
         """Want what was asked for of the queue no more."""
-        if (topic, queue_id) in self._pulls:
-            _, connection, call = self._pulls.pop((topic, queue_id))
+        if queue in self._pulls:
+            _, connection, call = self._pulls.pop(queue)
             if not call.done:
                 connection.abandon(call)

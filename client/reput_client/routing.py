@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -31,8 +32,14 @@ class Route:
     template: bool = False
 
     @classmethod
-    def from_body(cls, topic: str, body: TopicRoute) -> Route:
-        """Read a broker's answer: write queues where the topic may be written, read queues where it may be read."""
+    def from_body(
+        cls, topic: str, body: TopicRoute, home: Address | None = None, answered_by: str | None = None
+    ) -> Route:
+        """Read a broker's answer: write queues where the topic may be written, read queues where it may be read.
+
+        If broker `answered_by`, which was asked at `home`, is the only one, it is reached there, whatever it announces:
+        what it announces may be unreachable from here, or another broker's here.
+        """
         writable: list[MessageQueue] = []
         readable: list[MessageQueue] = []
         for data in sorted(body.queue_datas, key=lambda data: data.broker_name):
@@ -46,6 +53,8 @@ class Route:
             for data in body.broker_datas
             if MASTER_ID in data.broker_addrs
         }
+        if home is not None and set(brokers) == {answered_by}:
+            brokers = dict.fromkeys(brokers, home)
         return cls(topic, tuple(writable), tuple(readable), brokers)
 
     def as_template_for(self, topic: str) -> Route:
@@ -91,6 +100,14 @@ class RouteTable:
         entry = self._routes.get(topic)
         if entry is not None:
             self._routes[topic] = (entry[0], now)
+
+    def topics_at(self, address: Address) -> list[str]:
+        """Return the topics of which a broker is at `address`."""
+        return [topic for topic, (route, _) in self._routes.items() if address in route.brokers.values()]
+
+    def expire(self, topic: str) -> None:
+        """Ask for a known route at its next use, which goes by what is known meanwhile."""
+        self.touch(topic, -math.inf)
 
     def forget(self, topic: str) -> None:
         """Ask anew at the next use."""

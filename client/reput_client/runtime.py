@@ -1,11 +1,11 @@
 """What the client asks of the world it runs in: time, waiting, threads. One interface, two worlds.
 
 The whole client is written once, as coroutines that touch the world only through a `Runtime`. Under trio and
-asyncio (`aio.py`) its waits suspend the task. In the blocking face (`blocking/runtime.py`) they block the
-calling thread and never suspend, so a coroutine runs to its end in one step and no event loop exists.
+asyncio (`aio.py`) its waits suspend the task. In the blocking API (`blocking/runtime.py`) a coroutine runs in the
+thread of its caller, which blocks for it where it waits, and no event loop exists.
 
 A runtime belongs to one client. Coroutines of one client never run at the same time: tasks of one loop
-do not, and threads of the blocking face hold the runtime's lock except while they wait. State may
+do not, and threads of the blocking API hold the runtime's lock except while they wait. State may
 therefore change at an `await` and nowhere else, in both worlds.
 """
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Event(Protocol):
-    """A flag that is set once and wakes whoever waits for it."""
+    """A flag that is set once and wakes the tasks or threads that wait for it."""
 
     def set(self) -> None:
         """Set the flag. Never waits."""
@@ -38,15 +38,22 @@ class Runtime(Protocol):
         """Return a new event."""
 
     async def pause(self) -> None:
-        """Let everybody else who is ready run once."""
+        """Let every other task or thread that is ready run once."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait `seconds`."""
 
+    def prepare(self) -> None:
+        """Get what `wait_readable` needs of the operating system, before anything is sent. Idempotent; never waits.
+
+        Raises:
+            OSError: the operating system refuses.
+        """
+
     async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
         """Return when one of the sockets has something to read, `interrupt` was called, or time is up.
 
-        `sockets` is a tuple that is made anew whenever they are others, so that a runtime may know it again.
+        The caller passes the same tuple while the sockets are the same, so that a runtime may recognise it.
 
         May return early for no reason; the caller looks for itself. One caller at a time.
         """
@@ -66,11 +73,14 @@ class Runtime(Protocol):
     def spawn(
         self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
     ) -> None:
-        """Run `work`, which must not raise, beside everybody else, until it returns.
+        """Run `work`, which must not raise, concurrently with its caller, until it returns.
 
         No caller's cancellation reaches it; the end of the program's event loop, or of the process, ends it. `on_end`,
         which must not raise either, is called when it has ended, also if it was cancelled before it began.
         """
+
+    def end_dead(self) -> None:
+        """End what was spawned in an event loop that was closed meanwhile, as if it had been cancelled. Never waits."""
 
     async def outside(self, function: Callable[[], None]) -> None:
         """Call a function of the application, which may use the client where that blocks. Raises what it raises."""
@@ -82,6 +92,16 @@ class Runtime(Protocol):
 @runtime_checkable
 class CallerRuns(Protocol):
     """A runtime without tasks: what is to be done is done in calls, and nothing happens between them."""
+
+    @property
+    def interruption(self) -> str | None:
+        """Why the client was closed in the middle of an operation; None if it was not.
+
+        Its state may be half changed then: read it, and rely on nothing but single values.
+        """
+
+    def on_interrupt(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when an interrupt has closed the client; it must be idempotent."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns; its waits block the caller."""

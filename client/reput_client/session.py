@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from reput_client.address import Address, parse_addresses
 from reput_client.backoff import Backoff
 from reput_client.broker_requests import RequestHandlers
-from reput_client.connection import Connection
+from reput_client.connection import BrokerIdentity, Connection
 from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import (
+    AmbiguousQueue,
     BrokerNotFound,
     ClientClosed,
     ConnectFailed,
@@ -21,7 +23,7 @@ from reput_client.errors import (
 )
 from reput_client.pump import Pump
 from reput_client.routing import Route, RouteTable
-from reput_client.runtime import Runtime
+from reput_client.runtime import CallerRuns, Runtime
 from reput_protocol.bodies_route import TopicRoute
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -33,6 +35,8 @@ from reput_protocol.names import DEFAULT_TOPIC
 
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 3.0
+SILENCE_S: Final = 1.0
+"""After so long without a byte a broker that may be somewhere else is asked whether it is there."""
 
 log = logging.getLogger("reput_client")
 
@@ -63,7 +67,8 @@ class Session:
     ) -> None:
         if timeout_s <= 0 or connect_timeout_s <= 0:
             raise ValueError("timeouts must be more than 0 seconds")
-        self.seeds = parse_addresses(address)
+        first, *others = parse_addresses(address)
+        self.home = first._replace(others=tuple(others))
         self.runtime = runtime if runtime is not None else default_runtime()
         self.pump = Pump(self.runtime)
         self.requests = RequestHandlers()
@@ -74,6 +79,8 @@ class Session:
         self._connections: dict[Address, Connection] = {}
         self.on_lost: Callable[[Connection], None] = lambda _connection: None
         self.closed = False
+        if isinstance(self.runtime, CallerRuns):
+            self.runtime.on_interrupt(self._close_sockets)
 
     # -- connections -------------------------------------------------------------------------------------------
 
@@ -97,6 +104,7 @@ class Session:
                 self._new_backoff(),
                 self.requests.handle,
                 lambda connection: self.on_lost(connection),
+                self._met,
             )
         return connection
 
@@ -114,41 +122,49 @@ class Session:
             ConnectFailed: none can be reached.
         """
         self.check_open()
-        await self._seed(self.deadline(self.connect_timeout_s), patient=False)
-
-    async def _seed(self, deadline: float, *, patient: bool) -> Connection:
-        connections = [self.connection_to(address) for address in self.seeds]
-        for connection in connections:
-            if connection.is_open:
-                connections = [connection]
-                break
-        if len(connections) == 1:
-            await connections[0].open(deadline, patient=patient)
-            return connections[0]
-        while True:
-            for connection in connections:
-                try:
-                    await connection.open(deadline, patient=False)
-                except ConnectFailed:
-                    if connection is connections[-1] and (not patient or self.runtime.now() >= deadline):
-                        raise
-                else:
-                    return connection
-            await self.runtime.sleep(min(0.1, max(0.0, deadline - self.runtime.now())))
+        deadline = self.deadline(self.connect_timeout_s)
+        await self.connection_to(self.home).open(deadline, patient=False)
 
     async def open(self, address: Address | None, deadline: float) -> Connection:
-        """Return an open connection to `address`, or to any of the client's own.
+        """Return an open connection to `address`, or to the client's own.
 
         Raises:
             ConnectFailed: not before the deadline.
             ClientClosed: the client was closed.
         """
         self.check_open()
-        if address is None:
-            return await self._seed(deadline, patient=True)
-        connection = self.connection_to(address)
-        await connection.open(deadline, patient=True)
+        connection = self.connection_to(self.home if address is None else address)
+        try:
+            await connection.open(deadline, patient=True)
+        except ConnectFailed:
+            if connection.address != self.home:
+                for topic in self.routes.topics_at(connection.address):
+                    self.routes.expire(topic)
+                    self.refresh_soon(topic)
+            raise
         return connection
+
+    async def open_for(self, queue: MessageQueue, deadline: float) -> Connection:
+        """Return an open connection to the queue's broker.
+
+        Raises:
+            BrokerNotFound: the route names no address for it, or another broker is there now.
+            ConnectFailed, ClientClosed: as `open`.
+        """
+        connection = await self.open(await self.broker_address(queue, deadline), deadline)
+        if not connection.is_of(queue.broker_name):
+            raise BrokerNotFound(queue.broker_name, queue.topic)
+        return connection
+
+    def _met(self, connection: Connection) -> None:
+        """A broker has said who it is. Where another one was before, nothing is known of its topics."""
+        if connection.address == self.home:
+            for topic in self.routes.topics_at(self.home):
+                route = self.routes.get(topic)
+                if route is not None and not any(
+                    address == self.home and connection.is_of(name) for name, address in route.brokers.items()
+                ):
+                    self.routes.forget(topic)
 
     @property
     def connected(self) -> bool:
@@ -180,16 +196,19 @@ class Session:
         *,
         what: str,
         address: Address | None = None,
+        queue: MessageQueue | None = None,
         deadline: float | None = None,
         body: Buffer = b"",
         ext_repeated: Mapping[str, Value] | None = None,
     ) -> Call:
         """Send a request that may safely be repeated and return the answered call, whatever its code.
 
-        A connection that is lost meanwhile is made again and the request repeated, until the deadline; with
-        `ext_repeated` in the place of `ext`, if it is given.
+        It goes to `address`, or to the broker of `queue`, or else to the client's own address. A connection that is
+        lost meanwhile is made again and the request repeated, until the deadline; with `ext_repeated` in the place of
+        `ext`, if it is given.
 
         Raises:
+            BrokerNotFound: the queue's broker cannot be found.
             RequestTimeout, ConnectFailed, ConnectionLost: no answer before the deadline.
             ClientClosed: the client was closed.
         """
@@ -197,10 +216,13 @@ class Session:
         if deadline is None:
             deadline = started_at + self.timeout_s
         while True:
-            connection = await self.open(address, deadline)
+            if queue is None:
+                connection = await self.open(address, deadline)
+            else:
+                connection = await self.open_for(queue, deadline)
             call = connection.start(code, ext, Waiter(), body)
             try:
-                answered = await self.pump.wait(call.waiter, deadline)
+                answered = await self._wait(connection, call, deadline)
             finally:
                 if not call.done:
                     connection.abandon(call)
@@ -213,6 +235,25 @@ class Session:
             if ext_repeated is not None:
                 ext = ext_repeated
 
+    async def _wait(self, connection: Connection, call: Call, deadline: float) -> bool:
+        """Wait for the end of a call; False when `deadline` came first.
+
+        A broker that is silent meanwhile is asked whether it is there, if it may be somewhere else. Where it is not,
+        its connection is lost, and the call has failed.
+        """
+        if not connection.is_doubtful:
+            return await self.pump.wait(call.waiter, deadline)
+        while True:
+            since = self.runtime.now()
+            if await self.pump.wait(call.waiter, min(deadline, since + SILENCE_S)):
+                return True
+            doubtful = connection.doubt(since)
+            if self.runtime.now() >= deadline:
+                return False
+            if doubtful:
+                with suppress(ConnectFailed):
+                    await connection.open(deadline, patient=False)
+
     async def ask_ok(
         self,
         code: RequestCode,
@@ -220,6 +261,7 @@ class Session:
         *,
         what: str,
         address: Address | None = None,
+        queue: MessageQueue | None = None,
         deadline: float | None = None,
         body: Buffer = b"",
         ext_repeated: Mapping[str, Value] | None = None,
@@ -230,7 +272,14 @@ class Session:
             BrokerError: the broker refused.
         """
         call = await self.ask(
-            code, ext, what=what, address=address, deadline=deadline, body=body, ext_repeated=ext_repeated
+            code,
+            ext,
+            what=what,
+            address=address,
+            queue=queue,
+            deadline=deadline,
+            body=body,
+            ext_repeated=ext_repeated,
         )
         raise_refusal(call)
         return call
@@ -283,7 +332,7 @@ class Session:
         known = self.routes.get(topic)
         if known is None:
             return await self.fetch_route(topic, deadline)
-        self.refresh_soon(topic)
+        await self._refresh(topic, deadline)
         return known
 
     async def fetch_route(self, topic: str, deadline: float) -> Route:
@@ -301,7 +350,7 @@ class Session:
         """
         known = self.routes.get(topic)
         if known is not None and not known.template:
-            self.refresh_soon(topic)
+            await self._refresh(topic, deadline)
             return known
         try:
             return await self.fetch_route(topic, deadline)
@@ -314,23 +363,42 @@ class Session:
             self.routes.put(route, self.runtime.now())
             return route
 
+    async def _refresh(self, topic: str, deadline: float) -> None:
+        """As `refresh_soon`, but connect first if there is no connection to ask over; for a short time only."""
+        now = self.runtime.now()
+        if self.routes.is_stale(topic, now):
+            home = self.connection_to(self.home)
+            if not home.is_open:
+                self.routes.touch(topic, now)  # if this fails, the next attempt is due after an interval
+                try:
+                    await home.open(min(deadline, now + SILENCE_S), patient=False)
+                except ConnectFailed as error:
+                    log.warning("route of %s not refreshed: %s", topic, error)
+                    return
+                self.routes.expire(topic)
+            self.refresh_soon(topic)
+
     def refresh_soon(self, topic: str) -> None:
         """If the route is due for a refresh, ask for it without waiting; the answer is taken when it comes."""
         now = self.runtime.now()
-        if not self.routes.is_stale(topic, now):
-            return
-        for connection in self._connections.values():
-            if connection.is_open and connection.address in self.seeds:
-                self.routes.touch(topic, now)
-                arrival = _RouteArrival(self, topic)
-                arrival.call = connection.start(RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), arrival)
-                return
+        connection = self.connection_to(self.home)
+        if connection.is_open and self.routes.is_stale(topic, now):
+            self.routes.touch(topic, now)
+            arrival = _RouteArrival(self, topic)
+            arrival.call = connection.start(RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), arrival)
 
     def _learn(self, topic: str, call: Call) -> Route:
         raise_refusal(call)
         if not call.body:
             raise error_from_response(ResponseCode.TOPIC_NOT_EXIST, f"no route for topic {topic}", {})
-        route = Route.from_body(topic, TopicRoute.from_json(call.body))
+        ext = call.answer.ext
+        answered_by = ext.get("brokerName")
+        body = TopicRoute.from_json(call.body)
+        route = Route.from_body(topic, body, self.home, None if answered_by is None else str(answered_by))
+        for name, address in route.brokers.items():
+            if address != self.home:
+                start_id = str(ext["startId"]) if name == answered_by and "startId" in ext else None
+                self.connection_to(address).expect(BrokerIdentity(name, start_id))
         self.routes.put(route, self.runtime.now())
         return route
 
@@ -358,24 +426,37 @@ class Session:
             raise BrokerNotFound(queue.broker_name, queue.topic)
         return address
 
-    async def queue(self, topic: str, queue_id: int, deadline: float) -> tuple[MessageQueue, Address]:
-        """Return queue `queue_id` of `topic` and where it is; readability is left to the broker to judge."""
-        route = await self.route(topic, deadline)
-        for queue in (*route.readable, *route.writable):
-            if queue.queue_id == queue_id:
-                return queue, await self.broker_address(queue, deadline)
-        # Not in the route: the broker names the fault better than we can.
-        name, address = next(iter(route.brokers.items()), ("", None))
-        if address is None:
-            raise BrokerNotFound(name, topic)
-        return MessageQueue(topic, name, queue_id), address
+    async def queue(
+        self, topic: str, queue_id: int, broker_name: str | None, deadline: float | None = None
+    ) -> MessageQueue:
+        """Return queue `queue_id` of `topic` on the named broker, or on the only one that has it.
+
+        Whether there is such a queue, and whether it can be read, is left to the broker to judge.
+
+        Raises:
+            AmbiguousQueue: several brokers have a queue of that number, and none is named.
+            BrokerNotFound: the route names no broker.
+        """
+        if broker_name is None:
+            route = await self.route(topic, self.deadline(None) if deadline is None else deadline)
+            names = set(route.brokers)
+            if len(names) > 1:
+                queues = (*route.readable, *route.writable)
+                names = {queue.broker_name for queue in queues if queue.queue_id == queue_id} or names
+            if len(names) > 1:
+                raise AmbiguousQueue(topic, queue_id, sorted(names))
+            if not names:
+                raise BrokerNotFound("", topic)
+            (broker_name,) = names
+        return MessageQueue(topic, broker_name, queue_id)
 
     # -- ending ------------------------------------------------------------------------------------------------
 
-    def mend(self) -> None:
-        """After an interrupt in the middle of anything."""
+    def _close_sockets(self) -> None:
+        """An interrupt has closed the client: only let go of the sockets."""
         for connection in list(self._connections.values()):
-            connection.mend()
+            if connection.is_open:
+                self.runtime.close_socket(connection.sock)
 
     def close(self) -> None:
         """Close every connection; whoever waits gets `ClientClosed`. Never waits, and may be called twice."""

@@ -21,12 +21,14 @@ from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
 from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.frame import job, main
-from reput_pipeline.jobs.outcomes import ArgumentError, Exit, Outcome, failure_of
+from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.offline_store import directory_of
 from reput_pipeline.options import SourceOptions
 from reput_pipeline.resolve import Catalog
+from reput_protocol.counted import counted
 from reput_protocol.errors import BrokerError
+from reput_protocol.exit_codes import ExitCode
 
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 _AWAY_S = 1.0
@@ -100,7 +102,7 @@ def command(
     with catalog_of(options) as catalog:  # whatever cannot be is said before anything is made
         kind = ArchiveKind("archive", _source_of(options, catalog), columns)
         _check_source(archive, kind.source, same_source=same_source)
-        open_ranges(catalog, options, archive.ends())
+        open_ranges(catalog, options, archive.ends(), archive.generations())
     with archive:
         found = archive.kind()
         if found is not None:
@@ -129,7 +131,7 @@ def command(
             "next_batch": archive.next_number(),
             "rows_in_archive": sum(manifest["rows"] for manifest in archive.manifests()),
         },
-        Exit.DONE,
+        ExitCode.DONE,
     )
 
 
@@ -237,7 +239,7 @@ class _Archiving:
         self._run.note(f"batch {batch.number} was cut short: it is written again")
         removed = self._archive.remove_strays()
         if removed:
-            self._run.note(f"removed {len(removed)} files that it had left")
+            self._run.note(f"removed {counted(len(removed), 'file')} that it had left")
         with catalog_of(self._options) as catalog:
             self._write(batch, addresses_of(catalog))
         return True
@@ -245,13 +247,14 @@ class _Archiving:
     def _batch(self, most: int, file_messages: int) -> bool:
         """Write the next batch; return whether there was anything."""
         with catalog_of(self._options) as catalog:
-            start, end = open_ranges(catalog, self._options, self._archive.ends())
+            archive = self._archive
+            start, end = open_ranges(catalog, self._options, archive.ends(), archive.generations())
             tasks = next_tasks(
                 start, end, most=most, file_messages=file_messages, parts=2 * self._run.parallelism
             )
             if not tasks:
                 return False
-            self._write(self._archive.plan(tasks), addresses_of(catalog))
+            self._write(archive.plan(tasks, catalog.generations), addresses_of(catalog))
         return True
 
     def _write(self, batch: Batch, addresses: dict[str, str]) -> None:
@@ -264,6 +267,7 @@ class _Archiving:
                 task,
                 self._options,
                 addresses,
+                batch.generations,
                 self._kind.partition_by,
                 self._compression,
             )
@@ -278,14 +282,16 @@ class _Archiving:
         for name, value in summed(files).items():
             self.sums[name] += value
         taken = time.monotonic() - since
-        self._run.note(f"batch {batch.number}: {rows} messages in {len(files)} files, {taken:.1f} s")
+        self._run.note(
+            f"batch {batch.number}: {counted(rows, 'message')} in {counted(len(files), 'file')}, {taken:.1f} s"
+        )
 
 
 def _says_away(error: Exception) -> bool:
     """Whether an error, of this process or sent back by a task, is that of a broker that is away or starting."""
     if isinstance(error, BrokerError):
         return error.retryable
-    return failure_of(error).code in (Exit.CANNOT_CONNECT, Exit.PARTIAL)
+    return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from reput_broker.store_tools.verify_parts import Directory
 from reput_pipeline.auditing import audit
 from reput_pipeline.jobs.directories import directory_arguments, locked
 from reput_pipeline.jobs.frame import job, main
-from reput_pipeline.jobs.outcomes import Exit, Outcome
+from reput_pipeline.jobs.outcomes import Outcome
 from reput_pipeline.jobs.run import JobRun
+from reput_protocol.exit_codes import ExitCode
 
 
 @job
@@ -58,7 +59,7 @@ def command(run: JobRun, directory: Directory, limit: int) -> Outcome:
             "notes": report.notes,
             "figures": figures,
         },
-        Exit.DONE if report.is_clean else Exit.FINDINGS,
+        ExitCode.DONE if report.is_clean else ExitCode.DAMAGE,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -12,11 +12,13 @@ from reput_client.arrow_properties import BatchProperties, KeysAndTags, rows_wit
 from reput_client.arrow_slices import gather_slices, numbers, with_replaced
 from reput_pipeline.bodies import compressed_rows, decompress
 from reput_protocol.filters import TagFilter
-from reput_protocol.record_columns import RecordColumns
+from reput_protocol.record_columns import IntArray, RecordColumns
 
 BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 16 << 20
 """A batch has at most so many rows, and records of so many bytes, unless a single one is larger."""
+BATCH_INFLATED_BYTES: Final = 64 << 20
+"""Once the compressed bodies of a batch have become so many bytes, what follows makes another batch."""
 LOG_BATCH_ROWS: Final = 32_768
 """So many, where all that one read of the log has brought makes a batch."""
 
@@ -43,8 +45,8 @@ class BatchMaker:
         self._on_bad_row = on_bad_row
         self._has_bodies = any(name in _BODIES for name in schema.names)
 
-    def make(self, columns: RecordColumns, broker: str) -> pa.RecordBatch | None:
-        """Return one batch of records, or None if none of them is wanted.
+    def make(self, columns: RecordColumns, broker: str) -> Iterator[pa.RecordBatch]:
+        """Yield what is wanted of the records: one batch, or none, or several where compressed bodies become large.
 
         The records have sound lengths and ascend in their buffer. Checksums are verified here: of the bodies if the
         schema has them, of the whole record wherever there is one.
@@ -54,33 +56,62 @@ class BatchMaker:
             for row, reason in faults.items():
                 self._on_bad_row(columns, row, reason)
             columns = columns.take(np.setdiff1d(np.arange(len(columns)), list(faults)))
-        while len(columns):
-            batch = _Batch(columns, broker, self.schema)
-            if not self._tag_filter.matches_all:
-                rows = rows_with_tag(batch.keys_and_tags.value_of("TAGS", pa.string()), self._tag_filter.tags)
-                if len(rows) < len(columns):
-                    columns = columns.take(rows)
-                    continue
-            bad = batch.unreadable_bodies() if self._has_bodies else {}
-            if not bad:
-                return batch.record_batch()
-            for row, reason in bad.items():
-                self._on_bad_row(columns, row, reason)
-            columns = columns.take(np.setdiff1d(np.arange(len(columns)), list(bad)))
-        return None
+        batch = _Batch(columns, broker, self.schema, {})
+        if not self._tag_filter.matches_all and len(columns):
+            rows = rows_with_tag(batch.keys_and_tags.value_of("TAGS", pa.string()), self._tag_filter.tags)
+            if len(rows) < len(columns):
+                columns = columns.take(rows)
+                batch = _Batch(columns, broker, self.schema, {})
+        compressed = compressed_rows(columns).tolist() if self._has_bodies else []
+        if compressed:
+            yield from self._decompressed(columns, compressed, broker)
+        elif len(columns):
+            yield batch.record_batch()
+
+    def _decompressed(
+        self, columns: RecordColumns, compressed: list[int], broker: str
+    ) -> Iterator[pa.RecordBatch]:
+        bodies: dict[int, bytes] = {}
+        bad: list[int] = []
+        start = size = 0
+        for row in compressed:
+            try:
+                body = decompress(bytes(columns.body(row)), int(columns.head["sys_flag"][row]))
+            except ValueError as error:
+                self._on_bad_row(columns, row, str(error))
+                bad.append(row)
+                continue
+            bodies[row] = body
+            size += len(body)
+            if size >= BATCH_INFLATED_BYTES:
+                yield self._part(columns, np.setdiff1d(np.arange(start, row + 1), bad), bodies, broker)
+                bodies, bad, start, size = {}, [], row + 1, 0
+        rest = np.setdiff1d(np.arange(start, len(columns)), bad)
+        if len(rest):
+            yield self._part(columns, rest, bodies, broker)
+
+    def _part(
+        self, columns: RecordColumns, rows: IntArray, bodies: dict[int, bytes], broker: str
+    ) -> pa.RecordBatch:
+        """Return a batch of some rows, with these bodies in place of the compressed ones."""
+        places = np.searchsorted(rows, list(bodies)).tolist()
+        decompressed = dict(zip(places, bodies.values(), strict=True))
+        return _Batch(columns.take(rows), broker, self.schema, decompressed).record_batch()
 
 
 class _Batch:
     """One batch while its columns are made."""
 
-    def __init__(self, columns: RecordColumns, broker: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, columns: RecordColumns, broker: str, schema: pa.Schema, decompressed: dict[int, bytes]
+    ) -> None:
         self._columns = columns
         self._broker = broker
         self._schema = schema
         self._buffer = pa.py_buffer(columns.buffer)
         self._properties: BatchProperties | None = None
         self._keys_and_tags: BatchProperties | KeysAndTags | None = None
-        self._decompressed: dict[int, bytes] = {}
+        self._decompressed = decompressed
 
     @property
     def properties(self) -> BatchProperties:
@@ -96,19 +127,6 @@ class _Batch:
             every = not _ALL_PROPERTIES.isdisjoint(self._schema.names)
             self._keys_and_tags = self.properties if every else KeysAndTags(self._columns, self._buffer)
         return self._keys_and_tags
-
-    def unreadable_bodies(self) -> dict[int, str]:
-        """Decompress what is compressed; return the rows where that fails, and why."""
-        columns = self._columns
-        bad: dict[int, str] = {}
-        for row in compressed_rows(columns).tolist():
-            try:
-                self._decompressed[row] = decompress(
-                    bytes(columns.body(row)), int(columns.head["sys_flag"][row])
-                )
-            except ValueError as error:
-                bad[row] = str(error)
-        return bad
 
     def record_batch(self) -> pa.RecordBatch:
         """Return the batch."""

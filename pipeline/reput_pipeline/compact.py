@@ -20,6 +20,7 @@ from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
+from reput_protocol.counted import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,9 +73,9 @@ def command(
     before = sum(file.rows for file in source.files())
     with made:
         if was_cut_short:
-            run.note(f"removed {sweep(made)} files that a job had left which was cut short")
+            run.note(f"removed {counted(sweep(made), 'file')} of a job that was cut short")
         # On the disk before the first file is: so what lies here is known for ours, whatever stops this job.
-        batch = made.plan([])
+        batch = made.plan([], {})
         kept = chosen(
             read_archive(run.spark, source.root), by, drop_empty=drop_empty, drop_keyless=drop_keyless
         )
@@ -83,7 +84,7 @@ def command(
         made.begin(ArchiveKind("compact", str(source.root)))
         made.complete(batch, files, by=by)
     after = sum(file.rows for file in files)
-    run.note(f"{after} of {before} messages are kept")
+    run.note(f"{after} of {counted(before, 'message')} kept")
     return Outcome(
         {
             "archive": str(made.root),

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reput_client.blocking import Message, Producer
-from reput_pipeline.jobs.arguments import NO_SYSTEM_TOPICS
+from reput_pipeline.jobs.arguments import APPLICATION_TOPICS
 from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
-from reput_pipeline.jobs.outcomes import ArgumentError, Exit, JobFailed, Outcome, failure_of
+from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.jobs.tables import table_lines
 from reput_pipeline.options import parse_source_options
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def command(
         return Outcome({**figures, "would_send": total})
     assert server is not None, "it was checked"
     sent = _send(run, letters, server, to_topic, rate)
-    return Outcome({**figures, "sent": sent}, Exit.DONE if sent == total else Exit.PARTIAL)
+    return Outcome({**figures, "sent": sent}, ExitCode.DONE if sent == total else ExitCode.PARTIAL)
 
 
 def _letters(run: JobRun, messages: Messages, groups: tuple[str, ...]) -> DataFrame:
@@ -147,11 +148,11 @@ def _letters(run: JobRun, messages: Messages, groups: tuple[str, ...]) -> DataFr
     source = dict(messages.source)
     if groups:
         for name in ("subscribe", "subscribePattern", "assign"):
-            if name in source and source[name] != NO_SYSTEM_TOPICS:
+            if name in source and source[name] != APPLICATION_TOPICS:
                 raise ArgumentError("--group", "contradicts the arguments that name topics")
             source.pop(name, None)
         source["subscribe"] = ",".join(f"{DLQ_PREFIX}{group}" for group in groups)
-    elif source.get("subscribePattern") == NO_SYSTEM_TOPICS:
+    elif source.get("subscribePattern") == APPLICATION_TOPICS:
         source["subscribePattern"] = f"{DLQ_PREFIX}.+"
     place = {} if messages.archive is None else {"path": str(messages.archive)}
     options = parse_source_options({**source, **place}, streaming=False)

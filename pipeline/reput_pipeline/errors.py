@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:
+    from reput_pipeline.places import QueueKey
     from reput_pipeline.ranges import QueueRange
 
 
@@ -41,6 +42,16 @@ class DataLost(SourceError):
     def __init__(self, queue: object, reason: str) -> None:
         super().__init__(
             f"queue {queue}: {reason}; with failOnDataLoss=false the query goes on with what is there"
+        )
+
+
+class RemadeTopic(SourceError):
+    """A topic was deleted and created again since it was archived: the same offsets are other messages now."""
+
+    def __init__(self, queue: QueueKey, archived: int) -> None:
+        super().__init__(
+            f"queue {queue}: its topic was deleted and created again since messages up to {archived} were archived; "
+            "archive it into another directory, or leave the topic out"
         )
 
 

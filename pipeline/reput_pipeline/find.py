@@ -6,7 +6,6 @@ through, in the workers.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import PurePosixPath
 from urllib.parse import unquote
@@ -18,13 +17,15 @@ from reput_pipeline.archives.names import NULL_VALUE
 from reput_pipeline.finding import FindTask, Wanted, find_task
 from reput_pipeline.jobs.frame import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
-from reput_pipeline.jobs.outcomes import ArgumentError, Exit, Outcome
+from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.live_plan import plan_batch
 from reput_pipeline.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.offline_plan import plan
 from reput_pipeline.offline_store import OfflineStore
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.message_id import decode_offset_message_id
+from reput_protocol.printable import printable_json
 
 
 @job
@@ -58,10 +59,10 @@ def command(
     found = run.each("find", tasks, find_task, parts=1000)
     found.sort(key=lambda row: (row["storeTimestamp"] or 0, row["physicalOffset"] or 0))
     for row in found[:limit]:
-        run.write(json.dumps(row, ensure_ascii=False))
+        run.write(printable_json(row))
     return Outcome(
         {"source": messages.where, "found": min(len(found), limit), "limit_reached": len(found) >= limit},
-        Exit.DONE if found else Exit.NOT_FOUND,
+        ExitCode.DONE if found else ExitCode.NOT_FOUND,
     )
 
 

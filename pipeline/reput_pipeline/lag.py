@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from reput_pipeline.jobs.arguments import NO_SYSTEM_TOPICS, checked_source, source_arguments
+from reput_pipeline.jobs.arguments import APPLICATION_TOPICS, checked_source, source_arguments
 from reput_pipeline.jobs.frame import job, main
-from reput_pipeline.jobs.outcomes import ArgumentError, Exit, JobFailed, Outcome
+from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.jobs.tables import table_lines
 from reput_pipeline.lagging import QueueLag, snapshot
+from reput_protocol.exit_codes import ExitCode
 
 _COLUMNS = ("group", "topic", "queues", "lag", "lag_ms", "unread_gone")
 _HISTORY_COLUMNS = (
@@ -68,7 +69,7 @@ def command(
         raise ArgumentError(
             "--history", f"{history} holds something else than snapshots; name another directory"
         )
-    if source.get("subscribePattern") == NO_SYSTEM_TOPICS:
+    if source.get("subscribePattern") == APPLICATION_TOPICS:
         source["subscribePattern"] = ".*"  # groups have retry topics, too
     options = checked_source(source)
     taken: list[QueueLag] = []
@@ -82,7 +83,7 @@ def command(
             raise JobFailed(
                 f"{', '.join(sorted(unknown))}: no such group has committed anything in the wanted topics of "
                 f"{options.where}",
-                code=Exit.NOT_FOUND,
+                code=ExitCode.NOT_FOUND,
             )
         if history is not None:
             _keep(history, at_ms, taken)

@@ -12,7 +12,7 @@ from reput_broker.store_tools.tables import apply_journal, find_journal, offsets
 from reput_client.blocking import Admin
 from reput_pipeline.archives.plan import addresses_of, catalog_of
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.live_plan import LivePartition
+from reput_pipeline.live_plan import LivePartition, live_partition
 from reput_pipeline.narrowing import NOTHING_NARROWED
 from reput_pipeline.offline_plan import QueuePartition
 from reput_pipeline.offline_store import OfflineStore
@@ -160,8 +160,7 @@ def _read_times(task: _ReadTask) -> Iterator[tuple[tuple[QueueKey, int], int]]:
     if task.options.path is not None:
         partition = QueuePartition(list(task.ranges))
     else:
-        brokers = {part.queue.broker for part in task.ranges}
-        partition = LivePartition(list(task.ranges), {broker: task.addresses[broker] for broker in brokers})
+        partition = live_partition(task.ranges, task.addresses, {})
     for batch in read_task(partition, task.options, _SCHEMA, NOTHING_NARROWED):
         for row in batch.to_pylist():
             queue = QueueKey(row["topic"], row["brokerName"] or "", row["queueId"])

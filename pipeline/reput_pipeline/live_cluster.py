@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 from reput_client.blocking.bulk import BulkReader
 from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from reput_pipeline.options import SourceOptions
-from reput_pipeline.places import QueueKey
+from reput_pipeline.places import Generations, QueueKey, TopicKey
 from reput_pipeline.ranges import Bounds
 from reput_protocol.errors import BrokerError
 
@@ -58,7 +58,9 @@ class LiveCluster:
         self._seed = connect(options.name_servers, options)
         self._readers: dict[str, BulkReader] = {}
         self._addresses: dict[str, str] = {}
+        self._own_names: set[str] = set()
         self._bounds: dict[QueueKey, Bounds] = {}
+        self._generations: dict[TopicKey, str] = {}
 
     def __enter__(self) -> LiveCluster:
         """Connect, and learn which brokers there are.
@@ -68,13 +70,14 @@ class LiveCluster:
         """
         try:
             repeated(self._options, self._connect)
-            brokers = repeated(self._options, self._seed.brokers)
+            info = repeated(self._options, self._seed.cluster)
+            brokers, self._own_names = info.masters, info.own_names
             if len(brokers) == 1:
                 (name,) = brokers
                 self._readers = {name: self._seed}
                 self._addresses = {name: str(self._options.name_servers)}
             else:
-                self._addresses = dict(brokers)
+                self._addresses = brokers
                 self._readers = {name: connect(address, self._options) for name, address in brokers.items()}
         except BaseException:
             self.close()
@@ -103,14 +106,18 @@ class LiveCluster:
         return self._addresses
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
-        """Return the queues of the wanted topics; see `resolve.Catalog`. Learns their bounds as well."""
+        """Return the queues of the wanted topics; see `resolve.Catalog`. Learns bounds and generations too."""
         found: dict[str, list[QueueKey]] = {}
-        self._bounds = {}
+        self._bounds, self._generations = {}, {}
         for broker, reader in self._readers.items():
             topics: Sequence[str] = options.named_topics
             if options.pattern is not None:
-                topics = [name for name in repeated(options, reader.topics) if options.is_wanted(name)]
+                there = repeated(options, reader.topics)
+                topics = [name for name in there if options.is_wanted(name, self._own_names)]
             table = repeated(options, reader.queue_bounds, topics)
+            self._generations.update(
+                ((topic, broker), generation) for topic, generation in table.generations.items()
+            )
             for topic, queues in table.topics.items():
                 keys = found.setdefault(topic, [])
                 for queue_id, low, high in queues:
@@ -121,6 +128,11 @@ class LiveCluster:
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
         """Return the bounds of queues, as they were when `topic_queues` was last called."""
         return {queue: self._bounds[queue] for queue in queues}
+
+    @property
+    def generations(self) -> Generations:
+        """The generations of the wanted topics, as they were when `topic_queues` was last called."""
+        return self._generations
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time; the end of the queue without one."""

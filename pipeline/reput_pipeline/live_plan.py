@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from reput_pipeline.live_cluster import LiveCluster
 from reput_pipeline.narrowing import Narrowing
 from reput_pipeline.options import SourceOptions
+from reput_pipeline.places import Generations
 from reput_pipeline.ranges import QueueRange, cores, pack
 from reput_pipeline.resolve import batch_ranges, narrowed
 
@@ -25,6 +26,8 @@ class LivePartition(InputPartition):
     ranges: list[QueueRange]
     addresses: dict[str, str]
     """Of their brokers, by name."""
+    generations: Generations
+    """Of the topics that the ranges were planned for, as far as they are known."""
 
 
 def plan_batch(options: SourceOptions, narrowing: Narrowing) -> list[InputPartition]:
@@ -36,18 +39,30 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing) -> list[InputPartit
     """
     with LiveCluster(options) as cluster:
         ranges = [narrowed(cluster, part, narrowing) for part in batch_ranges(cluster, options)]
-        return tasks_of(ranges, cluster.addresses, options.min_partitions)
+        return tasks_of(ranges, cluster.addresses, cluster.generations, options.min_partitions)
 
 
 def tasks_of(
-    ranges: Iterable[QueueRange], addresses: Mapping[str, str], parts: int | None
+    ranges: Iterable[QueueRange],
+    addresses: Mapping[str, str],
+    generations: Generations,
+    parts: int | None,
 ) -> list[InputPartition]:
     """Share ranges out to tasks: to as many as there are cores, but not for a few messages each."""
     wanted = [part for part in ranges if part.size > 0]
     total = sum(part.size for part in wanted)
     if parts is None:
         parts = min(cores(), max(1, total // _TASK_MESSAGES_MIN))
-    return [
-        LivePartition(part, {queue.broker: addresses[queue.broker] for queue, _, _ in part})
-        for part in pack(wanted, parts)
-    ]
+    return [live_partition(part, addresses, generations) for part in pack(wanted, parts)]
+
+
+def live_partition(
+    ranges: Sequence[QueueRange], addresses: Mapping[str, str], generations: Generations
+) -> LivePartition:
+    """Return the task that fetches some ranges, which carries only what it needs."""
+    topics = {(part.queue.topic, part.queue.broker) for part in ranges}
+    return LivePartition(
+        list(ranges),
+        {broker: addresses[broker] for _, broker in topics},
+        {topic: generations[topic] for topic in topics if topic in generations},
+    )

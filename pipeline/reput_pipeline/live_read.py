@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from reput_client.blocking.bulk import BulkReader
+from reput_client.fetching import FetchedBlock
 from reput_pipeline.batches import LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.live_cluster import connect, repeated
 from reput_pipeline.live_plan import LivePartition
 from reput_pipeline.notes import Losses, note
 from reput_pipeline.options import SourceOptions
-from reput_pipeline.places import QueueKey
+from reput_pipeline.places import Generations, QueueKey
 from reput_pipeline.ranges import QueueRange
 from reput_protocol.columns import BoolArray, IntArray, RecordColumns, chain, gather
 from reput_protocol.errors import TopicNotFound
@@ -44,11 +45,19 @@ class LiveReading:
         options: of the query.
         schema: the Arrow schema that every batch gets.
         addresses: of the brokers, by name.
+        generations: of the topics that are meant.
     """
 
-    def __init__(self, options: SourceOptions, schema: pa.Schema, addresses: dict[str, str]) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: pa.Schema,
+        addresses: Mapping[str, str],
+        generations: Generations,
+    ) -> None:
         self._options = options
         self._addresses = addresses
+        self._generations = generations
         self._readers: dict[str, BulkReader] = {}
         self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
         self._place = ""
@@ -95,20 +104,40 @@ class LiveReading:
     def _prefetch(self, part: QueueRange) -> None:
         queue, start, end = part
         reader = self._reader(queue.broker)
-        tags = self._options.sub_expression
-        repeated(self._options, reader.prefetch, queue.topic, queue.queue_id, start, end, tags=tags)
+        repeated(
+            self._options,
+            reader.prefetch,
+            queue.topic,
+            queue.queue_id,
+            start,
+            end,
+            tags=self._options.sub_expression,
+            generation=self._generations.get((queue.topic, queue.broker)),
+        )
+
+    def _fetch(self, queue: QueueKey, start: int, end: int) -> FetchedBlock:
+        return repeated(
+            self._options,
+            self._reader(queue.broker).fetch,
+            queue.topic,
+            queue.queue_id,
+            start,
+            end,
+            tags=self._options.sub_expression,
+            generation=self._generations.get((queue.topic, queue.broker)),
+        )
 
     def _blocks(self, part: QueueRange) -> Iterator[_Block]:
         queue, start, end = part
-        reader = self._reader(queue.broker)
         tags = self._options.sub_expression
         while start < end:
             try:
-                found = repeated(
-                    self._options, reader.fetch, queue.topic, queue.queue_id, start, end, tags=tags
+                found = self._fetch(queue, start, end)
+            except TopicNotFound as error:
+                # The broker says whether there is another topic of that name now.
+                self._lost(
+                    queue, f"its topic was deleted, with messages {start} to {end - 1}: {error.remark}"
                 )
-            except TopicNotFound:
-                self._lost(queue, f"its topic was deleted, with messages {start} to {end - 1}")
                 return
             if found.moved and found.next_offset > start:
                 self._lost(queue, f"messages {start} to {min(found.next_offset, end) - 1} are gone")
@@ -149,9 +178,7 @@ class LiveReading:
                     if len(columns) <= LOG_BATCH_ROWS
                     else columns.take(slice(low, low + LOG_BATCH_ROWS))
                 )
-                batch = self._maker.make(some, blocks[0].queue.broker)
-                if batch is not None:
-                    yield batch
+                yield from self._maker.make(some, blocks[0].queue.broker)
         elif len(blocks) > 1:
             for block in blocks:
                 yield from self._decoded([block])
@@ -177,13 +204,10 @@ class LiveReading:
     def _one_by_one(self, block: _Block) -> Iterator[pa.RecordBatch]:
         """Fetch again what is not what it should be, message by message, to tell the good from the bad."""
         queue = block.queue
-        reader = self._reader(queue.broker)
         tags = self._options.sub_expression
         self._place = str(queue)
         for offset in range(block.start, block.end):
-            found = repeated(
-                self._options, reader.fetch, queue.topic, queue.queue_id, offset, offset + 1, tags=tags
-            )
+            found = self._fetch(queue, offset, offset + 1)
             if found.moved or not len(found.records):
                 if tags == "*" or found.moved:
                     self._lost(queue, f"message {offset} is gone")
@@ -192,9 +216,7 @@ class LiveReading:
             positions, end = chain(found.records, 0, len(found.records))
             columns, sound = gather(found.records, positions)
             if end == len(found.records) and sound.all() and self._is_block(one, columns):
-                batch = self._maker.make(columns, queue.broker)
-                if batch is not None:
-                    yield batch
+                yield from self._maker.make(columns, queue.broker)
             else:
                 self._damage(offset, "its record is damaged, or is another message")
 
@@ -219,4 +241,5 @@ def read_live(
     partition: LivePartition, options: SourceOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of one task."""
-    return LiveReading(options, schema, partition.addresses).batches(partition.ranges)
+    reading = LiveReading(options, schema, partition.addresses, partition.generations)
+    return reading.batches(partition.ranges)

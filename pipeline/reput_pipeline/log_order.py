@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from reput_broker.store.consume_queue_unit import UNIT, UNIT_BYTES, Units
-from reput_broker.store_tools.unit_files import UnitFiles
+from reput_broker.store.consume_queue_unit import UNIT, UNIT_BYTES
+from reput_broker.store_tools.unit_files import UnitFiles, Units
 from reput_pipeline.offline_plan import WantedRange
 from reput_protocol.columns import BoolArray, IntArray
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from reput_protocol.printable import printable
+
 
 def note(text: str) -> None:
     """Write a line to stderr."""
-    sys.stderr.write(f"reput: {text}\n")
+    sys.stderr.write(f"reput: {printable(text)}\n")
     sys.stderr.flush()
 
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reput_broker.store.consume_queue_ext_unit import MAX_ADDRESS
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, Units
+from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE
 from reput_broker.store.directory_swap import standing_for
 from reput_broker.store_tools.layout import Stream, StreamFile, read_stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
-from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
+from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles, Units
 from reput_client.arrow_slices import BUFFER_BYTES_MAX, gather_slices
 from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
@@ -106,7 +106,8 @@ class DirectoryReading:
         live = self._live(part, numbers, place, size, files)
         if self._codes is not None and part.queue.topic != SCHEDULE_TOPIC:
             code = found["tags_code"].astype(np.int64)
-            live &= self._codes.mask(code) | (code <= MAX_ADDRESS)
+            tag_hashes = code.astype("=i4")  # keeps the low 32 bits
+            live &= np.isin(tag_hashes, [*self._codes.codes]) | (code <= MAX_ADDRESS)
         numbers, place, size = numbers[live], place[live], size[live]
         if len(place) and not self._log.files:
             self._lost(part.queue, "the log was deleted while the query ran")
@@ -197,9 +198,7 @@ class DirectoryReading:
                 self._damage(str(file.path), base + int(at[row]) - file.start, reason)
             columns = columns.take(sound)
         self._file = file
-        batch = self._maker.make(columns, "")
-        if batch is not None:
-            yield batch
+        yield from self._maker.make(columns, "")
 
     def _map(self, file: StreamFile, what: object) -> memoryview | None:
         """Return a file of the log, mapped for as long as this task runs; None if it is gone and may be."""
@@ -258,9 +257,7 @@ class DirectoryReading:
                 if isinstance(part, LogBatch):
                     self._file = file
                     rows = wanted.rows(part.columns, part.offset, place + 1)
-                    batch = self._maker.make(part.columns.take(rows), "") if len(rows) else None
-                    if batch is not None:
-                        yield batch
+                    yield from self._maker.make(part.columns.take(rows), "")
                 elif isinstance(part, Damage) and part.offset == place:
                     self._damage(str(file.path), part.position, part.reason)
                 break

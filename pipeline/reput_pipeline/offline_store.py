@@ -6,10 +6,10 @@ Everything is read from the files as they lie there, by plain reads; nothing is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT
@@ -17,10 +17,13 @@ from reput_broker.store_tools.layout import QueueDirectory, StoreLayout, Stream
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.errors import DamagedStore, NotAStore
 from reput_pipeline.options import SourceOptions
-from reput_pipeline.places import QueueKey
+from reput_pipeline.places import Generations, QueueKey, TopicKey
 from reput_pipeline.ranges import Bounds
+from reput_protocol.bodies_topic import GENERATION_ATTRIBUTE
+from reput_protocol.codes import Perm
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.loose_json import read_json
+from reput_protocol.names import reply_topic
 from reput_protocol.record_layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64, MAGIC_V1, MAGIC_V2
 
 _HEAD_BYTES: Final = BORN_HOST_AT + 20 + 8
@@ -66,6 +69,7 @@ class OfflineStore:
             if queue.stream.files
         }
         self._bounds: dict[QueueKey, Bounds] = {}
+        self._configured = self._configured_topics()
 
     def __enter__(self) -> OfflineStore:
         return self
@@ -81,21 +85,36 @@ class OfflineStore:
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
         """Return the queues of the wanted topics; see `resolve.Catalog`."""
-        topics = {queue.topic for queue in self._directories}
-        topics.update(self._configured_topics())
-        found: dict[str, list[QueueKey]] = {topic: [] for topic in topics if options.is_wanted(topic)}
+        own_names = _clusters(self._configured)
+        topics = {queue.topic for queue in self._directories} | self._configured.keys()
+        found: dict[str, list[QueueKey]] = {
+            topic: [] for topic in topics if options.is_wanted(topic, own_names)
+        }
         for queue in self._directories:
             if queue.topic in found:
                 found[queue.topic].append(queue)
         return found
 
-    def _configured_topics(self) -> list[str]:
-        """Topics that the broker knows, of which some may have no message yet."""
+    def _configured_topics(self) -> dict[str, dict[str, Any]]:
+        """Return the topics that the broker knows, of which some may have no message yet, with their settings."""
         try:
-            table = read_json((self.layout.config_dir / "topics.json").read_bytes()).get("topicConfigTable")
+            data = (self.layout.config_dir / "topics.json").read_bytes()
+            table = read_json(data, loose_bytes_max=len(data)).get("topicConfigTable")
         except (OSError, BodyMalformed):
-            return []
-        return [name for name in table if isinstance(name, str)] if isinstance(table, dict) else []
+            return {}
+        if not isinstance(table, dict):
+            return {}
+        return {name: entry for name, entry in table.items() if isinstance(entry, dict)}
+
+    @property
+    def generations(self) -> Generations:
+        """The generations of the topics that the directory's table names."""
+        found: dict[TopicKey, str] = {}
+        for topic, entry in self._configured.items():
+            attributes = entry.get("attributes")
+            known = attributes if isinstance(attributes, dict) else {}
+            found[topic, ""] = str(known.get(GENERATION_ATTRIBUTE, ""))
+        return found
 
     def directory(self, queue: QueueKey) -> QueueDirectory:
         """Return where a queue lies."""
@@ -154,6 +173,15 @@ class OfflineStore:
         host_bytes = 20 if FRONT.unpack_from(data)[7] & BORN_HOST_IPV6 else 8
         (stored_at,) = I64.unpack_from(data, BORN_HOST_AT + host_bytes)
         return int(stored_at)
+
+
+def _clusters(configured: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the names of clusters: a cluster has a template topic of its name and a topic for replies."""
+    return {
+        name
+        for name, entry in configured.items()
+        if entry.get("perm") == Perm.READ_WRITE | Perm.INHERIT and reply_topic(name) in configured
+    }
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:

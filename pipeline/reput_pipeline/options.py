@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from reput_client.address import parse_addresses
-from reput_pipeline.known_options import SOURCE_OPTIONS, OptionError, OptionReader
+from reput_pipeline.known_options import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    OptionError,
+    OptionReader,
+    options_for,
+)
 from reput_pipeline.places import (
     EARLIEST,
     LATEST,
@@ -23,6 +29,7 @@ from reput_pipeline.places import (
 from reput_pipeline.schema import columns_of
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filters import TagFilter
+from reput_protocol.names import is_system_topic
 
 _LIVE_ONLY: Final = ("groupId", "pullTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -39,6 +46,7 @@ class SourceOptions:
     path: str | None
     topics: tuple[str, ...]
     pattern: str | None
+    include_system_topics: bool
     assigned: tuple[QueueKey, ...]
     start: Place
     end: Place
@@ -72,11 +80,18 @@ class SourceOptions:
         """The place as messages name it."""
         return self.path if self.path is not None else str(self.name_servers)
 
-    def is_wanted(self, topic: str) -> bool:
-        """Tell whether the subscription means a topic."""
-        if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic) is not None
-        return topic in self.named_topics
+    def is_wanted(self, topic: str, own_names: Collection[str] = ()) -> bool:
+        """Tell whether the subscription means a topic; a pattern means a system topic only if that is asked for.
+
+        Args:
+            topic: name of the topic.
+            own_names: of the brokers and clusters, which have topics of these names.
+        """
+        if self.pattern is None:
+            return topic in self.named_topics
+        if is_system_topic(topic, own_names) and not self.include_system_topics:
+            return False
+        return re.fullmatch(self.pattern, topic) is not None
 
     @property
     def named_topics(self) -> tuple[str, ...]:
@@ -94,7 +109,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None =
     Raises:
         OptionError: one is unknown, has a value that it cannot have, or contradicts another.
     """
-    reader = OptionReader(options, SOURCE_OPTIONS)
+    reader = OptionReader(options_for(SOURCE_OPTIONS, options, "source", SINK_OPTIONS))
     live = reader.exactly_one("nameServer", "path") == "nameServer"
     name_servers = reader.text("nameServer")
     if name_servers is not None:
@@ -113,6 +128,10 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None =
             if name in reader:
                 warnings.warn(f"option {name} has no effect in a batch", stacklevel=2)
     topics, pattern, assigned = _subscription(reader)
+    if pattern is None:
+        reader.refuse(
+            ("includeSystemTopics",), "needs subscribePattern; a topic that is named is read anyway"
+        )
     group_id = reader.text("groupId")
     shape = reader.choice("columns", ("native", "kafka"), "native")
     if "includeHeaders" in reader and shape != "kafka":
@@ -129,6 +148,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None =
         path=reader.text("path"),
         topics=topics,
         pattern=pattern,
+        include_system_topics=reader.flag("includeSystemTopics", False),
         assigned=assigned,
         start=_start(reader, bool(streaming), streaming is False, group_id),
         end=_end(reader),

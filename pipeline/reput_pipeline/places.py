@@ -31,6 +31,22 @@ class QueueKey(NamedTuple):
 
 QueueTable: TypeAlias = Mapping[QueueKey, int]
 
+TopicKey: TypeAlias = tuple[str, str]
+"""A topic of one broker: their names."""
+
+Generations: TypeAlias = Mapping[TopicKey, str]
+"""The generation of topics: another one after a topic was deleted and created again.
+
+It is empty for a topic that the broker did not create itself. A topic that is not named is one of an older broker, or
+of an older checkpoint: nothing is known of it.
+"""
+
+
+def is_remade(queue: QueueKey, before: Generations, now: Generations) -> bool:
+    """Tell whether the topic of a queue has certainly been deleted and created again."""
+    was, there = before.get((queue.topic, queue.broker)), now.get((queue.topic, queue.broker))
+    return was is not None and bool(there) and was != there
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

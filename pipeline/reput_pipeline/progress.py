@@ -49,7 +49,7 @@ class GroupProgress(StreamingQueryListener):
     def publish(self, end_offset: str | None) -> None:
         """Commit the offsets of a checkpoint's or a progress's JSON text; those of other sources are passed over."""
         try:
-            offsets = decode_offsets(json.loads(end_offset or "null") or {})
+            offsets = decode_offsets(json.loads(end_offset or "null") or {}).queues
         except (ValueError, AttributeError, OffsetsUnreadable):
             return
         try:

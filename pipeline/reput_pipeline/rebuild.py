@@ -28,8 +28,9 @@ from reput_broker.store_tools.verify_parts import Directory
 from reput_pipeline.auditing import audit
 from reput_pipeline.jobs.directories import directory_arguments, locked
 from reput_pipeline.jobs.frame import job, main
-from reput_pipeline.jobs.outcomes import ArgumentError, Exit, JobFailed, Outcome
+from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
 from reput_pipeline.jobs.run import JobRun
+from reput_protocol.exit_codes import ExitCode
 
 _KINDS: dict[str, DerivedFactory] = {"queues": QueuesInParts, "index": IndexRebuild}
 _SIZES = "--index-slots and --index-entries; RocketMQ's are 5000000 and 20000000"
@@ -99,7 +100,7 @@ def _refuse_damage(verification: Verification) -> None:
         what = str(fault)
     raise JobFailed(
         f"the log is damaged, nothing was changed: {what}; reput store repair {verification.root} tells what to do",
-        code=Exit.FINDINGS,
+        code=ExitCode.DAMAGE,
     )
 
 

@@ -26,6 +26,7 @@ from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.known_options import OptionError
 from reput_pipeline.sink_options import parse_sink_options
 from reput_pipeline.source import register
+from reput_protocol.counted import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,7 +106,9 @@ def command(
             frame = run.spark.read.schema(schema).option("basePath", str(source.root)).parquet(*paths)
             with run.progress(f"batch {manifest['batch']}"):
                 in_order(run, frame).write.format("reput").options(**batch).mode("append").save()
-        run.note(f"batch {manifest['batch']}: {rows} messages {'would be ' if dry_run else ''}sent")
+        run.note(
+            f"batch {manifest['batch']}: {counted(rows, 'message')} {'would be ' if dry_run else ''}sent"
+        )
         sent += rows
         batches += 1
     return Outcome(
@@ -135,7 +138,7 @@ def _prepare_topics(admin: Admin, needed: Mapping[str, int], to_topic: str | Non
         if topic in there and (found := admin.topic_config(topic).write_queue_nums) < queues:
             raise ArgumentError(
                 "--server" if to_topic is None else "--to-topic",
-                f"topic {topic!r} there has {found} queues, and the archive {queues} of it; "
+                f"topic {topic!r} there has {counted(found, 'queue')}, and the archive {queues} of it; "
                 f"first: reput topic alter {topic} --queues {queues}",
             )
     for topic, queues in needed.items():

@@ -10,7 +10,7 @@ from reput_pipeline.errors import DataLost, NoSuchTopic
 from reput_pipeline.known_options import OptionError
 from reput_pipeline.narrowing import Narrowing
 from reput_pipeline.options import SourceOptions
-from reput_pipeline.places import EARLIEST, GROUP, LATEST, Place, QueueKey
+from reput_pipeline.places import EARLIEST, GROUP, LATEST, Generations, Place, QueueKey
 from reput_pipeline.ranges import Bounds, QueueRange
 
 
@@ -23,6 +23,11 @@ class Catalog(Protocol):
 
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
         """Return the bounds of queues."""
+        ...
+
+    @property
+    def generations(self) -> Generations:
+        """The generations of the topics that `topic_queues` has returned."""
         ...
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:

@@ -57,9 +57,23 @@ def columns_of(shape: str, *, include_headers: bool = False) -> dict[str, str]:
     return {**KAFKA_COLUMNS, "headers": KAFKA_HEADERS} if include_headers else dict(KAFKA_COLUMNS)
 
 
-def schema_text(columns: dict[str, str], select: Iterable[str] = ()) -> str:
-    """Return the DDL text of all `columns`, or of the `select`ed ones in their order."""
-    return ", ".join(f"`{name}` {columns[name]}" for name in select or columns)
+def spark_schema(columns: dict[str, str], select: Iterable[str] = ()) -> StructType:
+    """Return all `columns`, or the `select`ed ones in their order, as Spark has them; needs no session."""
+    from pyspark.sql import types
+
+    header = types.StructType(
+        [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
+    )
+    of_text: dict[str, types.DataType] = {
+        "string": types.StringType(),
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "binary": types.BinaryType(),
+        "timestamp": types.TimestampType(),
+        "map<string,string>": types.MapType(types.StringType(), types.StringType()),
+        KAFKA_HEADERS: types.ArrayType(header),
+    }
+    return types.StructType([types.StructField(name, of_text[columns[name]]) for name in select or columns])
 
 
 def check_schema(schema: StructType, columns: dict[str, str]) -> None:

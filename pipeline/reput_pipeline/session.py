@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reput_pipeline.java import use_java
+from reput_pipeline.java import INSTALL_SPARK, use_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +32,7 @@ LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     # acknowledgement, longer than a small task takes. (Off by default in Spark; elsewhere than on this machine
     # it depends on the directories there: conf/spark-defaults.conf.)
     "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
+    "spark.python.daemon.module": "reput_pipeline.worker_daemon",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
 """Settings besides, where everything runs on this machine."""
@@ -92,7 +93,7 @@ def make_session(
         from pyspark.conf import SparkConf
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ImportError("Spark is not installed; pip install 'reput[spark]'") from error
+        raise ImportError(f"Spark is not installed; {INSTALL_SPARK}") from error
     running = SparkSession.getActiveSession()
     if running is not None:
         return running

@@ -8,22 +8,17 @@ from typing import Final
 from urllib.parse import quote
 
 from reput_client.address import parse_addresses
-from reput_pipeline.known_options import OptionError, OptionReader
+from reput_pipeline.known_options import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    OptionError,
+    OptionReader,
+    options_for,
+)
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_send_topic
 
-SINK_OPTIONS: Final = (
-    "nameServer",
-    "topic",
-    "semantics",
-    "idempotencyKey",
-    "ack",
-    "sendTimeoutMs",
-    "commitTimeoutMs",
-)
-"""Every option of the sink as it is written."""
-_SPARKS_OWN: Final = ("checkpointLocation",)
 _KEY_BYTES_MAX: Final = 190
 
 
@@ -46,15 +41,12 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     Raises:
         OptionError: one is unknown, has a value that it cannot have, or contradicts another.
     """
-    given = {name: value for name, value in options.items() if name.lower() not in _own_names()}
-    if "path" in {name.lower() for name in given}:
-        raise OptionError(
-            "path", "the sink writes to a broker, never into a store directory; give nameServer"
-        )
-    reader = OptionReader(given, SINK_OPTIONS, "sink")
+    reader = OptionReader(options_for(SINK_OPTIONS, options, "sink", SOURCE_OPTIONS))
     name_servers = reader.text("nameServer")
     if name_servers is None:
-        raise OptionError("nameServer", "is missing; give the address of a broker, as host:port")
+        if any(name.lower() == "path" for name in options):
+            raise OptionError("nameServer", "is missing; the sink writes to a broker, not into a directory")
+        raise reader.missing("nameServer", "give the address of a broker, as host:port")
     try:
         parse_addresses(name_servers)
     except ValueError as error:
@@ -81,10 +73,6 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         send_timeout_s=(reader.whole("sendTimeoutMs", 120_000) or 0) / 1000,
         commit_timeout_s=(reader.whole("commitTimeoutMs", 600_000) or 0) / 1000,
     )
-
-
-def _own_names() -> set[str]:
-    return {name.lower() for name in _SPARKS_OWN}
 
 
 def _idempotency_key(reader: OptionReader, exactly_once: bool, streaming: bool) -> str | None:

@@ -31,13 +31,14 @@ class ReputDataSource(DataSource):
         """Return the name of the format."""
         return "reput"
 
-    def schema(self) -> str:
-        """Return the columns that the options ask for, as DDL text."""
+    def schema(self) -> StructType:
+        """Return the columns that the options ask for."""
         from reput_pipeline.options import parse_source_options
-        from reput_pipeline.schema import schema_text
+        from reput_pipeline.schema import spark_schema
+        from reput_pipeline.table_options import with_options_kept
 
         options = parse_source_options(self.options)
-        return schema_text(options.all_columns, options.select)
+        return with_options_kept(spark_schema(options.all_columns, options.select), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of a batch.
@@ -46,27 +47,31 @@ class ReputDataSource(DataSource):
         where the setting is off.
         """
         from reput_pipeline.batch import FilteringReader, PlainReader
+        from reput_pipeline.table_options import options_in_force
 
         planning = _PUSHDOWN_MODULE in sys.modules
-        return (FilteringReader if planning else PlainReader)(self.options, schema)
+        return (FilteringReader if planning else PlainReader)(options_in_force(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """Return a reader of a stream."""
         from reput_pipeline.stream import ReputStreamReader
+        from reput_pipeline.table_options import options_in_force
 
-        return ReputStreamReader(self.options, schema)
+        return ReputStreamReader(options_in_force(self.options, schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of a batch."""
         from reput_pipeline.sink import ReputBatchWriter
+        from reput_pipeline.table_options import options_in_force
 
-        return ReputBatchWriter(self.options, schema, overwrite)
+        return ReputBatchWriter(options_in_force(self.options, schema), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
         """Return a writer of a stream."""
         from reput_pipeline.sink import ReputStreamWriter
+        from reput_pipeline.table_options import options_in_force
 
-        return ReputStreamWriter(self.options, schema, overwrite)
+        return ReputStreamWriter(options_in_force(self.options, schema), schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:

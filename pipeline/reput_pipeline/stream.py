@@ -25,7 +25,7 @@ from reput_pipeline.limits import limited
 from reput_pipeline.narrowing import NOTHING_NARROWED
 from reput_pipeline.notes import note
 from reput_pipeline.options import parse_source_options
-from reput_pipeline.places import QueueKey
+from reput_pipeline.places import QueueKey, is_remade
 from reput_pipeline.ranges import Bounds, QueueRange
 from reput_pipeline.resolve import starting_offsets, wanted_queues
 from reput_pipeline.schema import arrow_schema, check_schema
@@ -84,7 +84,9 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             NoSuchTopic, DataLost, OptionError: it cannot begin there.
         """
         bounds = self._current()
-        return encode_offsets(starting_offsets(self._opened(), self._options, list(bounds), bounds))
+        cluster = self._opened()
+        starts = starting_offsets(cluster, self._options, list(bounds), bounds)
+        return encode_offsets(starts, cluster.generations)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where everything ends now: this query reads no further."""
@@ -104,9 +106,16 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLost: messages from `start` on are gone, or a queue is, and data may not be lost.
         """
-        begin = decode_offsets(start)
+        begin, known = decode_offsets(start)
         bounds = self._current()
+        there = self._opened().generations
         self._latest = {queue: found.high for queue, found in bounds.items()}
+        for queue in [queue for queue in begin if is_remade(queue, known, there)]:
+            self._lost(
+                queue,
+                f"its topic was deleted and created again; what followed message {begin[queue]} of the old one is gone",
+            )
+            del begin[queue]  # another topic's, which is new to the query
         for queue in begin:
             if queue not in bounds:
                 self._lost(queue, "it is not there any more")
@@ -140,7 +149,8 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = limited(begin, ends, limit.max_rows)
         if total:
             self._last_batch_at = self._clock_s()
-        return encode_offsets(ends) if total else start
+        # A topic that is out of sight keeps its generation, as its queues keep their places.
+        return encode_offsets(ends, {**known, **there}) if total else start
 
     def _is_enough(self, total: int) -> bool:
         """Whether a batch is made of so many messages now, or put off."""
@@ -151,7 +161,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where the queues ended when they were last looked at, for the query's progress."""
-        return encode_offsets(self._latest) if self._latest else None
+        return encode_offsets(self._latest, self._opened().generations) if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch. A queue that `start` does not know is read from its first message on.
@@ -160,11 +170,13 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         from reput_pipeline.live_plan import tasks_of
 
-        begin = decode_offsets(start)
-        ends = decode_offsets(end)
-        cluster = self._opened()
-        ranges = [QueueRange(queue, begin.get(queue, 0), last) for queue, last in ends.items()]
-        return tasks_of(ranges, cluster.addresses, self._options.min_partitions)
+        begin, known = decode_offsets(start)
+        ends, meant = decode_offsets(end)
+        ranges = [
+            QueueRange(queue, 0 if is_remade(queue, known, meant) else begin.get(queue, 0), last)
+            for queue, last in ends.items()
+        ]
+        return tasks_of(ranges, self._opened().addresses, meant, self._options.min_partitions)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish how far the group is, if the query has one; Spark goes on whether that succeeds or not.
@@ -175,7 +187,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         try:
             cluster = self._opened()
-            for queue, offset in decode_offsets(end).items():
+            for queue, offset in decode_offsets(end).queues.items():
                 if queue in self._latest and self._published.get(queue) != offset:
                     cluster.commit(queue, offset)
                     self._published[queue] = offset

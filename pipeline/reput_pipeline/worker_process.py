@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-import traceback
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,35 +25,10 @@ def begin_task() -> None:
     """
     global _tasks, _modules
     _tasks += 1
-    if _tasks == 1:
-        _end_quietly()
     # Before the first collection there is garbage of the imports, which would stay for ever.
     if _tasks > 1 and len(sys.modules) > _modules:
         gc.freeze()
         _modules = len(sys.modules)
-
-
-def _end_quietly() -> None:
-    """Let this process end without a traceback once the JVM has hung up.
-
-    A worker that finds its socket closed, as all do when a session ends, tries to tell the JVM so. Over TCP that goes
-    to nobody; a socket of the file system refuses it, and the daemon prints the refusal before it ends the process.
-    """
-    daemon: Any = sys.modules.get("__main__")
-    if getattr(daemon, "__spec__", None) is not None and daemon.__spec__.name == "pyspark.daemon":
-        daemon.traceback = _Tracebacks()
-
-
-class _Tracebacks:
-    """The module `traceback`, for a program that has nobody to complain to."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(traceback, name)
-
-    def print_exc(self) -> None:
-        """Print the error that is handled, unless it is that nobody listens."""
-        if not isinstance(sys.exception(), (BrokenPipeError, ConnectionResetError)):
-            traceback.print_exc()
 
 
 class TaskOf(Generic[T, R]):

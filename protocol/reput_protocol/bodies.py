@@ -34,7 +34,7 @@ from reput_protocol.bodies_progress import (
     GroupSummaries,
     GroupSummary,
 )
-from reput_protocol.bodies_reset import ConsumerStatusBody, ResetOffsetBody
+from reput_protocol.bodies_reset import ConsumerStatusBody, ResetOffsetBody, ResetOffsetList
 from reput_protocol.bodies_route import BrokerData, ClusterInfo, QueueData, TopicRoute
 from reput_protocol.bodies_running import (
     ConsumeDirectlyResult,
@@ -104,6 +104,7 @@ __all__ = [
     "QueueStats",
     "QueueTimeSpan",
     "ResetOffsetBody",
+    "ResetOffsetList",
     "StatsItem",
     "SubscriptionData",
     "SubscriptionGroupConfig",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
-from reput_protocol.body_members import map_member, text_list_member, text_member
+from reput_protocol.body_members import map_member, text_list_member, text_map_member, text_member
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import BodyMalformed
+from reput_protocol.large_body import LargeBody
 from reput_protocol.loose_json import read_json, write_json
 
 
@@ -37,22 +38,25 @@ class QueueBounds(NamedTuple):
 
 
 @dataclass(slots=True)
-class QueueBoundsTable:
+class QueueBoundsTable(LargeBody):
     """Body of the answer: the readable queues of every topic that exists. A topic that may not be read has none."""
 
     broker_name: str
     topics: Mapping[str, list[QueueBounds]]
+    generations: Mapping[str, str] = field(default_factory=dict)
+    """The generation of each topic, another one after it was deleted and created again: empty if the topic has none,
+    which is older than generations. An old broker names none at all."""
 
-    def to_json(self) -> bytes:
-        """Return the body; each queue is an array of three integers."""
-        return write_json({"brokerName": self.broker_name, "topics": self.topics})
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object; each queue is an array of three integers."""
+        return {"brokerName": self.broker_name, "generations": self.generations, "topics": self.topics}
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
         members = read_json(data)
         topics = {name: _bounds(name, queues) for name, queues in map_member(members, "topics").items()}
-        return cls(text_member(members, "brokerName"), topics)
+        return cls(text_member(members, "brokerName"), topics, text_map_member(members, "generations"))
 
 
 def _bounds(topic: object, queues: object) -> list[QueueBounds]:

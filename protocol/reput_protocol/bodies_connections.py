@@ -21,7 +21,8 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import LanguageCode
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.group_terms import ConsumeFromWhere, ConsumeType, MessageModel
-from reput_protocol.loose_json import read_json, write_json
+from reput_protocol.large_body import LargeBody
+from reput_protocol.loose_json import read_json
 
 
 @dataclass(slots=True)
@@ -54,14 +55,14 @@ class ClientConnection:
 
 
 @dataclass(slots=True)
-class ProducerConnection:
+class ProducerConnection(LargeBody):
     """Answer body of 204."""
 
     connections: list[ClientConnection]
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return write_json({"connectionSet": [connection.to_members() for connection in self.connections]})
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {"connectionSet": self.connections}
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
@@ -70,7 +71,7 @@ class ProducerConnection:
 
 
 @dataclass(slots=True)
-class ConsumerConnection:
+class ConsumerConnection(LargeBody):
     """Answer body of 203: a group's members, how they consume, and what they want by topic."""
 
     connections: list[ClientConnection]
@@ -79,19 +80,15 @@ class ConsumerConnection:
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return write_json(
-            {
-                "connectionSet": [connection.to_members() for connection in self.connections],
-                "consumeFromWhere": self.consume_from_where.value,
-                "consumeType": self.consume_type.value,
-                "messageModel": self.message_model.value,
-                "subscriptionTable": {
-                    topic: subscription.to_members() for topic, subscription in self.subscriptions.items()
-                },
-            }
-        )
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {
+            "connectionSet": self.connections,
+            "consumeFromWhere": self.consume_from_where.value,
+            "consumeType": self.consume_type.value,
+            "messageModel": self.message_model.value,
+            "subscriptionTable": self.subscriptions,
+        }
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
@@ -142,21 +139,14 @@ class ProducerInfo:
 
 
 @dataclass(slots=True)
-class ProducerTable:
+class ProducerTable(LargeBody):
     """Answer body of 328: every producer by group (RocketMQ: ProducerTableInfo)."""
 
     producers: dict[str, list[ProducerInfo]]
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return write_json(
-            {
-                "data": {
-                    group: [producer.to_members() for producer in producers]
-                    for group, producers in self.producers.items()
-                }
-            }
-        )
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {"data": self.producers}
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:

@@ -18,6 +18,7 @@ from reput_protocol.body_members import (
 )
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import BodyMalformed
+from reput_protocol.large_body import LargeBody
 from reput_protocol.loose_json import read_json, write_json
 
 RETRY_MAX_TIMES: Final = 16
@@ -104,7 +105,7 @@ class SubscriptionGroupConfig:
 
 
 @dataclass(slots=True)
-class SubscriptionGroupTable:
+class SubscriptionGroupTable(LargeBody):
     """Answer body of 201: every group's settings (RocketMQ: SubscriptionGroupWrapper).
 
     `forbidden` holds, by group and topic, bits of what the group may not do with the topic (`Perm.READ`: read it).
@@ -115,15 +116,13 @@ class SubscriptionGroupTable:
     data_version: dict[str, int]
     forbidden: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return write_json(
-            {
-                "dataVersion": self.data_version,
-                "forbiddenTable": self.forbidden,
-                "subscriptionGroupTable": {name: group.to_members() for name, group in self.groups.items()},
-            }
-        )
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {
+            "dataVersion": self.data_version,
+            "forbiddenTable": self.forbidden,
+            "subscriptionGroupTable": self.groups,
+        }
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:

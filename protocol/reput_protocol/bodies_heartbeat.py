@@ -148,10 +148,27 @@ class HeartbeatData:
             }
         )
 
+    @staticmethod
+    def entries_of(members: dict[Any, Any]) -> int:
+        """Return how many groups and subscriptions the members of a body hold; raises BodyMalformed."""
+        consumers = list_member(members, "consumerDataSet")
+        return (
+            len(list_member(members, "producerDataSet"))
+            + len(consumers)
+            + sum(
+                len(list_member(as_object(item, "an item of 'consumerDataSet'"), "subscriptionDataSet"))
+                for item in consumers
+            )
+        )
+
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
-        members = read_json(data)
+        return cls.from_members(read_json(data))
+
+    @classmethod
+    def from_members(cls, members: dict[Any, Any]) -> Self:
+        """Read the members of a body; raises BodyMalformed."""
         return cls(
             text_member(members, "clientID"),
             [

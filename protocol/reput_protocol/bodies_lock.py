@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from reput_protocol.body_members import flag_member, text_member
 from reput_protocol.buffers import Buffer
+from reput_protocol.large_body import LargeBody
 from reput_protocol.loose_json import read_json, write_json
 from reput_protocol.message import MessageQueue
 from reput_protocol.queue_members import queue_list_member, queue_members
@@ -48,14 +49,14 @@ class LockBatchBody:
 
 
 @dataclass(slots=True)
-class LockBatchResult:
+class LockBatchResult(LargeBody):
     """Answer body of 41: the queues that are the asking member's now. What is missing here is not locked."""
 
     locked: list[MessageQueue] = field(default_factory=list)
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return write_json({"lockOKMQSet": [queue_members(queue) for queue in self.locked]})
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {"lockOKMQSet": self.locked}
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:

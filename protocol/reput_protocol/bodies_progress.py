@@ -18,7 +18,8 @@ from reput_protocol.body_members import (
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import LanguageCode
 from reput_protocol.group_terms import ConsumeFromWhere, ConsumeType, MessageModel
-from reput_protocol.loose_json import read_json, write_json
+from reput_protocol.large_body import LargeBody
+from reput_protocol.loose_json import read_json
 
 
 @dataclass(slots=True)
@@ -68,14 +69,14 @@ class GroupSummary:
 
 
 @dataclass(slots=True)
-class GroupSummaries:
+class GroupSummaries(LargeBody):
     """Answer body of LIST_GROUPS."""
 
     groups: list[GroupSummary]
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return write_json({"groups": [group.to_members() for group in self.groups]})
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {"groups": self.groups}
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
@@ -181,7 +182,7 @@ class GroupQueue:
 
 
 @dataclass(slots=True)
-class GroupDescription:
+class GroupDescription(LargeBody):
     """Answer body of DESCRIBE_GROUP; how the group consumes is told by its members, and by defaults if it has none."""
 
     summary: GroupSummary
@@ -192,19 +193,17 @@ class GroupDescription:
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return write_json(
-            {
-                "consumeFromWhere": self.consume_from_where.value,
-                "consumeType": self.consume_type.value,
-                "members": [member.to_members() for member in self.members],
-                "messageModel": self.message_model.value,
-                "queues": [queue.to_members() for queue in self.queues],
-                "subscriptions": [subscription.to_members() for subscription in self.subscriptions],
-                "summary": self.summary.to_members(),
-            }
-        )
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {
+            "consumeFromWhere": self.consume_from_where.value,
+            "consumeType": self.consume_type.value,
+            "members": self.members,
+            "messageModel": self.message_model.value,
+            "queues": self.queues,
+            "subscriptions": self.subscriptions,
+            "summary": self.summary,
+        }
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:

@@ -11,6 +11,7 @@ from typing import Any, Self
 from reput_protocol.body_members import as_object, integer_member, map_member
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import BodyMalformed
+from reput_protocol.large_body import LargeBody
 from reput_protocol.loose_json import read_json, write_json
 from reput_protocol.message import MessageQueue
 from reput_protocol.queue_members import queue_map_member, queue_members, queue_of, write_queue_map
@@ -20,36 +21,38 @@ _I64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 
 
 @dataclass(slots=True)
-class ResetOffsetBody:
+class ResetOffsetBody(LargeBody):
     """Body of 220 and answer body of 222: where a group goes on in each queue.
 
-    Java's and Go's clients take a map keyed by queue (`to_json`), the C++ client a list (`to_json_list`).
+    Java's and Go's clients take this map keyed by queue, the C++ client a `ResetOffsetList`.
     """
 
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
 
-    def to_json(self) -> bytes:
-        """Return the body with objects as keys, which is not strict JSON."""
-        return f'{{"offsetTable":{write_queue_map(self.offset_table)}}}'.encode()
-
-    def to_json_list(self) -> bytes:
-        """Return the body for clients of `LanguageCode.CPP`."""
-        return write_json(
-            {
-                "offsetTable": [
-                    {**queue_members(queue), "offset": offset} for queue, offset in self.offset_table.items()
-                ]
-            }
-        )
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {"offsetTable": self.offset_table}
 
     @classmethod
-    def from_json(cls, data: Buffer) -> Self:
-        """Read the body in either form; raises BodyMalformed."""
-        members = read_json(data)
+    def from_json(cls, data: Buffer, *, loose_bytes_max: int | None = None) -> Self:
+        """Read the body in either form, the first up to so many bytes (see `read_json`); raises BodyMalformed."""
+        members = read_json(data, loose_bytes_max=len(data) if loose_bytes_max is None else loose_bytes_max)
         table = members.get("offsetTable")
         if type(table) is list and all(type(item) is dict for item in table):
             return cls({queue_of(item): integer_member(item, "offset") for item in table})
         return cls(queue_map_member(members, "offsetTable", _offset))
+
+
+@dataclass(slots=True)
+class ResetOffsetList(LargeBody):
+    """The same for clients of `LanguageCode.CPP`."""
+
+    offset_table: dict[MessageQueue, int]
+
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        queues = ({**queue_members(queue), "offset": offset} for queue, offset in self.offset_table.items())
+        return {"offsetTable": queues}
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ class ConsumerStatusBody:
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
-        content = read_json(data)
+        content = read_json(data, loose_bytes_max=len(data))
         table = as_object(map_member(content, "consumerTable"), "'consumerTable'")
         return cls(
             queue_map_member(content, "messageQueueTable", _offset),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from reput_protocol.body_members import (
     as_object,
@@ -19,6 +19,8 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Perm
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.loose_json import read_json, write_json
+
+_MASTER_ID: Final = 0
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class TopicRoute:
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
-        members = read_json(data)
+        members = read_json(data, loose_bytes_max=len(data))
         return cls(
             [
                 QueueData.from_members(as_object(item, "an item of 'queueDatas'"))
@@ -133,6 +135,20 @@ class ClusterInfo:
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
 
+    @property
+    def masters(self) -> dict[str, str]:
+        """The address of every master by the name of its broker, as `host:port`."""
+        return {
+            name: data.broker_addrs[_MASTER_ID]
+            for name, data in self.broker_addr_table.items()
+            if _MASTER_ID in data.broker_addrs
+        }
+
+    @property
+    def own_names(self) -> set[str]:
+        """The names of the brokers and clusters, which have topics of these names."""
+        return {*self.broker_addr_table, *self.cluster_addr_table}
+
     def to_json(self) -> bytes:
         """Return the body."""
         brokers = {name: data.to_members() for name, data in self.broker_addr_table.items()}
@@ -141,7 +157,7 @@ class ClusterInfo:
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
-        members = read_json(data)
+        members = read_json(data, loose_bytes_max=len(data))
         brokers = map_member(members, "brokerAddrTable")
         clusters = map_member(members, "clusterAddrTable")
         return cls(

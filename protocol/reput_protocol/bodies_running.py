@@ -151,7 +151,7 @@ class ConsumerRunningInfo:
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
-        members = read_json(data)
+        members = read_json(data, loose_bytes_max=len(data))
         return cls(
             text_map_member(members, "properties"),
             [

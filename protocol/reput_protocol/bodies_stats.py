@@ -18,9 +18,10 @@ from reput_protocol.body_members import (
 )
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import BodyMalformed
+from reput_protocol.large_body import LargeBody
 from reput_protocol.loose_json import read_json, write_json
 from reput_protocol.message import MessageQueue
-from reput_protocol.queue_members import queue_map_member, queue_members, queue_of, write_queue_map
+from reput_protocol.queue_members import queue_map_member, queue_members, queue_of
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class OffsetWrapper:
 
 
 @dataclass(slots=True)
-class ConsumeStats:
+class ConsumeStats(LargeBody):
     """Answer body of 208: a group's progress in each queue, and messages a second."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
@@ -84,14 +85,9 @@ class ConsumeStats:
         """How many messages are pulled and not committed, over all queues."""
         return sum(wrapper.in_flight for wrapper in self.offset_table.values())
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return self.to_text().encode()
-
-    def to_text(self) -> str:
-        """Return the body's text, which also stands inside of other bodies."""
-        table = write_queue_map({queue: wrapper.to_members() for queue, wrapper in self.offset_table.items()})
-        return f'{{"consumeTps":{float(self.consume_tps)!r},"offsetTable":{table}}}'
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {"consumeTps": float(self.consume_tps), "offsetTable": self.offset_table}
 
     @classmethod
     def from_members(cls, members: dict[Any, Any]) -> Self:
@@ -104,11 +100,11 @@ class ConsumeStats:
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
-        return cls.from_members(read_json(data))
+        return cls.from_members(read_json(data, loose_bytes_max=len(data)))
 
 
 @dataclass(slots=True)
-class ConsumeStatsList:
+class ConsumeStatsList(LargeBody):
     """Answer body of 317: the progress of every group, each with one `ConsumeStats` for each of its topics."""
 
     stats: list[dict[str, list[ConsumeStats]]]
@@ -116,21 +112,19 @@ class ConsumeStatsList:
     total_diff: int = 0
     total_inflight_diff: int = 0
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        groups = ",".join(
-            "{" + ",".join(f"{_text(group)}:{_array(found)}" for group, found in entry.items()) + "}"
-            for entry in self.stats
-        )
-        return (
-            f'{{"brokerAddr":{_text(self.broker_addr)},"consumeStatsList":[{groups}],'
-            f'"totalDiff":{self.total_diff},"totalInflightDiff":{self.total_inflight_diff}}}'
-        ).encode()
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {
+            "brokerAddr": self.broker_addr,
+            "consumeStatsList": self.stats,
+            "totalDiff": self.total_diff,
+            "totalInflightDiff": self.total_inflight_diff,
+        }
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
-        members = read_json(data)
+        members = read_json(data, loose_bytes_max=len(data))
         stats = []
         for entry in list_member(members, "consumeStatsList"):
             groups = as_object(entry, "an item of 'consumeStatsList'")
@@ -236,14 +230,14 @@ class QueueTimeSpan:
 
 
 @dataclass(slots=True)
-class ConsumeTimeSpan:
+class ConsumeTimeSpan(LargeBody):
     """Answer body of 303 (RocketMQ: QueryConsumeTimeSpanBody)."""
 
     spans: list[QueueTimeSpan]
 
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return write_json({"consumeTimeSpanSet": [span.to_members() for span in self.spans]})
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {"consumeTimeSpanSet": self.spans}
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
@@ -270,16 +264,8 @@ class CorrectionOffsets:
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
-        content = map_member(read_json(data), "correctionOffsets")
+        content = map_member(read_json(data, loose_bytes_max=len(data)), "correctionOffsets")
         try:
             return cls({int(queue_id): integer_member(content, queue_id) for queue_id in content})
         except (TypeError, ValueError):
             raise BodyMalformed("a key of 'correctionOffsets' is not a queue id") from None
-
-
-def _text(value: str) -> str:
-    return write_json(value).decode()
-
-
-def _array(stats: list[ConsumeStats]) -> str:
-    return "[" + ",".join(item.to_text() for item in stats) + "]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from reput_protocol.body_members import (
     as_object,
@@ -17,11 +17,14 @@ from reput_protocol.body_members import (
 )
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Perm
+from reput_protocol.large_body import LargeBody
 from reput_protocol.loose_json import read_json, write_json
 from reput_protocol.message import MessageQueue
-from reput_protocol.queue_members import queue_map_member, write_queue_map
+from reput_protocol.queue_members import queue_map_member
 
 _QUEUES_DEFAULT = 16
+GENERATION_ATTRIBUTE: Final = "reput.generation"
+"""Ours: tells a topic from another of the same name that was there before it was deleted and created again."""
 
 
 @dataclass(slots=True)
@@ -36,6 +39,11 @@ class TopicConfig:
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
     topic_filter_type: str = "SINGLE_TAG"
+
+    @property
+    def generation(self) -> str:
+        """Another one whenever a topic of the name is created; empty if this broker did not create the topic."""
+        return self.attributes.get(GENERATION_ATTRIBUTE, "")
 
     def to_members(self) -> dict[str, Any]:
         """Return the members of the JSON object, in RocketMQ's (alphabetical) order."""
@@ -75,23 +83,21 @@ class TopicConfig:
 
 
 @dataclass(slots=True)
-class TopicConfigTable:
+class TopicConfigTable(LargeBody):
     """Answer body of 21: every topic's settings. `data_version` holds counter, stateVersion and timestamp."""
 
     topics: dict[str, TopicConfig]
     data_version: dict[str, int]
 
-    def to_json(self) -> bytes:
-        """Return the body, with the empty tables that 5.x reads beside it."""
-        return write_json(
-            {
-                "dataVersion": self.data_version,
-                "mappingDataVersion": self.data_version,
-                "topicConfigTable": {name: topic.to_members() for name, topic in self.topics.items()},
-                "topicQueueMappingDetailMap": {},
-                "topicQueueMappingInfoMap": {},
-            }
-        )
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object, with the empty tables that 5.x reads beside it."""
+        return {
+            "dataVersion": self.data_version,
+            "mappingDataVersion": self.data_version,
+            "topicConfigTable": self.topics,
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
@@ -171,21 +177,20 @@ class QueueStats:
 
 
 @dataclass(slots=True)
-class TopicStats:
+class TopicStats(LargeBody):
     """Answer body of 202: the bounds of each queue. On the wire the map's keys are objects."""
 
     offset_table: dict[MessageQueue, QueueStats]
     topic_put_tps: float = 0.0
 
-    def to_json(self) -> bytes:
-        """Return the body. It is not strict JSON, as RocketMQ's is not; `from_json` reads it."""
-        table = write_queue_map({queue: stats.to_members() for queue, stats in self.offset_table.items()})
-        return f'{{"offsetTable":{table},"topicPutTps":{self.topic_put_tps:.1f}}}'.encode()
+    def to_members(self) -> dict[str, Any]:
+        """Return the members of the JSON object."""
+        return {"offsetTable": self.offset_table, "topicPutTps": round(float(self.topic_put_tps), 1)}
 
     @classmethod
     def from_json(cls, data: Buffer) -> Self:
         """Read the body; raises BodyMalformed."""
-        members = read_json(data)
+        members = read_json(data, loose_bytes_max=len(data))
         return cls(
             queue_map_member(members, "offsetTable", _queue_stats),
             number_member(members, "topicPutTps"),

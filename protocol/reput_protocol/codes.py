@@ -8,7 +8,7 @@ stands where a value is a set of bits that hot paths test: an `IntFlag` costs a 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Final, NoReturn
 
 PROTOCOL_VERSION: Final = 1
 """`version` of a msgpack header: our own protocol's, independent of RocketMQ's."""
@@ -212,6 +212,10 @@ class AckLevel(StrEnum):
     PAGE_CACHE = "page_cache"
     FLUSHED = "flushed"
     REPLICATED = "replicated"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"ack is 'page_cache', 'flushed' or 'replicated', not {value!r:.80}")
 
 
 class Dedup(StrEnum):

@@ -1,8 +1,7 @@
 """Many records at once: where each lies and what it says, as NumPy columns.
 
 Decoding 256 records field by field costs a Python program 256 times what one costs. Here one array operation gathers
-the fixed parts of all records, and every field is a strided view into that. Below some dozens of records the fixed
-cost of array operations outweighs this; `record_batch` chooses, and tests hold both ways equal.
+the fixed parts of all records, and every field is a strided view into that.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
+from reput_protocol.kernel import seal_record
 from reput_protocol.record_columns import HEAD_DTYPE, BoolArray, IntArray, RecordColumns
 from reput_protocol.record_layout import (
     BORN_HOST_AT,
@@ -28,10 +28,9 @@ from reput_protocol.record_layout import (
     RECORD_BYTES_MIN,
     STORE_HOST_IPV6,
 )
-from reput_protocol.record_scan import locate, patch_record, seal_record
+from reput_protocol.record_scan import locate, patch_record
 
 __all__ = [
-    "COLUMNS_THRESHOLD",
     "BoolArray",
     "IntArray",
     "RecordColumns",
@@ -41,16 +40,7 @@ __all__ = [
     "gather",
     "patch_columns",
     "patch_positions",
-    "patch_rows",
 ]
-
-COLUMNS_THRESHOLD: Final = 48
-"""From how many records on columns are the faster way to follow the log.
-
-Measured with records of 100 B and 1 KiB (2 cores, CPython 3.11, NumPy 2): 48 records take 99 us by structs and 97 us by
-columns, 16 take 36 and 70, 256 take 500 and 270. Checking and patching a put block cross over elsewhere, as
-`record_batch` says.
-"""
 
 
 def all_equal(buffer: Buffer, position: IntArray, expected: bytes) -> bool:
@@ -248,26 +238,6 @@ def patch_positions(
     )[:, 0]
     constant = np.frombuffer(hosts_and_time, _HOSTS_VOID)
     np.ndarray((total - 23,), _HOSTS_VOID, buffer, 0, (1,))[position + BORN_HOST_AT] = constant
-
-
-def patch_rows(
-    buffer: bytearray | memoryview,
-    start: int,
-    size: int,
-    count: int,
-    first_queue_offset: int,
-    first_physical_offset: int,
-    hosts_and_time: bytes,
-) -> None:
-    """Do what `patch_positions` does for `count` records of `size` bytes each, back to back from `start` on.
-
-    The first of them lies in the log at `first_physical_offset`.
-    """
-    offsets = np.ndarray((count, 2), ">i8", buffer, start + QUEUE_OFFSET_AT, (size, 8))
-    offsets[:, 0] = np.arange(first_queue_offset, first_queue_offset + count)
-    offsets[:, 1] = np.arange(first_physical_offset, first_physical_offset + count * size, size)
-    constant = np.frombuffer(hosts_and_time, _HOSTS_VOID)
-    np.ndarray((count,), _HOSTS_VOID, buffer, start + BORN_HOST_AT, (size,))[:] = constant
 
 
 _STROKE_MIN: Final = 32

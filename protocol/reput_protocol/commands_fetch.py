@@ -18,7 +18,8 @@ FETCH_BYTES_MAX: Final = 4 << 20
 class FetchRecordsHeader(CommandHeader):
     """Header of FETCH_RECORDS: the messages `[start_offset, end_offset)` of a queue, as far as one answer holds them.
 
-    `subscription` is a tag expression; the broker compares the hashes of tags only.
+    `subscription` is a tag expression; the broker compares the hashes of tags only. With `generation`, a topic of
+    another generation is refused as one that does not exist.
     """
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.FETCH_RECORDS
@@ -29,6 +30,7 @@ class FetchRecordsHeader(CommandHeader):
     end_offset: I64
     max_bytes: I32 = FETCH_BYTES
     subscription: str | None = None
+    generation: str | None = None
 
 
 @dataclass(slots=True)

@@ -1,163 +1,145 @@
-"""What follows the log: the rows that ConsumeQueue and index are built from. `dispatch_scan` finds them."""
+"""What follows the log: the rows that ConsumeQueue and index are built from.
+
+The bytes come from the broker's own log, so no checksums are verified; but lengths are, so that nothing is read outside
+of the buffer and damage stops the scan instead of misleading it.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-import numpy as np
+from reput_protocol import kernel
+from reput_protocol.buffers import Buffer
+from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
+from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.properties import find_property
+from reput_protocol.record_layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from reput_protocol.record_scan import RecordScan, ScanStatus
 
-from reput_protocol.properties_table import PropertiesTexts
-from reput_protocol.record_columns import BoolArray, IntArray
-from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT
-from reput_protocol.record_scan import RecordScan
+_WIDTH: Final = len(kernel.COLUMNS)
+_NUMBER: Final = {name: number for number, name in enumerate(kernel.COLUMNS)}
+_PROPERTIES: Final = _NUMBER["properties_position"]
 
 
 class DispatchRun(NamedTuple):
-    """Rows `[start, stop)` follow each other in one queue of one topic."""
+    """Rows `[start, stop)` follow each other in one queue of one topic, with consecutive queue offsets."""
 
     topic: str
     queue_id: int
     start: int
     stop: int
+    transaction: int
+    """The transaction bits of the system flag, the same in all of them."""
 
-
-class DispatchGroup(NamedTuple):
-    """All rows of one queue, in their order: a slice where they follow each other, else their numbers."""
-
-    topic: str
-    queue_id: int
-    rows: slice | IntArray
-
-
-Row = tuple[int, int, int, int, int, int, int, int, int]
-"""The fields of one record in the order of `COLUMNS`."""
-
-COLUMNS: Final = (
-    "position", "physical_offset", "size", "queue_offset", "tags_code", "store_timestamp_ms", "sys_flag",
-    "properties_position", "properties_size",
-)  # fmt: skip
+    @property
+    def is_seen(self) -> bool:
+        """Whether consumers see these records: prepared and rolled back ones take no place in their queue."""
+        return self.transaction in (0, TRANSACTION_COMMIT)
 
 
 class DispatchRows:
-    """One row per whole record at the beginning of the scanned bytes, as columns of 64-bit integers.
+    """One row per whole record at the beginning of the scanned bytes.
 
-    `position`, `properties_position` and `properties_size` are bytes from the start of the scanned buffer. `indexed`
-    is False for prepared and rolled-back transaction records, which get no ConsumeQueue unit. `consumed` is where the
-    rows end; `stopped_by` says what lies there: None is the end of the buffer, otherwise a blank record, the beginning
-    of a record whose rest is missing, or something that is no record, with the reason.
-
-    Where there are only a few rows, they were found one by one: `few` holds them, and columns are made when asked for.
-    Otherwise `texts` holds the properties of all rows.
+    Attributes:
+        data: the scanned bytes; positions count from their start.
+        table: `len(kernel.COLUMNS)` numbers a record.
+        runs: which rows belong to which queue.
+        tags_codes: what a ConsumeQueue unit says of each tag, or when a record of the schedule topic is due.
+        consumed: where the rows end.
+        stopped_by: what is there. None is the end of the buffer, otherwise a blank record, the beginning of a record
+            whose rest is missing, or something that is no record, with the reason.
     """
 
-    __slots__ = ("_columns", "consumed", "count", "few", "runs", "stopped_by", "texts")
+    __slots__ = ("consumed", "data", "runs", "stopped_by", "table", "tags_codes")
 
     def __init__(
         self,
-        columns: Sequence[IntArray] | None,
-        few: list[Row] | None,
-        runs: list[DispatchRun],
-        consumed: int,
-        stopped_by: RecordScan | None,
-        texts: PropertiesTexts | None = None,
+        data: Buffer,
+        table: array[int],
+        levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+        consumed: int = 0,
+        stopped_by: RecordScan | None = None,
     ) -> None:
-        assert (columns is None) == (texts is None) != (few is None)
-        self._columns = columns
-        self.count = len(columns[0]) if columns is not None else len(few or ())
-        """How many rows there are."""
-        self.few = few
-        self.runs = runs
+        self.data = data
+        self.table = table
         self.consumed = consumed
         self.stopped_by = stopped_by
-        self.texts = texts
+        self.runs = [DispatchRun(topic_text(topic), *others) for topic, *others in kernel.runs(data, table)]
+        self.tags_codes: array[int] = kernel.tags_codes(data, table)
+        for run in self.runs:
+            if run.topic == SCHEDULE_TOPIC:
+                self._note_due_times(run, levels_ms)
 
-    def _column(self, number: int) -> IntArray:
-        if self._columns is None:
-            few = self.few
-            table = (
-                np.array(few, dtype=np.int64).T.copy() if few else np.empty((len(COLUMNS), 0), dtype=np.int64)
-            )
-            self._columns = list(table)
-        return self._columns[number]
+    def __len__(self) -> int:
+        return len(self.table) // _WIDTH
 
-    @property
-    def position(self) -> IntArray:
-        """Where each record starts."""
-        return self._column(0)
-
-    @property
-    def physical_offset(self) -> IntArray:
-        """Where each record says that it lies in the log."""
-        return self._column(1)
-
-    @property
-    def size(self) -> IntArray:
-        """Bytes of each whole record."""
-        return self._column(2)
-
-    @property
-    def queue_offset(self) -> IntArray:
-        """The number of each message in its queue."""
-        return self._column(3)
-
-    @property
-    def tags_code(self) -> IntArray:
-        """What a ConsumeQueue unit says of each tag."""
-        return self._column(4)
-
-    @property
-    def store_timestamp_ms(self) -> IntArray:
-        """The broker's clock when each record was put."""
-        return self._column(5)
-
-    @property
-    def sys_flag(self) -> IntArray:
-        """The system flag of each record."""
-        return self._column(6)
-
-    @property
-    def properties_position(self) -> IntArray:
-        """Where each properties text starts."""
-        return self._column(7)
-
-    @property
-    def properties_size(self) -> IntArray:
-        """Bytes of each properties text."""
-        return self._column(8)
+    def column(self, name: str) -> array[int]:
+        """Return one number of every record, by its name in `kernel.COLUMNS`."""
+        return self.table[_NUMBER[name] :: _WIDTH]
 
     @property
     def last_store_timestamp_ms(self) -> int:
         """The store time of the last row; there must be one."""
-        return self.few[-1][5] if self.few is not None else int(self.store_timestamp_ms[-1])
+        return self.table[_NUMBER["store_timestamp_ms"] - _WIDTH]
 
-    def __len__(self) -> int:
-        return self.count
+    def properties(self, row: int) -> bytes:
+        """Return the properties text of a record."""
+        at = _WIDTH * row + _PROPERTIES
+        start, size = self.table[at : at + 2]
+        return bytes(memoryview(self.data)[start : start + size])
 
-    @property
-    def indexed(self) -> BoolArray:
-        """Which rows belong into their ConsumeQueue."""
-        transaction = self.sys_flag & TRANSACTION_BITS
-        return np.isin(transaction, (0, TRANSACTION_COMMIT))
+    def keys(self) -> array[int]:
+        """Return the keys under which the records are found: of each its index hash, physical offset and store time.
 
-    @property
-    def all_indexed(self) -> bool:
-        """Whether every row belongs into its ConsumeQueue, as it does unless somebody uses transactions."""
-        return not (self.sys_flag & TRANSACTION_BITS).any() or bool(self.indexed.all())
+        A key is indexed as `TOPIC#KEY` under Java's string hash (store format 5.2, 5.6; RocketMQ:
+        IndexService.buildIndex). Rolled back transaction records have none.
+        """
+        found: array[int] = array("q")
+        for topic, _, start, stop, transaction in self.runs:
+            if transaction != TRANSACTION_ROLLBACK:
+                found += kernel.key_hashes(self.data, self.table, start, stop, _prefix_hash(topic))
+        return found
 
-    def groups(self) -> list[DispatchGroup]:
-        """Return the rows of every queue, queues in the order of their first row."""
-        if len(self.runs) == 1:
-            topic, queue_id, start, stop = self.runs[0]
-            return [DispatchGroup(topic, queue_id, slice(start, stop))]
-        ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for topic, queue_id, start, stop in self.runs:
-            ranges.setdefault((topic, queue_id), []).append((start, stop))
-        groups = []
-        for (topic, queue_id), parts in ranges.items():
-            if len(parts) == 1:
-                rows: slice | IntArray = slice(*parts[0])
-            else:
-                rows = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in parts])
-            groups.append(DispatchGroup(topic, queue_id, rows))
-        return groups
+    def _note_due_times(self, run: DispatchRun, levels_ms: Sequence[int]) -> None:
+        """Put the time when it is due in the place of the tag, of each record with a delay level."""
+        stored_at = self.column("store_timestamp_ms")
+        for row in range(run.start, run.stop):
+            level = find_property(self.properties(row), b"DELAY")
+            due = deliver_time(level, stored_at[row], levels_ms)
+            if due is not None:
+                self.tags_codes[row] = due
+
+
+def scan_dispatch(
+    buffer: Buffer, *, base_physical_offset: int | None = None, levels_ms: Sequence[int] = DELAY_LEVELS_MS
+) -> DispatchRows:
+    """Return the rows of all whole records from the buffer's start on.
+
+    With `base_physical_offset`, the log offset of the buffer's start, a record that claims another place is invalid
+    and ends the rows. `levels_ms` are the delay levels, which decide when a delayed message is due.
+    """
+    offset = -1 if base_physical_offset is None else base_physical_offset
+    table, end, status, size, reason = kernel.scan_records(buffer, 0, len(buffer), offset)
+    stopped_by = None if status == kernel.RECORD else RecordScan(_STATUSES[status], size, reason)
+    return DispatchRows(buffer, table, levels_ms, end, stopped_by)
+
+
+def topic_text(topic: bytes) -> str:
+    """Return a topic as text, whatever its bytes are."""
+    return topic.decode("utf-8", "replace")
+
+
+@lru_cache(maxsize=4096)
+def _prefix_hash(topic: str) -> int:
+    """Return Java's hash of what comes before every key of a topic, unsigned."""
+    return kernel.java_hash(f"{topic}#") & 0xFFFF_FFFF
+
+
+_STATUSES: Final = {
+    kernel.BLANK: ScanStatus.BLANK,
+    kernel.INVALID: ScanStatus.INVALID,
+    kernel.TRUNCATED: ScanStatus.TRUNCATED,
+}

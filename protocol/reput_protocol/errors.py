@@ -157,7 +157,7 @@ class ErrorCode(Enum):
     UNSUPPORTED_REQUEST = (8, False, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     BUSY = (9, True, ResponseCode.SYSTEM_BUSY)
     QUOTA = (10, True, ResponseCode.FLOW_CONTROL)
-    DISK_FULL = (11, False, ResponseCode.SERVICE_NOT_AVAILABLE)
+    DISK_FULL = (11, True, ResponseCode.SERVICE_NOT_AVAILABLE)
     READ_ONLY = (12, False, ResponseCode.SERVICE_NOT_AVAILABLE)
     NOT_READY = (13, True, ResponseCode.SERVICE_NOT_AVAILABLE)
     DRAINING = (14, True, ResponseCode.SERVICE_NOT_AVAILABLE)

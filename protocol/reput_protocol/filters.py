@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.hashing import tags_code
 from reput_protocol.sql import SqlFilter
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 ALL: Final = "*"
 _SEPARATOR: Final = "||"
-_FEW_CODES: Final = 8
+TAGS_MAX: Final = 512
+"""The most tags of one expression: parsing it keeps a broker busy, and keeping it takes memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,42 +38,42 @@ class TagFilter:
         """Return the filter that `expression` stands for; None, an empty text and `*` stand for everything.
 
         Raises:
-            FilterSyntaxError: the expression is separators only.
+            FilterSyntaxError: the expression is separators only, or has more than `TAGS_MAX` tags.
         """
         return _parse(expression or ALL)
 
     def matches_code(self, code: int) -> bool:
         """Tell whether a message may match whose ConsumeQueue unit holds `code`; its low 32 bits count."""
-        if self.matches_all:
-            return True
-        low = code & 0xFFFF_FFFF
-        return (low - 0x1_0000_0000 if low & 0x8000_0000 else low) in self.codes
+        return self.matches_all or tag_hash(code) in self.codes
 
     def matches_tag(self, tag: str | None) -> bool:
         """Tell whether a message with this tag matches. A message without a tag matches only a filter for all."""
         return self.matches_all or tag in self.tags
 
-    def mask(self, codes: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Return for each of a ConsumeQueue's codes what `matches_code` says of it."""
-        low = codes.astype("=i4")  # keeps the low 32 bits
-        if not self.matches_all and len(self.codes) <= _FEW_CODES:
-            found: NDArray[np.bool_] = low != low
-            for code in self.codes:
-                found |= low == code
-            return found
-        import numpy as np  # here, because a client that never asks for a mask does without NumPy
 
-        if self.matches_all:
-            return np.ones(low.shape, dtype=np.bool_)
-        return np.isin(low, np.fromiter(self.codes, dtype=np.int32, count=len(self.codes)))
+def tag_hash(code: int) -> int:
+    """Return the hash in a ConsumeQueue unit's code: its low 32 bits, signed."""
+    low = code & 0xFFFF_FFFF
+    return low - 0x1_0000_0000 if low & 0x8000_0000 else low
 
 
 MessageFilter: TypeAlias = TagFilter | SqlFilter
 """What a consumer asks for: by tag, or by all properties."""
 
 
-@lru_cache(maxsize=1024)
 def _parse(expression: str) -> TagFilter:
+    tags = expression.count(_SEPARATOR) + 1
+    if tags > TAGS_MAX:
+        raise FilterSyntaxError(
+            f"filter expression {expression[:80]!r}... has {tags} tags; {TAGS_MAX} are allowed, or filter by an "
+            "SQL92 expression",
+            0,
+        )
+    return _parsed(expression)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> TagFilter:
     if expression == ALL:
         return TagFilter(ALL, True, frozenset(), frozenset())
     parts = expression.split(_SEPARATOR)

@@ -15,6 +15,7 @@ byte once, and that buffer grows with what has come and not with what was announ
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Final, NamedTuple
 
 from reput_protocol.buffers import Buffer
@@ -66,9 +67,23 @@ class FrameReader:
         return len(self._buffer)
 
     @property
+    def allocated_bytes(self) -> int:
+        """How much memory the incomplete frame takes."""
+        return sys.getsizeof(self._buffer) if self._buffer else 0
+
+    @property
+    def needed_bytes(self) -> int:
+        """How long the incomplete frame will be, as far as is known."""
+        return self._needed
+
+    @property
     def mid_frame(self) -> bool:
         """Whether the stream, if it ended here, would end inside a frame."""
         return bool(self._buffer)
+
+    def close(self) -> None:
+        """Forget the incomplete frame: the stream has ended."""
+        self._buffer = bytearray()
 
     def receive_data(self, data: Buffer) -> list[Frame]:
         """Take the next bytes and return the frames that they complete, in order.

@@ -16,7 +16,7 @@ import struct
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import HeaderMalformed
-from reput_protocol.header_model import Header, Value, text_ext
+from reput_protocol.header_model import FIELDS_MAX, Header, Value, text_ext
 
 _FIXED = struct.Struct(">hBhiii")
 _I16 = struct.Struct(">h")
@@ -43,7 +43,9 @@ def decode_binary_header(data: Buffer) -> Header:
         if _end(data, position, ext_size, "fields") != total:
             raise HeaderMalformed("binary header: bytes are left over after its fields")
         ext: dict[str, Value] = {}
-        while position < total:
+        for _ in range(FIELDS_MAX + 1):
+            if position == total:
+                break
             start = position + 2
             end = start + _SHORT(data, position)[0]
             if not start <= end <= total:
@@ -53,6 +55,8 @@ def decode_binary_header(data: Buffer) -> Header:
             if not value_start <= position <= total:
                 _end(data, value_start, position - value_start, "field value")
             ext[data[start:end].decode()] = data[value_start:position].decode()
+        if position < total or len(ext) > FIELDS_MAX:
+            raise HeaderMalformed(f"binary header: more than {FIELDS_MAX} fields")
     except (struct.error, UnicodeDecodeError) as error:
         raise HeaderMalformed(f"binary header cannot be read: {error}") from None
     return Header(code, opaque, flag, remark, ext, language, version)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import LanguageCode
 from reput_protocol.errors import HeaderMalformed
-from reput_protocol.header_model import Header, Value, text_ext
+from reput_protocol.header_model import FIELDS_MAX, Header, Value, text_ext
 
 _I32_MIN = -0x8000_0000
 _I32_MAX = 0x7FFF_FFFF
@@ -99,6 +99,10 @@ def _ext(fields: object) -> dict[str, Value]:
         return {}
     if type(fields) is not dict:
         raise HeaderMalformed("JSON header: extFields is not an object")
+    if len(fields) > FIELDS_MAX:
+        raise HeaderMalformed(
+            f"JSON header: extFields has {len(fields)} members; at most {FIELDS_MAX} are read"
+        )
     ext: dict[str, Value] = {}
     for name, value in fields.items():
         if type(value) is str:

@@ -16,6 +16,10 @@ RESPONSE_FLAG: Final = 0x1
 ONEWAY_FLAG: Final = 0x2
 
 
+FIELDS_MAX: Final = 1024
+"""The most named fields of a header, in any of its types."""
+
+
 class HeaderType(IntEnum):
     """How a header is written: the top byte of a frame's mark."""
 

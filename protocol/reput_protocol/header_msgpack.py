@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -22,6 +23,9 @@ from reput_protocol.header_model import Header
 _ELEMENTS = 7
 _CONTAINER_LENGTH_MAX = 1024
 _DEPTH_MAX = 4
+_SMALL_BYTES = 2048
+_CONTAINERS_MAX = 64
+"""The most arrays and maps in a header above `_SMALL_BYTES`: each takes a byte, and up to a microsecond."""
 _I32_MIN = -0x8000_0000
 _I32_MAX = 0x7FFF_FFFF
 _U32_MAX = 0xFFFF_FFFF
@@ -33,12 +37,13 @@ def decode_msgpack_header(data: Buffer) -> Header:
 
     Raises:
         HeaderMalformed: it is not exactly one array of at least seven elements of the right types, a text is no
-            UTF-8, a map or array has more than 1024 entries, or something is nested deeper than 4.
+            UTF-8, a map or array has more than 1024 entries, or something is nested deeper than 4; or it is larger
+            than 2 KiB and has more than 64 maps and arrays.
     """
     try:
-        # Without options, which cost as much as parsing: the lengths it believes end at the size of the data, and
-        # what must not be there, extension types and deep or long containers, is found below.
-        elements = msgpack.unpackb(data)
+        # A small header without options, which cost as much as parsing: the lengths it believes end at the size of the
+        # data, and what must not be there, extension types and deep or long containers, is found below.
+        elements = msgpack.unpackb(data) if len(data) <= _SMALL_BYTES else _unpack_large(data)
     except (ValueError, TypeError, RecursionError) as error:
         raise HeaderMalformed(f"msgpack header cannot be read: {error}") from None
     if type(elements) is not list or not _ELEMENTS <= len(elements) <= _CONTAINER_LENGTH_MAX:
@@ -65,6 +70,25 @@ def decode_msgpack_header(data: Buffer) -> Header:
     except TypeError:
         raise HeaderMalformed("msgpack header: a field's name is not text") from None
     return Header(code, opaque, flag, remark, ext, language, version)
+
+
+def _unpack_large(data: Buffer) -> Any:
+    containers = 0
+
+    def count(container: Any) -> Any:
+        nonlocal containers
+        containers += 1
+        if containers > _CONTAINERS_MAX:
+            raise ValueError(f"it has more than {_CONTAINERS_MAX} arrays and maps")
+        return container
+
+    return msgpack.unpackb(
+        data,
+        list_hook=count,
+        object_hook=count,
+        max_array_len=_CONTAINER_LENGTH_MAX,
+        max_map_len=_CONTAINER_LENGTH_MAX,
+    )
 
 
 class _ThreadPacker(threading.local):

@@ -2,7 +2,8 @@
 
 Written strictly and without blanks, because the Go client's route parser trips over a blank. There is one exception
 to strictness: a map keyed by message queue has objects as keys, as Java's library writes it and every client expects
-it. Read leniently in just two points, both Java's: keys may be bare integers or objects.
+it. Read leniently in just two points, both Java's: keys may be bare integers or objects. The interpreter's own parser
+reads both: loose keys are put in quotes first.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from json.decoder import scanstring  # type: ignore[attr-defined]
+from secrets import token_hex
 from typing import Any, Final, NoReturn, TypeAlias
 
 from reput_protocol.buffers import Buffer
@@ -19,37 +20,64 @@ from reput_protocol.errors import BodyMalformed
 ObjectKey: TypeAlias = tuple[tuple[str, Any], ...]
 """What an object that stands as a key is read as: its members, sorted by name."""
 
-_DEPTH_MAX: Final = 32
-_BLANK = re.compile(r"[ \t\n\r]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_BARE_KEY = re.compile(r"-?[0-9]+")
-_WORDS: Final = {"true": True, "false": False, "null": None}
+LOOSE_BYTES_MAX: Final = 2048
+"""The largest text with loose keys that is read from a stranger: such a key costs some microseconds."""
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
+_STRING: Final = r'"(?:[^"\\]++|\\.)*+"?'
+_FLAT_REST: Final = rf'(?:[^{{}}"]++|{_STRING})*+\}}'
+"""An object without others in it, from behind its brace on."""
+_UP_TO_KEY: Final = re.compile(
+    # All that is no loose key, which only a colon tells: strings, numbers and opening braces among the rest. Nothing
+    # that was matched is given back (`++`), so the time is in proportion to the text.
+    rf'((?:[^"{{0-9]++|{_STRING}|[0-9]++(?!\s*+:)|\{{(?!{_FLAT_REST}\s*+:))*+)'
+    rf"(?:([0-9]++)|(\{{{_FLAT_REST})|\Z)",
+    re.DOTALL,
+)
+
+
+def _members_of(value: Any) -> object:
+    return value.to_members()
+
+
+encode_json = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=_members_of
+).encode
+"""Return a value as compact JSON with sorted keys; what is no value of JSON has `to_members`."""
 
 
 def write_json(value: object) -> bytes:
     """Return `value` as compact JSON with sorted keys."""
-    return _encode(value).encode()
+    return encode_json(value).encode()
 
 
 def write_object_keyed_map(entries: Mapping[ObjectKey, object]) -> str:
     """Return a map whose keys are objects, as RocketMQ writes it: `{{"queueId":0}:1}`. This is not strict JSON."""
-    return "{" + ",".join(f"{_encode(dict(key))}:{_encode(value)}" for key, value in entries.items()) + "}"
+    return (
+        "{"
+        + ",".join(f"{encode_json(dict(key))}:{encode_json(value)}" for key, value in entries.items())
+        + "}"
+    )
 
 
-def read_json(data: Buffer) -> dict[Any, Any]:
+def read_json(data: Buffer, *, loose_bytes_max: int = LOOSE_BYTES_MAX) -> dict[Any, Any]:
     """Read a body that must be one object. A key that is an object becomes an `ObjectKey`.
 
+    Args:
+        data: the text, in UTF-8.
+        loose_bytes_max: how large a text with loose keys may be. What a broker or a file of ours holds may be larger
+            than the default, which is for requests.
+
     Raises:
-        BodyMalformed: it is no UTF-8, no such JSON, no object, or nested deeper than 32.
+        BodyMalformed: it is no UTF-8, no such JSON, no object, or nested too deeply.
     """
     try:
         text = str(data, "utf-8")
         try:
             value = json.loads(text, parse_constant=_refuse_constant)
         except json.JSONDecodeError:
-            value = _LooseReader(text).read()
+            if len(data) > loose_bytes_max:
+                raise
+            value = _read_loosely(text)
     except (ValueError, RecursionError) as error:
         raise BodyMalformed(f"JSON body cannot be read: {error}") from None
     if type(value) is not dict:
@@ -57,105 +85,30 @@ def read_json(data: Buffer) -> dict[Any, Any]:
     return value
 
 
+def _read_loosely(text: str) -> object:
+    stand_in = token_hex()  # which no text holds by accident, nor by design
+    objects: dict[str, ObjectKey] = {}
+
+    def quoted(match: re.Match[str]) -> str:
+        before, number, key = match.groups()
+        if number is not None:
+            return f'{before[:-1]}"-{number}"' if before.endswith("-") else f'{before}"{number}"'
+        if key is None:
+            return before
+        members = json.loads(key, parse_constant=_refuse_constant)
+        if any(isinstance(value, (dict, list)) for value in members.values()):
+            raise ValueError("a key has members that are not plain")
+        name = f"{stand_in}{len(objects)}"
+        objects[name] = tuple(sorted(members.items()))
+        return f'{before}"{name}"'
+
+    def with_keys(members: list[tuple[str, Any]]) -> dict[Any, Any]:
+        return {objects.get(name, name): value for name, value in members}
+
+    return json.loads(
+        _UP_TO_KEY.sub(quoted, text), parse_constant=_refuse_constant, object_pairs_hook=with_keys
+    )
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-class _LooseReader:
-    """Recursive descent over a text, never deeper than `_DEPTH_MAX`."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._position = 0
-
-    def read(self) -> object:
-        value = self._value(0)
-        if self._next():
-            self._fail("the end")
-        return value
-
-    def _value(self, depth: int) -> Any:
-        if depth > _DEPTH_MAX:
-            raise ValueError(f"nested deeper than {_DEPTH_MAX}")
-        first = self._next()
-        if first == "{":
-            return self._object(depth)
-        if first == "[":
-            return self._array(depth)
-        if first == '"':
-            return self._string()
-        for word, value in _WORDS.items():
-            if self._text.startswith(word, self._position):
-                self._position += len(word)
-                return value
-        match = _NUMBER.match(self._text, self._position)
-        if match is None:
-            self._fail("a value")
-        self._position = match.end()
-        return float(match[0]) if match[1] or match[2] else int(match[0])
-
-    def _object(self, depth: int) -> dict[Any, Any]:
-        self._position += 1
-        members: dict[Any, Any] = {}
-        if self._skip("}"):
-            return members
-        while True:
-            key = self._key(depth + 1)
-            if not self._skip(":"):
-                self._fail("':'")
-            members[key] = self._value(depth + 1)
-            if self._skip("}"):
-                return members
-            if not self._skip(","):
-                self._fail("',' or '}'")
-
-    def _key(self, depth: int) -> str | ObjectKey:
-        first = self._next()
-        if first == '"':
-            return self._string()
-        if first == "{":
-            if depth > _DEPTH_MAX:
-                raise ValueError(f"nested deeper than {_DEPTH_MAX}")
-            members = self._object(depth)
-            if not all(type(name) is str for name in members):
-                self._fail("a key of plain members")
-            if any(isinstance(value, (dict, list)) for value in members.values()):
-                self._fail("a key of plain members")
-            return tuple(sorted(members.items()))
-        match = _BARE_KEY.match(self._text, self._position)
-        if match is None:
-            self._fail("a key")
-        self._position = match.end()
-        return match[0]
-
-    def _array(self, depth: int) -> list[Any]:
-        self._position += 1
-        items: list[Any] = []
-        if self._skip("]"):
-            return items
-        while True:
-            items.append(self._value(depth + 1))
-            if self._skip("]"):
-                return items
-            if not self._skip(","):
-                self._fail("',' or ']'")
-
-    def _string(self) -> str:
-        text, self._position = scanstring(self._text, self._position + 1, True)
-        return str(text)
-
-    def _next(self) -> str:
-        """Return the next character that is no blank, "" at the end."""
-        match = _BLANK.match(self._text, self._position)
-        assert match is not None, "the pattern matches nothing at all, too"
-        self._position = match.end()
-        return self._text[self._position : self._position + 1]
-
-    def _skip(self, character: str) -> bool:
-        if self._next() != character:
-            return False
-        self._position += 1
-        return True
-
-    def _fail(self, expected: str) -> NoReturn:
-        raise ValueError(f"expected {expected} at character {self._position}")

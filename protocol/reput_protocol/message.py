@@ -13,7 +13,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.delays import Delay, delay_of
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import check_send_topic
-from reput_protocol.properties import PROPERTIES_BYTES_MAX, check_key, check_property, check_text
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, check_key, check_property, check_tag
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 _I32_MAX: Final = 0x7FFF_FFFF
@@ -78,8 +78,10 @@ class Message:
         if type(body) is not bytes:
             body = checked_body(body)
         # `isprintable` is a quick way to rule out the separators: they, with all control characters, are not.
-        if tag is not None and (type(tag) is not str or not tag or not tag.isprintable()):
-            check_text("tag", tag)
+        if tag is not None and (
+            type(tag) is not str or not tag or not tag.isprintable() or "||" in tag or " " in tag
+        ):
+            check_tag(tag)
         if properties:
             for name, value in properties.items():
                 check_property(name, value)

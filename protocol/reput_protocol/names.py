@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Final
 
@@ -177,12 +178,21 @@ def check_client_group(group: str) -> str:
     return group
 
 
-def is_system_topic(topic: str) -> bool:
+def is_system_topic(topic: str, own_names: Collection[str] = ()) -> bool:
     """Tell whether `topic` belongs to the system:
 
     it is hidden from ordinary lists and never created or deleted.
+
+    Args:
+        topic: name of the topic.
+        own_names: the names of brokers and clusters, which have topics of these names, clusters one for replies too.
     """
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+    return (
+        topic in SYSTEM_TOPICS
+        or topic.startswith(SYSTEM_PREFIX)
+        or topic in own_names
+        or (topic.endswith(REPLY_TOPIC_SUFFIX) and topic.removesuffix(REPLY_TOPIC_SUFFIX) in own_names)
+    )
 
 
 def is_system_group(group: str) -> bool:

@@ -225,6 +225,26 @@ def check_text(what: str, text: str) -> None:
         )
 
 
+def check_tag(tag: str) -> None:
+    """Check a message's tag: a subscription has to be able to name it.
+
+    Raises:
+        InvalidMessage: as `check_text`, or it holds `||`, which joins tags in a subscription, or begins or ends with a
+            blank, which a subscription drops.
+    """
+    check_text("tag", tag)
+    if "||" in tag:
+        raise InvalidMessage(
+            f"tag {tag[:80]!r} holds ||, which joins tags in a subscription: no consumer could name it; a message has "
+            "one tag"
+        )
+    if tag != tag.strip():
+        raise InvalidMessage(
+            f"tag {tag[:80]!r} begins or ends with a blank, which a subscription drops: no consumer could name it; "
+            "remove the blank"
+        )
+
+
 def check_key(key: str, what: str = "key") -> None:
     """Check one of a message's keys, or what is found like one: its unique id. `what` names it to the caller.
 

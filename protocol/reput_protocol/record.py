@@ -8,6 +8,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.checksum import crc32
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.host import ZERO_HOST, Host
+from reput_protocol.kernel import seal_record
 from reput_protocol.message_id import offset_message_id
 from reput_protocol.properties import (
     CRC_PROPERTY_BYTES,
@@ -40,7 +41,7 @@ from reput_protocol.record_layout import (
     record_version_for,
     topic_field,
 )
-from reput_protocol.record_scan import RecordScan, ScanStatus, locate, patch_record, scan_record, seal_record
+from reput_protocol.record_scan import RecordScan, ScanStatus, locate, patch_record, scan_record
 
 __all__ = [
     "BLANK_BYTES",

@@ -41,7 +41,7 @@ def columns(block: FetchedBlock) -> RecordColumns:
 def test_a_range_comes_in_blocks_that_follow_each_other(broker: BackgroundBroker) -> None:
     send(broker.address, 1000)
     with BulkReader(broker.address) as reader:
-        assert reader.brokers().keys() == {"broker-a"}
+        assert reader.cluster().masters.keys() == {"broker-a"}
         assert TOPIC in reader.topics()
         table = reader.queue_bounds([TOPIC, "nobody"])
         assert (table.broker_name, table.topics) == ("broker-a", {TOPIC: [(0, 0, 1000), (1, 0, 1000)]})
@@ -112,3 +112,18 @@ def test_what_was_asked_for_ahead_is_taken_or_dropped(broker: BackgroundBroker) 
         broker.stop()
         broker.start()
         assert columns(reader.fetch(TOPIC, 0, 10, 60)).queue_offset.tolist() == list(range(10, 60))
+
+
+def test_a_topic_that_was_created_again_is_not_the_one_that_was_asked_about(broker: BackgroundBroker) -> None:
+    send(broker.address, 10)
+    with BulkReader(broker.address) as reader, Admin(broker.address) as admin:
+        first = reader.queue_bounds([TOPIC]).generations[TOPIC]
+        assert reader.fetch(TOPIC, 0, 0, 10, generation=first).next_offset == 10
+        admin.delete_topic(TOPIC)
+        send(broker.address, 20)
+        with pytest.raises(TopicNotFound, match="was deleted and created again"):
+            reader.fetch(TOPIC, 0, 0, 10, generation=first)
+        second = reader.queue_bounds([TOPIC]).generations[TOPIC]
+        assert first != second
+        assert len(columns(reader.fetch(TOPIC, 0, 0, 20, generation=second))) == 20
+        assert len(columns(reader.fetch(TOPIC, 0, 0, 20, generation=""))) == 20, "it is not known"

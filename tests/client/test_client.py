@@ -507,7 +507,7 @@ def test_topics_are_managed(face: Face, address: str, topic: str) -> None:
 def test_a_topic_that_is_not_there(face: Face, address: str, topic: str) -> None:
     async def scenario() -> None:
         with pytest.raises(TopicNotFound):
-            async with face.Consumer(address, group="g", topic=topic):
+            async with face.Consumer(address, group="g", topic=topic, wait_for_topic=False):
                 pass
         async with face.PullConsumer(address, group="g") as consumer:
             with pytest.raises(TopicNotFound):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+import reput_client
 from faces import FACES, Face
 from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Message, blocking
@@ -125,7 +127,7 @@ def test_a_block_that_raises_still_has_its_posts_sent(
         with pytest.raises(ZeroDivisionError):  # and not what flush says
             await fail()
         assert "ZeroDivisionError" in caplog.text
-        assert "1 posted messages failed, one of them: BUSY" in caplog.text
+        assert "1 posted message failed: BUSY" in caplog.text
 
     face.run(scenario)
 
@@ -392,3 +394,137 @@ def test_a_broker_that_is_gone_fails_a_program_that_goes_on_posting(broker: Fake
             if told:
                 break
         assert isinstance(told[0].error, (ConnectFailed, SendOutcomeUnknown))
+
+
+_FORGETFUL = """
+import asyncio, sys
+from reput_client import Message, Producer, blocking
+
+def post(address):
+    producer = blocking.Producer(address, linger_s=60.0)
+    producer.__enter__()
+    for _ in range(3):
+        producer.post(Message("t", b"x"))
+
+async def post_as_task(address):
+    producer = Producer(address, linger_s=60.0)
+    await producer.__aenter__()
+    for _ in range(3):
+        await producer.post(Message("t", b"x"))
+
+if sys.argv[1] == "blocking":
+    post(sys.argv[2])
+else:
+    asyncio.run(post_as_task(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "log"),
+    [("blocking", 3, ""), ("asyncio", 0, "3 posted messages have no outcome: the program has ended")],
+)
+def test_posts_of_a_program_that_ends_without_close_are_sent_or_logged(
+    broker: FakeBroker, kind: str, stored: int, log: str
+) -> None:
+    """They vanished, and nothing said so."""
+    command = [sys.executable, "-c", _FORGETFUL, kind, broker.address]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert sum(map(len, broker.log.values())) == stored
+    assert log in ended.stderr
+    assert bool(log) == bool(ended.stderr)
+
+
+def test_a_program_that_ends_without_close_waits_for_no_broker_for_ever(broker: FakeBroker) -> None:
+    broker.behave(PUT, SILENCE)
+    program = f"import reput_client.posting\nreput_client.posting._EXIT_S = 0.2\n{_FORGETFUL}"
+    command = [sys.executable, "-c", program, "blocking", broker.address]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "3 posted messages have failed" in ended.stderr
+
+
+_TWO_PRODUCERS = """
+import sys
+import reput_client.posting
+from reput_client import Message, blocking
+from reput_client.posting import Posts
+
+Posts.__hash__ = lambda posts: posts.number  # so that they end in the order in which they were made
+
+def fail(*_):
+    raise %s("a mistake")
+
+producers = []
+for number, address in enumerate(sys.argv[1:]):
+    producer = blocking.Producer(address, linger_s=60.0)
+    producer._producer._posts.number = number
+    producers.append(producer)
+    producer.__enter__()
+    producer.post(Message("t", b"x"))
+"""
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", "SystemExit"])
+def test_a_producer_that_fails_as_the_program_ends_takes_no_posts_of_another_along(
+    broker: FakeBroker, kind: str
+) -> None:
+    program = _TWO_PRODUCERS % kind + "producers[0]._producer._posts.end_with_program = fail"
+    command = [sys.executable, "-c", program, broker.address, broker.address]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert sum(map(len, broker.log.values())) == 1
+    assert "a producer has failed to send what was posted before the program ended" in ended.stderr
+    assert "a mistake" in ended.stderr
+
+
+def test_a_broker_that_is_silent_as_the_program_ends_leaves_time_for_the_posts_of_another(
+    broker: FakeBroker,
+) -> None:
+    """The first producer waited until the time of both was over."""
+
+    def put(header: Any, body: memoryview) -> Answer:
+        threading.Event().wait(0.1)
+        return broker.put(header, body)
+
+    broker.behave(PUT, put)
+    program = _TWO_PRODUCERS % "RuntimeError" + "reput_client.posting._EXIT_S = 2.0"
+    with FakeBroker() as silent:
+        silent.behave(PUT, SILENCE)
+        command = [sys.executable, "-c", program, silent.address, broker.address]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stderr.count("1 posted messages have failed") == 1
+
+
+@pytest.mark.parametrize("has_begun", [True, False], ids=["sent", "not begun"])
+def test_posts_of_an_event_loop_that_was_closed_are_sent_by_the_next_one(
+    broker: FakeBroker, has_begun: bool
+) -> None:
+    """The task of the first loop, which never ran again, was waited for."""
+    producer = reput_client.Producer(broker.address, linger_s=0.001 if has_begun else 60.0, timeout_s=10.0)
+    first = asyncio.new_event_loop()
+    first.run_until_complete(producer.__aenter__())
+    first.run_until_complete(producer.send_batch([Message("t", b"warm")], queue_id=0))
+    going_on = threading.Event()
+
+    def put(header: Any, body: memoryview) -> Answer:
+        going_on.wait(30.0)
+        return broker.put(header, body)
+
+    async def post() -> Any:
+        posted = await producer.post(Message("t", b"1"), queue_id=0)
+        while has_begun and not broker.count(PUT) > 1:
+            await asyncio.sleep(0.001)
+        return posted
+
+    async def end() -> None:
+        going_on.set()
+        async with asyncio.timeout(20.0):
+            await producer.flush()
+            later = await producer.post(Message("t", b"2"), queue_id=0)
+            await producer.flush()
+            assert later.result().queue_offset == 2
+            await producer.aclose()
+
+    broker.behave(PUT, put)
+    posted = first.run_until_complete(post())
+    first.close()
+    asyncio.run(end())
+    assert posted.result().queue_offset == 1

@@ -104,7 +104,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(
                 ({"tag": "a\x01b"}, "0x01 or 0x02"),
                 ({"tag": "\ud800"}, "half of a character"),
                 ({"tag": "t", "tags": ["a", "b"]}, "both given"),
-                ({"tags": ["a"]}, "tags has 1 entries for 2 bodies"),
+                ({"tags": ["a"]}, "tags has 1 entry for 2 bodies"),
                 ({"keys": [["a"]] * 3}, "keys has 3 entries for 2 bodies"),
                 ({"keys": ["a", "b"]}, "keys is one str"),
                 ({"keys": [["a"], ["b c"]]}, "holds a space"),

@@ -168,7 +168,7 @@ def test_a_oneway_request_leaves_and_waits_for_nothing(face: Face, broker: FakeB
             sent = [header for header in broker.requests if header.code == code]
             assert [header.is_oneway for header in sent] == [True] * 3
             assert sent[0].ext == ext
-            assert client.session.connection_to(client.session.seeds[0])._core.pending == 0
+            assert client.session.connection_to(client.session.home)._core.pending == 0
 
     face.run(scenario)
 
@@ -178,7 +178,7 @@ def test_a_oneway_request_that_cannot_have_left_is_sent_on_the_next_connection(
 ) -> None:
     async def scenario() -> None:
         async with Client(face, broker) as client:
-            connection = client.session.connection_to(client.session.seeds[0])
+            connection = client.session.connection_to(client.session.home)
             connection.sock.shutdown(socket.SHUT_WR)
             await client.drive(client.session.send_oneway(CHANGED, {}, what="tell"))
             await client.ask()
@@ -212,7 +212,7 @@ def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: FakeBroker
 
     async def scenario() -> None:
         async with Client(face, broker) as client:
-            connection = client.session.connection_to(client.session.seeds[0])
+            connection = client.session.connection_to(client.session.home)
             connection.sock.shutdown(socket.SHUT_WR)
             await client.ask()
             assert broker.accepted == 2

@@ -17,8 +17,8 @@ from reput_broker.store.status import GetStatus, PutStatus
 from reput_protocol.host import Host
 from reput_protocol.message import Message
 from reput_protocol.properties import encode_properties
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.record import Record
-from reput_protocol.record_batch import encode_put_block
 from stores import BORN_HOST, PLENTY, FakeClock, dispatch_all, opened
 
 REPUT_WRITES_INDEX = True

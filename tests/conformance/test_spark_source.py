@@ -29,7 +29,8 @@ def rows_of(path: Path, **given: str) -> list[dict[str, Any]]:
     from reput_pipeline.options import parse_source_options
     from reput_pipeline.tasks import read_task
 
-    options = parse_source_options({"path": str(path), "subscribePattern": ".*", **given}, streaming=False)
+    every = {"path": str(path), "subscribePattern": ".*", "includeSystemTopics": "true"}
+    options = parse_source_options({**every, **given}, streaming=False)
     with OfflineStore(str(path)) as store:
         partitions = plan(store, options, NOTHING_NARROWED)
     schema = arrow_schema_of(options)

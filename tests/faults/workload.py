@@ -23,8 +23,9 @@ from reput_broker.store.status import PutStatus
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands import PutMessageHeader
+from reput_protocol.kernel import record_starts
 from reput_protocol.message import Message
-from reput_protocol.record_batch import check_put_block, encode_put_block
+from reput_protocol.put_block import encode_put_block
 from stores import BORN_HOST, T0, FakeClock, small_options
 
 Queue = tuple[str, int]
@@ -171,8 +172,7 @@ class Workload:
             Message(queue[0], body, tag="a", keys=[key_of(body)], properties=properties) for body in bodies
         ]
         block = bytearray(encode_put_block(messages, *queue, T0))
-        check = check_put_block(block, topic=queue[0], queue_id=queue[1], count=len(bodies))
-        ends = [*check.positions[1:], len(block)]
+        ends = ends_of(block)
         result = self.store.put_block(
             block, topic=queue[0], queue_id=queue[1], count=len(bodies), born_host=BORN_HOST
         )
@@ -195,8 +195,7 @@ class Workload:
         self.commit_log()
         self._appends += 1
         for (queue, bodies), block, place in zip(kept, blocks, result.physical_offsets, strict=True):
-            check = check_put_block(block, topic=queue[0], queue_id=queue[1], count=len(bodies))
-            self.took(queue, bodies, place, [*check.positions[1:], len(block)])
+            self.took(queue, bodies, place, ends_of(block))
 
     def commit_log(self) -> None:
         """What is acknowledged has been committed, if it went into a buffer; otherwise there is nothing to do."""
@@ -298,3 +297,8 @@ def abandon(store: MessageStore) -> None:
     store._queues.close()
     store._checkpoint.close()
     store._lock.release()
+
+
+def ends_of(block: bytes | bytearray) -> list[int]:
+    """Return where each record of a block ends."""
+    return [*record_starts(block, 0, len(block))[1:], len(block)]

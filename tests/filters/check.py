@@ -14,8 +14,8 @@ from reput_broker.store.results import GetMessageResult
 from reput_client.pull_result import PulledMessages
 from reput_protocol.filters import TagFilter
 from reput_protocol.message import Message
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.record import decode_record
-from reput_protocol.record_batch import encode_put_block
 from reput_protocol.sql import SqlFilter
 from stores import BORN_HOST, T0, dispatch_all, opened, small_options
 

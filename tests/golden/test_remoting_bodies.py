@@ -34,6 +34,7 @@ from reput_protocol.bodies import (
     QuerySubscriptionBody,
     QueueTimeSpan,
     ResetOffsetBody,
+    ResetOffsetList,
     StatsItem,
     SubscriptionData,
     SubscriptionGroupConfig,
@@ -172,10 +173,10 @@ def test_what_a_java_member_tells_of_itself_is_read() -> None:
 
 def test_a_reset_has_a_form_for_cpp_clients() -> None:
     body = ResetOffsetBody({QUEUE: 42})
-    assert json.loads(body.to_json_list()) == {
+    assert json.loads(ResetOffsetList(body.offset_table).to_json()) == {
         "offsetTable": [{"brokerName": "broker-a", "offset": 42, "queueId": 1, "topic": "TopicTest"}]
     }
-    assert ResetOffsetBody.from_json(body.to_json_list()) == body
+    assert ResetOffsetBody.from_json(ResetOffsetList(body.offset_table).to_json()) == body
 
 
 def test_a_map_by_queue_is_read_as_pairs_too() -> None:

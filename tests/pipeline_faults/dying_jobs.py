@@ -36,10 +36,10 @@ def _plant_in_archive(point: Point) -> None:
         manifests.write_whole,
     )
 
-    def dying_plan(self: ArchiveDirectory, tasks: Any) -> Batch:
+    def dying_plan(self: ArchiveDirectory, *planned: Any) -> Batch:
         number = self.next_number()
         point.reached("before-plan", number)
-        batch = plan_batch(self, tasks)
+        batch = plan_batch(self, *planned)
         point.reached("after-plan", number)
         return batch
 

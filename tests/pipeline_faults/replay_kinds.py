@@ -76,15 +76,15 @@ def write_archive(store: Path, root: Path, batch_messages: int) -> None:
     with archive, catalog_of(options) as catalog:
         archive.begin(ArchiveKind("archive", str(store)))
         while True:
-            start, end = open_ranges(catalog, options, archive.ends())
+            start, end = open_ranges(catalog, options, archive.ends(), archive.generations())
             tasks = next_tasks(start, end, most=batch_messages, file_messages=100_000, parts=1)
             if not tasks:
                 return
-            batch = archive.plan(tasks)
+            batch = archive.plan(tasks, catalog.generations)
             files = [
                 file
                 for task in batch.tasks
-                for file in write_task(ArchiveTask(str(root), task, options, {}, (), "zstd"))
+                for file in write_task(ArchiveTask(str(root), task, options, {}, {}, (), "zstd"))
             ]
             archive.complete(batch, files)
 

@@ -235,7 +235,7 @@ def test_a_broker_that_goes_away_ends_what_sends_and_is_waited_for_by_what_follo
             sender.stdin.close()
         said = sender.stderr.read()
         assert sender.wait(30) in (3, 6)
-        stored = int(re.search(r"(\d+) messages are stored", said)[1])  # type: ignore[index]
+        stored = int(re.search(r"(\d+) messages? (?:is|are) stored", said)[1])  # type: ignore[index]
         assert "waiting until it is back" in follower.stderr.readline()
         process.start()
         process.wait_ready()
@@ -308,6 +308,7 @@ def test_broker_status_and_health(broker: BrokerProcess) -> None:
     ("arguments", "code", "says"),
     [
         (["consume", "no-such-topic", "-e"], 5, "no-such-topic"),
+        (["consume", "no-such-topic", "--no-wait"], 5, "no-such-topic"),
         (["topic", "describe", "no-such-topic"], 5, "no-such-topic"),
         (["message", "get", "0A00000200002A9F0000000000FF1000"], 5, "message"),
         (["message", "get", "xyz"], 2, "xyz"),
@@ -362,6 +363,23 @@ def test_on_a_terminal_messages_are_readable_blocks(broker: BrokerProcess) -> No
     os.close(controller)
     assert re.match(r"screen-0#0  \d{4}-.*Z  tag=red\r\n    two\r\n    lines \\x1b\[31m\r\n$", shown), shown
     assert "\x1b[31m" not in shown
+
+
+@pytest.mark.parametrize("group", [[], ["-g", "early"]], ids=["alone", "group"])
+def test_a_topic_that_does_not_exist_yet_is_waited_for(broker: BrokerProcess, group: list[str]) -> None:
+    topic = "early" + "-group" * len(group)
+    arguments = ["consume", topic, *group, "-o", "latest", "-n", "2", "-f", "%v"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reput_cli", *arguments, "--server", broker.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith(f"topic '{topic}' does not exist yet; waiting for it")
+    reput("produce", topic, server=broker.address, text="a\nb")
+    shown, complaints = process.communicate(timeout=30)
+    assert (sorted(shown.split()), complaints, process.returncode) == (["a", "b"], "", 0)
 
 
 def test_interrupting_a_follower_keeps_what_it_printed(broker: BrokerProcess) -> None:

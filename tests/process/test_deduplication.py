@@ -42,7 +42,6 @@ class Setting:
         port = free_port()
         self.proxy = LossyProxy(port, loses)
         environment = {
-            "REPUT_ADVERTISE": self.proxy.address,
             "REPUT_STORE__FLUSH": "async",
             "REPUT_TOPICS__DEFAULT_QUEUES": str(QUEUES),
         } | options

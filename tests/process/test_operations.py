@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -275,6 +276,31 @@ def test_sighup_applies_live_options_and_refuses_bad_ones(tmp_path: Path) -> Non
         process.terminate()
         assert process.wait(30) == 0
         log.close()
+
+
+_ON_A_TERMINAL = (
+    "import fcntl, os, signal, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # the tests may run under nohup
+    "os.execv(sys.executable, [sys.executable, '-m', 'reput_cli', 'dev', '--port', '0', '--http-port', '0'])"
+)
+
+
+def test_a_throw_away_broker_ends_with_its_terminal(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-c", _ON_A_TERMINAL]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    broker = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    try:
+        shown = b""
+        while b"reput consume hello" not in shown:
+            shown += os.read(master, 65_536)
+        os.close(master)
+        assert broker.wait(20.0) == 0
+    finally:
+        broker.kill()
+        broker.wait()
+    assert not list(tmp_path.iterdir())  # its directory is gone as well
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from reput_protocol.codes import LanguageCode, RequestCode
 from reput_protocol.frames import encode_frame
 from reput_protocol.header import Header, HeaderType, Value
 from reput_protocol.message import Message
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.record import decode_record
-from reput_protocol.record_batch import encode_put_block
 
 pytestmark = pytest.mark.process
 

@@ -24,7 +24,7 @@ GROUP, RETRY, DLQ = "billing", "%RETRY%billing", "%DLQ%billing"
 class Member:
     """What a member of a group does with messages it cannot handle, one queue at a time."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
+    def __init__(self, broker: BrokerProcess | LossyProxy) -> None:
         self._consumer = PullConsumer(broker.address, group=GROUP, timeout_s=30.0)
         self._offsets: Counter[str] = Counter()
 
@@ -84,11 +84,11 @@ def test_a_lost_answer_makes_no_second_one(tmp_path: Path, level: int, found_in:
     loses = {"next": False}
     port = free_port()
     proxy = LossyProxy(port, lambda _: loses.pop("next", False))
-    with proxy, BrokerProcess(tmp_path, port=port, environment={"REPUT_ADVERTISE": proxy.address}) as broker:
+    with proxy, BrokerProcess(tmp_path, port=port) as broker:
         with Admin(broker.address, timeout_s=30.0) as admin:
             admin.create_topic("orders", queues=1)
         (message_id,) = send(broker, 1)
-        with Member(broker) as member:
+        with Member(proxy) as member:
             (message,) = member.pull("orders", 5.0)
             loses["next"] = True
             member.give_back(message, level)

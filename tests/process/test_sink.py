@@ -13,7 +13,7 @@ from reput_protocol.bodies_stage import CommitStagedBody
 from reput_protocol.codes import RequestCode
 from reput_protocol.header import Header
 from reput_protocol.names import SINK_TOPIC
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.staged_blocks import encode_staged_head
 from sink_client import SinkClient, Staged, block_of, published
 
@@ -108,7 +108,7 @@ def test_a_commit_that_does_not_name_what_is_staged_is_refused(client: SinkClien
     assert "with checksum" in why(client.commit("q", 0, [staged]))
     staged.checksum ^= 1
     staged.messages += 1
-    assert "1 messages" in why(client.commit("q", 0, [staged]))
+    assert "1 message with" in why(client.commit("q", 0, [staged]))
     staged.messages -= 1
     assert "is not there" in why(client.commit("q", 1, [staged]))
     assert client.commit("q", 0, [staged]).code == 0

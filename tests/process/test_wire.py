@@ -18,8 +18,8 @@ from reput_protocol.header import HeaderType, Value
 from reput_protocol.message import Message, MessageQueue
 from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.properties import decode_properties
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.record import decode_record
-from reput_protocol.record_batch import encode_put_block
 
 pytestmark = pytest.mark.process
 

@@ -18,9 +18,7 @@ _LIMITS = BlockLimits(body_bytes_max=300, properties_bytes_max=200)
 _COUNT_MAX = 40
 
 
-def _made(
-    batch: bytes, sys_flag: int = 0, unusual: Sequence[bytes] = ()
-) -> tuple[bytes, list[int], int] | None:
+def _made(batch: bytes, sys_flag: int = 0, unusual: Sequence[bytes] = ()) -> tuple[bytes, int] | None:
     made = records_of_batch(
         batch,
         topic="orders",
@@ -31,20 +29,18 @@ def _made(
         limits=_LIMITS,
         unusual=unusual,
     )
-    return None if made is None else (bytes(made[0]), made[1].positions, made[1].row_bytes)
+    return None if made is None else (bytes(made[0]), made[1].count)
 
 
-def _one_by_one(batch: bytes, sys_flag: int = 0) -> tuple[bytes, list[int]] | None:
+def _one_by_one(batch: bytes, sys_flag: int = 0) -> tuple[bytes, int] | None:
     try:
         items = decode_batch(batch, _COUNT_MAX)
     except RecordMalformed:
         return None
     records: list[bytes] = []
-    positions: list[int] = []
     for flag, body, properties in items:
         if len(body) > _LIMITS.body_bytes_max or len(properties) > _LIMITS.properties_bytes_max:
             return None
-        positions.append(sum(map(len, records)))
         record = Record(
             "orders",
             body,
@@ -55,7 +51,7 @@ def _one_by_one(batch: bytes, sys_flag: int = 0) -> tuple[bytes, list[int]] | No
             properties=properties,
         )
         records.append(encode_record(record))
-    return (b"".join(records), positions) if items else None
+    return (b"".join(records), len(records)) if items else None
 
 
 def _flags() -> st.SearchStrategy[int]:
@@ -86,7 +82,7 @@ _MIXED = st.lists(
 def test_a_batch_becomes_the_records_of_its_units(items: list[BatchItem], sys_flag: int) -> None:
     batch = encode_batch(items)
     made, expected = _made(batch, sys_flag), _one_by_one(batch, sys_flag)
-    assert (None if made is None else made[:2]) == expected
+    assert made == expected
 
 
 @given(_alike() | _MIXED, st.data())
@@ -100,22 +96,7 @@ def test_a_batch_that_is_refused_one_by_one_gives_nothing(
         )
     cut = bytes(batch[: data.draw(st.integers(0, len(batch)))]) if data.draw(st.booleans()) else bytes(batch)
     made, expected = _made(cut), _one_by_one(cut)
-    assert (None if made is None else made[:2]) == expected
-
-
-def test_units_of_one_size_whose_bodies_differ_are_told_apart() -> None:
-    items = [BatchItem(0, b"a" * (10 + number % 2), b"b" * (6 - number % 2)) for number in range(16)]
-    batch = encode_batch(items)
-    made = _made(batch)
-    assert made is not None
-    assert made[:2] == _one_by_one(batch)
-    assert made[2] == 0, "no table"
-
-
-def test_units_alike_are_a_table() -> None:
-    made = _made(encode_batch([BatchItem(number, b"body", b"A\x01b\x02") for number in range(16)]))
-    assert made is not None
-    assert made[2] == len(made[0]) // 16
+    assert made == expected
 
 
 @pytest.mark.parametrize("sizes", [1, 9])

@@ -1,13 +1,12 @@
-"""The keys of a batch: hashed as tables or one by one, they are what each record says."""
+"""The keys of a batch: they are what each record says."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_protocol.dispatch_scan import scan_dispatch
-from reput_protocol.hashing import index_hash
-from reput_protocol.index_keys import hash_keys, index_keys
+from reput_protocol.dispatch_rows import scan_dispatch
+from reput_protocol.hashing import index_hash, index_keys
 from reput_protocol.properties import decode_properties
 from reput_protocol.record import Record, encode_record
 
@@ -46,7 +45,9 @@ def logs(draw: st.DrawFn) -> list[Record]:
             if draw(st.integers(0, 40)) == 0:
                 text = draw(rough | units.map(text_of))
             flag = draw(flags) if draw(st.integers(0, 40)) == 0 else 0
-            records.append(Record(topic, b"b", properties=text.encode(), sys_flag=flag))
+            records.append(
+                Record(topic, b"b", properties=text.encode(), sys_flag=flag, store_timestamp_ms=len(records))
+            )
     return records
 
 
@@ -60,9 +61,7 @@ def test_every_key_of_every_record_is_hashed_in_order(records: list[Record]) -> 
         found = decode_properties(record.properties)
         keys = index_keys(record.topic, found.get("UNIQ_KEY"), found.get("KEYS"))
         wanted += [(index_hash(key), number) for key in keys]
-    for columns in (False, True):
-        rows = scan_dispatch(data, columns=columns)
-        assert len(rows) == len(records)
-        hashed = hash_keys(data, rows)
-        got = [(int(value), int(row)) for value, row in zip(hashed.hashes, hashed.rows, strict=True)]
-        assert got == wanted
+    rows = scan_dispatch(data)
+    assert len(rows) == len(records)
+    keys = rows.keys()
+    assert list(zip(keys[::3], keys[2::3], strict=True)) == wanted  # the store time is the record's number

@@ -15,8 +15,9 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.status import GetStatus, PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands import PutMessageHeader
+from reput_protocol.kernel import record_starts
 from reput_protocol.message import Message
-from reput_protocol.record_batch import check_put_block, encode_put_block
+from reput_protocol.put_block import encode_put_block
 from stores import (
     BORN_HOST,
     T0,
@@ -130,8 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
             messages, result.physical_offsets, result.queue_offsets, strict=True
         ):
             assert queue_offset == len(self.of_queue(queue))
-            check = check_put_block(block, topic=queue[0], queue_id=queue[1], count=len(bodies))
-            ends = [*check.positions[1:], len(block)]
+            ends = [*record_starts(block, 0, len(block))[1:], len(block)]
             self.log += [(queue, body, place + end) for body, end in zip(bodies, ends, strict=True)]
 
     @rule()

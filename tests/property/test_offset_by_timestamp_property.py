@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,7 +57,9 @@ def queue_of(case: Case) -> Iterator[ConsumeQueue]:
         queue = ConsumeQueue("T", 0, Path(directory) / "T" / "0", FILE_UNITS, cache)
         count = len(case.times)
         offsets = [number * RECORD_BYTES for number in range(count)]
-        queue.put_batch(offsets, [RECORD_BYTES] * count, [0] * count, case.first)
+        queue.put_batch(
+            array("q", offsets), array("q", [RECORD_BYTES] * count), array("q", [0] * count), case.first
+        )
         if case.corrected:
             queue.delete_expired(case.gone * RECORD_BYTES, 1 << 62)
         yield queue

@@ -1,42 +1,32 @@
-"""Whatever the bytes are: both ways of reading records agree, and damage is an answer, never a crash."""
+"""Whatever the bytes are: all readers of records agree, and damage is an answer, never a crash."""
 
 from contextlib import suppress
 from dataclasses import replace
-from random import Random
 from typing import Any
 
-import numpy as np
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from reput_protocol.columns import COLUMNS_THRESHOLD, decode_columns
-from reput_protocol.dispatch_rows import COLUMNS, DispatchRows
-from reput_protocol.dispatch_scan import scan_dispatch
+from reput_protocol.columns import decode_columns
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.hashing import tags_code
 from reput_protocol.host import Host
-from reput_protocol.index_keys import hash_keys
+from reput_protocol.kernel import record_starts
 from reput_protocol.message import Message, encode_properties_text
 from reput_protocol.properties import (
     decode_properties,
     encode_properties,
     find_property,
-    is_plain_text,
-    properties_fault,
 )
-from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_records, patch_records
-from reput_protocol.put_block_columns import check_columns
+from reput_protocol.put_block import check_put_block, encode_put_block
 from reput_protocol.record import (
     Record,
     ScanStatus,
     decode_record,
-    encode_blank,
-    encode_put_record,
     encode_record,
     record_version_for,
     scan_record,
 )
-from reput_protocol.record_batch import check_put_block, encode_put_block, patch_block
 from reput_protocol.record_redirect import redirect_record
 from reput_protocol.record_view import RecordView, record_views
 
@@ -78,11 +68,6 @@ records = st.builds(
     prepared_transaction_offset=i64,
     properties=properties_texts,
 )
-puts = st.tuples(bodies, st.just(b"") | properties_texts, i32, st.sampled_from([0, 1, 0x301]), i64)
-
-
-def put_block_of(items: list[tuple[bytes, bytes, int, int, int]]) -> bytes:
-    return b"".join(encode_put_record(b"orders", 2, *item) for item in items)
 
 
 def with_host_bits(record: Record) -> Record:
@@ -174,7 +159,6 @@ def test_damage_is_refused_alike_and_never_crashes(items: list[Record], data: st
         # Every attribute of a sound record can be read, whatever it says.
         assert [getattr(view, name) for name in ("topic", "body", "tag", "keys", "born_host", "store_host")]
         assert view.offset_message_id
-    assert_same(scan_dispatch(buffer[:end], columns=False), scan_dispatch(buffer[:end], columns=True))
 
 
 @given(records, st.data())
@@ -200,158 +184,6 @@ def test_any_bytes_are_an_answer(noise: bytes, magic: bool) -> None:
     for read in (decode_record, record_views, decode_columns):
         with suppress(RecordMalformed):
             read(noise)
-    for check in (check_records, check_columns):
-        with suppress(RecordMalformed):
-            check(noise, "orders", 2, 1, DEFAULT_LIMITS)
-
-
-@given(
-    st.lists(records, max_size=12),
-    st.sampled_from([b"", encode_blank(77), bytes(100), b"\0\0", b"\0\0\1\0\xda\xa3\x20\xa7"]),
-    st.booleans(),
-)
-def test_both_ways_of_following_the_log_agree(items: list[Record], rest: bytes, in_place: bool) -> None:
-    log = b""
-    for item in items:
-        log += encode_record(replace(item, physical_offset=len(log)) if in_place else item)
-    log += rest
-    base = 0 if in_place else None
-    rows = scan_dispatch(log, base_physical_offset=base, columns=True)
-    assert_same(scan_dispatch(log, base_physical_offset=base, columns=False), rows)
-    assert len(rows) == len(items)
-    grouped = [
-        (topic, queue_id, row)
-        for topic, queue_id, group in rows.groups()
-        for row in np.arange(len(rows))[group]
-    ]
-    assert sorted(row for *_, row in grouped) == list(range(len(items)))
-    for topic, queue_id, row in grouped:
-        assert (topic, queue_id) == (items[row].topic, items[row].queue_id)
-
-
-@given(
-    records,
-    st.integers(0, 20),
-    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
-    st.lists(st.integers(0, 3), min_size=1, max_size=5),
-    st.sampled_from([b"", encode_blank(77), b"\0\0\1\0\xda\xa3\x20\xa7", None]),
-    st.booleans(),
-)
-def test_both_ways_of_following_a_log_of_records_of_one_size_agree(
-    item: Record,
-    more: int,
-    damage: list[tuple[int, int]],
-    queues: list[int],
-    rest: bytes | None,
-    in_place: bool,
-) -> None:
-    """Records of one size are read as a table, unless one of them is not like the first."""
-    log = b""
-    for number in range(COLUMNS_THRESHOLD + more):
-        place = len(log) if in_place else number
-        queue_id = queues[number * len(queues) // 100]
-        log += encode_record(replace(item, physical_offset=place, queue_offset=number, queue_id=queue_id))
-    log += encode_record(replace(item, body=item.body + b"!")) if rest is None else rest
-    data = bytearray(log)
-    for position, value in damage:
-        data[position % len(data)] = value
-    base = 0 if in_place else None
-    rows = scan_dispatch(data, base_physical_offset=base, columns=True)
-    twin = scan_dispatch(data, base_physical_offset=base, columns=False)
-    assert_same(twin, rows)
-    if not len(rows):
-        return
-    keys, of_twin = hash_keys(bytes(data), rows), hash_keys(bytes(data), twin)
-    assert [np.asarray(column).tolist() for column in keys] == [list(column) for column in of_twin]
-
-
-def assert_same(one: DispatchRows, other: DispatchRows) -> None:
-    for name in (*COLUMNS, "runs", "consumed", "stopped_by"):
-        left, right = getattr(one, name), getattr(other, name)
-        if isinstance(left, np.ndarray):
-            assert left.tolist() == right.tolist(), name
-        else:
-            assert left == right, name
-
-
-def outcome(check: Any, block: bytes | bytearray, count: int, limits: BlockLimits) -> Any:
-    try:
-        result: BlockCheck = check(block, "orders", 2, count, limits)
-    except RecordMalformed as refused:
-        return type(refused), refused.index, refused.position, refused.reason
-    return result
-
-
-@given(
-    puts,
-    st.integers(2, 12),
-    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
-    st.randoms(use_true_random=False),
-)
-def test_both_doors_judge_a_table_of_records_alike(
-    item: tuple[bytes, bytes, int, int, int],
-    count: int,
-    damage: list[tuple[int, int]],
-    random: Random,
-) -> None:
-    body, properties, *rest = item
-    items = [(random.randbytes(len(body)), properties, *rest) for _ in range(count)]
-    block = bytearray(put_block_of(items))
-    for position, value in damage:
-        block[position % len(block)] = value
-    verdict = outcome(check_records, block, count, DEFAULT_LIMITS)
-    assert outcome(check_columns, block, count, DEFAULT_LIMITS) == verdict
-
-
-@given(
-    st.lists(puts, min_size=1, max_size=10),
-    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
-    st.sampled_from([DEFAULT_LIMITS, BlockLimits(20, 40, 2000)]),
-    st.sampled_from([0, 0, -1, 1]),
-)
-def test_both_doors_take_and_refuse_the_same(
-    items: list[tuple[bytes, bytes, int, int, int]],
-    damage: list[tuple[int, int]],
-    limits: BlockLimits,
-    miscount: int,
-) -> None:
-    block = bytearray(put_block_of(items))
-    for position, value in damage:
-        block[position % len(block)] = value
-    verdict = outcome(check_records, block, len(items) + miscount, limits)
-    assert outcome(check_columns, block, len(items) + miscount, limits) == verdict
-    if not damage and not miscount and limits is DEFAULT_LIMITS:
-        faults = [properties_fault(properties) for _, properties, *_ in items]
-        if isinstance(verdict, BlockCheck):
-            assert not any(faults)
-            assert verdict.count == len(items)
-        else:
-            index = next(index for index, fault in enumerate(faults) if fault)
-            assert verdict[1] == index
-            assert verdict[3] == faults[index]
-
-
-@given(st.lists(st.tuples(bodies, property_maps), min_size=1, max_size=80), i64.filter(lambda n: n >= 0))
-def test_both_ways_of_patching_write_the_same(items: list[tuple[bytes, dict[str, str]]], first: int) -> None:
-    block = b"".join(encode_put_record(b"orders", 2, body, b"a\x01b\x02", 0, 0, 5) for body, _ in items)
-    check = check_put_block(block, topic="orders", queue_id=2, count=len(items))
-    first %= 1 << 60
-    hosts_and_time = bytes(range(8)) + (77).to_bytes(8, "big") + bytes(range(8, 16))
-    one, other = bytearray(block), bytearray(block)
-    patch_records(one, check, first, first + 1, hosts_and_time)
-    patch_block(
-        other,
-        check,
-        first_queue_offset=first,
-        first_physical_offset=first + 1,
-        store_timestamp_ms=77,
-        born_host=bytes(range(8)),
-        store_host=bytes(range(8, 16)),
-    )
-    assert one == other
-    columns = decode_columns(other)
-    assert columns.queue_offset.tolist() == list(range(first, first + len(items)))
-    assert columns.physical_offset.tolist() == [first + 1 + position for position in check.positions]
 
 
 message_texts = st.text(min_size=1, max_size=12)
@@ -377,8 +209,8 @@ def test_what_a_producer_may_build_passes_the_door(
         messages.append(message)
     assume(messages)
     block = encode_put_block(messages, "orders", 1, 7, ["ID"] * len(messages))
-    check = check_put_block(block, topic="orders", queue_id=1, count=len(messages))
-    for message, position in zip(messages, check.positions, strict=True):
+    check_put_block(block, topic="orders", queue_id=1, count=len(messages))
+    for message, position in zip(messages, record_starts(block, 0, len(block)), strict=True):
         record = decode_record(block, position)
         expected = {"UNIQ_KEY": "ID", **message.properties}
         if message.tag is not None:
@@ -403,11 +235,3 @@ def test_find_property_finds_what_decoding_finds(text: bytes) -> None:
 @given(property_maps)
 def test_properties_round_trip(properties: dict[str, str]) -> None:
     assert decode_properties(encode_properties(properties)) == properties
-
-
-@given(properties_texts)
-def test_the_quick_look_at_properties_never_takes_what_the_careful_one_refuses(text: bytes) -> None:
-    if is_plain_text(text):
-        assert properties_fault(text) is None
-    elif properties_fault(text) is None:
-        assert not text.isascii() or b"\x00" in text or text.endswith(b"\x02")

@@ -9,7 +9,7 @@ from typing import Final
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.status import PutStatus
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from stores import BORN_HOST, T0
 
 QUEUES: Final = {"orders": 8, "texts": 4, "events": 1}

@@ -119,7 +119,7 @@ def test_a_topic_is_archived_as_it_grows(
         admin.create_topic("a-b", queues=2)
         ran = run(*arguments)
         assert ran.code == 1
-        assert "it was made anew" in ran.result["error"]
+        assert "its topic was deleted and created again" in ran.result["error"]
     assert read_archive(spark, tmp_path / "a").select("body", "queueId").distinct().count() == 401
 
 

@@ -150,7 +150,6 @@ WRONG: list[tuple[str, dict[str, str], str, str]] = [
     ("CAST(id AS STRING) AS body", {"semantic": "x"}, "append", "option semantic: .* did you mean semantics"),
     ("CAST(id AS STRING) AS body", {"semantics": "maybe"}, "append", "one of exactly-once, at-least-once"),
     ("CAST(id AS STRING) AS body", {"topic": "rmq_sys_reput_sink"}, "append", "belongs to the broker"),
-    ("CAST(id AS STRING) AS body", {"path": "/tmp"}, "append", "never into a store directory"),
     ("CAST(id AS STRING) AS body", {"ack": "flushed"}, "append", "option ack: needs semantics"),
     (
         "CAST(id AS STRING) AS body",

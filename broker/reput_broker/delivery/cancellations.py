@@ -43,9 +43,9 @@ class Cancellations:
         """Read the records from a queue offset on. Blocks."""
         store = self._store
         offset = max(cancel_offset, store.min_offset_in_queue(DELAY_CANCEL_TOPIC, 0))
-        while len(units := store.queue_units(DELAY_CANCEL_TOPIC, 0, offset, _UNITS_A_READ)):
-            for physical_offset in units["physical_offset"].tolist():
-                self._recover_one(offset, physical_offset)
+        while units := store.queue_units(DELAY_CANCEL_TOPIC, 0, offset, _UNITS_A_READ):
+            for unit in units:
+                self._recover_one(offset, unit.physical_offset)
                 offset += 1
 
     def _recover_one(self, cancel_offset: int, physical_offset: int) -> None:

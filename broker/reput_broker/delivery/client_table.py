@@ -16,7 +16,8 @@ class ClientChannel:
     """One client, as its heartbeats tell it.
 
     `language` is a number of `LanguageCode`, `version` the client's own; `last_heartbeat` is on the clock of whoever
-    registers it, in seconds. `consumer_groups` and `producer_groups` are kept by their tables: what the client is in.
+    registers it, in seconds. `consumer_groups` and `producer_groups` are kept by their tables: what the client is in,
+    each with the bytes that are held for it.
     """
 
     __slots__ = (
@@ -37,13 +38,18 @@ class ClientChannel:
         self.language = language
         self.version = version
         self.last_heartbeat = last_heartbeat
-        self.consumer_groups: tuple[str, ...] = ()
-        self.producer_groups: tuple[str, ...] = ()
+        self.consumer_groups: dict[str, int] = {}
+        self.producer_groups: dict[str, int] = {}
 
     @property
     def header_type(self) -> int:
         """What the client is written to in."""
         return self.client.header_type
+
+    @property
+    def held_bytes(self) -> int:
+        """About how many bytes are held for the groups that the client is in."""
+        return sum(self.consumer_groups.values()) + sum(self.producer_groups.values())
 
     @property
     def language_name(self) -> str:

@@ -9,22 +9,38 @@ share one object for that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.subscriptions import Wanted
 from reput_protocol.bodies_heartbeat import ConsumerData, SubscriptionData
 from reput_protocol.group_terms import ConsumeFromWhere, ConsumeType, MessageModel
 
+ENTRY_BYTES: Final = 512
+"""About what a member or a subscription takes besides its texts."""
+_LISTED_BYTES: Final = 64
+"""About what a tag and its hash take in a list."""
+
+
+def size_of(data: ConsumerData) -> int:
+    """Return about how many bytes a member takes that says this of itself."""
+    return ENTRY_BYTES + len(data.group_name) + sum(_subscription_bytes(item) for item in data.subscriptions)
+
+
+def _subscription_bytes(data: SubscriptionData) -> int:
+    listed = len(data.tags_set) + len(data.code_set)
+    texts = len(data.topic) + len(data.sub_string) + len(data.expression_type) + sum(map(len, data.tags_set))
+    return ENTRY_BYTES + texts + _LISTED_BYTES * listed
+
 
 class _Asked:
-    """What so many members want alike."""
+    """What some members want alike."""
 
     __slots__ = ("members", "wanted")
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
-        self.members = 0
+        self.members: dict[ClientChannel, None] = {}
 
 
 class Member:
@@ -69,6 +85,7 @@ class ConsumerGroup:
         "message_model",
         "name",
         "subscriptions",
+        "table_bytes",
     )
 
     def __init__(self, name: str) -> None:
@@ -78,6 +95,7 @@ class ConsumerGroup:
         self.consume_from_where = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
         self.members: dict[ClientChannel, Member] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
+        self.table_bytes = 0
         self._asked: dict[Wanted, _Asked] = {}
 
     @property
@@ -98,10 +116,11 @@ class ConsumerGroup:
         """Return how what a client wants differs from what another member does; None if it does not."""
         if not self.has_conflict and wanted in self._asked:
             return None
-        for other, member in self.members.items():
-            if other is not channel and member.asked.wanted != wanted:
-                here, there = wanted.difference(member.asked.wanted)
-                return Conflict(other, here, there)
+        for asked in self._asked.values():
+            if asked.wanted != wanted:
+                other = next((member for member in asked.members if member is not channel), None)
+                if other is not None:
+                    return Conflict(other, *wanted.difference(asked.wanted))
         return None
 
     def note_asked(self, channel: ClientChannel, wanted: Wanted, now: float) -> None:
@@ -113,11 +132,11 @@ class ConsumerGroup:
         asked = self._asked.get(wanted)
         if asked is None:
             asked = self._asked[wanted] = _Asked(wanted)
-        asked.members += 1
+        asked.members[channel] = None
         if member is None:
             self.members[channel] = Member(asked, now)
         else:
-            self._no_longer_asked(member.asked)
+            self._no_longer_asked(member.asked, channel)
             member.asked, member.last_heartbeat = asked, now
 
     def drop(self, channel: ClientChannel) -> bool:
@@ -125,7 +144,7 @@ class ConsumerGroup:
         member = self.members.pop(channel, None)
         if member is None:
             return False
-        self._no_longer_asked(member.asked)
+        self._no_longer_asked(member.asked, channel)
         return True
 
     def subscribe(self, subscriptions: list[SubscriptionData]) -> bool:
@@ -140,8 +159,8 @@ class ConsumerGroup:
             del table[topic]
         return before != wanted
 
-    def _no_longer_asked(self, asked: _Asked) -> None:
-        asked.members -= 1
+    def _no_longer_asked(self, asked: _Asked, channel: ClientChannel) -> None:
+        del asked.members[channel]
         if not asked.members:
             del self._asked[asked.wanted]
 
@@ -151,6 +170,8 @@ class ConsumerGroups:
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
+        self.held_bytes = 0
+        """About how many bytes all members and the tables of their subscriptions take."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -207,20 +228,30 @@ class ConsumerGroups:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
         is_new = channel not in group.members
         group.note_asked(channel, wanted, now)
-        if is_new:
-            channel.consumer_groups += (group.name,)
+        size = size_of(data)
+        self.held_bytes += size - channel.consumer_groups.get(group.name, 0)
+        channel.consumer_groups[group.name] = size
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        return Joined(is_new, group.subscribe(data.subscriptions), conflict)
+        topics_changed = group.subscribe(data.subscriptions)
+        self._note_table(group)
+        return Joined(is_new, topics_changed, conflict)
+
+    def _note_table(self, group: ConsumerGroup) -> None:
+        """Count the table of a group's subscriptions: what stands in it may be of a member that has left."""
+        self.held_bytes -= group.table_bytes
+        group.table_bytes = sum(map(_subscription_bytes, group.subscriptions.values()))
+        self.held_bytes += group.table_bytes
 
     def unregister(self, group: str, channel: ClientChannel) -> bool:
         """Remove a member; return whether it was one. A group without members is offline."""
         found = self._groups.get(group)
         if found is None or not found.drop(channel):
             return False
-        channel.consumer_groups = tuple(name for name in channel.consumer_groups if name != group)
+        self.held_bytes -= channel.consumer_groups.pop(group)
         if not found.members:
+            self.held_bytes -= found.table_bytes
             del self._groups[group]
         return True
 

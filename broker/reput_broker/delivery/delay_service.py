@@ -124,6 +124,7 @@ class DelayService:
 
     async def feed_wheel(self) -> None:
         """Give every message of the timer's queue its place in the wheel."""
+        said = self._schedule.timers.wheel_refusal or ""
         while True:
             self._parked = trio.Event()
             if not self._feed.is_behind:
@@ -133,12 +134,18 @@ class DelayService:
                 continue
             try:
                 taken = await self._feed.take_from_queue(self._clock_ms())
-            except (ReputError, OSError) as error:
-                log.warning(
-                    "timer_files_not_made", detail=str(error), hint="free disk space; it is tried again"
-                )
+            except (ReputError, OSError, MemoryError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning(
+                        "timer_files_not_made",
+                        detail=said,
+                        hint="free disk space or memory; it is tried again, and messages with a time of their own "
+                        "wait for it",
+                    )
                 await trio.sleep(_RETRY_S)
                 continue
+            said = ""
             self._due.set()
             if self._schedule.timers.chains:
                 self._begun.set()

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from array import array
 
-import numpy as np
-
 from reput_broker.delivery.origin import origin_of
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import find_property
-from reput_protocol.record_layout import BACK, HEAD_BYTES, HOST_BITS, I64
+from reput_protocol.record_layout import BACK, HEAD_BYTES
 from reput_protocol.record_view import RecordView
 
 _PREPARED_AT = HEAD_BYTES - BACK.size + 4
@@ -59,12 +57,5 @@ class DeliveredRecords:
 
 def _with_prepared_offset(batch: DispatchBatch) -> list[int]:
     """Return where the records of a batch begin that name another one."""
-    rows, data = batch.rows, batch.data
-    if rows.few is not None:
-        return [row[0] for row in rows.few if RecordView(data, row[0]).prepared_transaction_offset]
-    position = rows.position
-    has_long_host = (rows.sys_flag & HOST_BITS) != 0
-    fields = np.ndarray((len(data) - I64.size + 1,), "V8", data, 0, (1,))
-    named = fields[np.minimum(position + _PREPARED_AT, len(fields) - 1)].view(np.uint8).reshape(-1, I64.size)
-    found = position[named.any(axis=1) | has_long_host].tolist()
-    return [start for start in found if RecordView(data, start).prepared_transaction_offset]
+    named = zip(batch.rows.column("position"), batch.rows.column("prepared_transaction_offset"), strict=True)
+    return [start for start, prepared_offset in named if prepared_offset]

@@ -63,7 +63,7 @@ class LevelCounts:
     async def _count(self, level: Level) -> int:
         mark = max(self._marks[level.number], level.next_offset)
         units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, mark, _RECORDS_A_STEP)
-        places = [(physical_offset, size) for physical_offset, size, _ in units.tolist()]
+        places = [(physical_offset, size) for physical_offset, size, _ in units]
         found = await self._reader.read(places)
         for number, (place, data) in enumerate(zip(places, found, strict=True), mark):
             if (

@@ -16,7 +16,7 @@ from typing import Protocol
 from reput_broker.delivery.delay_offsets import LevelProgress
 from reput_broker.delivery.due import Due
 from reput_broker.store.consume_queue_ext_unit import is_address
-from reput_broker.store.consume_queue_unit import Units
+from reput_broker.store.consume_queue_unit import ConsumeQueueUnit
 from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
@@ -28,7 +28,7 @@ _UNITS_A_READ = 128
 class LevelStore(Protocol):
     """What this needs of the message store."""
 
-    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> Units: ...  # noqa: D102
+    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[ConsumeQueueUnit]: ...  # noqa: D102
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int: ...  # noqa: D102
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int: ...  # noqa: D102
     def message_at(self, physical_offset: int) -> bytes | None: ...  # noqa: D102
@@ -140,8 +140,8 @@ class Levels:
             if level.next_offset < self._bounds(level)[1]:
                 self._skip_lost(level)
                 units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next_offset, 1)
-                if len(units):
-                    level.head = (level.next_offset, self.deliver_ms(*units[0].tolist()))
+                if units:
+                    level.head = (level.next_offset, self.deliver_ms(*units[0]))
         return None if level.head is None else level.due_ms(*level.head, now_ms)
 
     def take(self, now_ms: int, count: int) -> list[Due]:
@@ -166,9 +166,9 @@ class Levels:
         offset, end = level.next_offset, self._bounds(level)[1]
         while offset < end and len(taken) < count:
             units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, offset, _UNITS_A_READ)
-            if not len(units):
+            if not units:
                 break
-            for physical_offset, size, code in units.tolist():
+            for physical_offset, size, code in units:
                 due_ms = level.due_ms(offset, self.deliver_ms(physical_offset, size, code), now_ms)
                 if due_ms > now_ms or len(taken) >= count:
                     return taken

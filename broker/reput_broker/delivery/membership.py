@@ -7,7 +7,7 @@ ClientHousekeepingService.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -15,13 +15,15 @@ import trio
 
 from reput_broker.config_groups import GroupsConfig
 from reput_broker.counters import Counters
+from reput_broker.delivery import consumer_groups, producer_groups
 from reput_broker.delivery.client_table import ClientChannel, ClientTable
 from reput_broker.delivery.consumer_groups import Conflict, ConsumerGroups
 from reput_broker.delivery.notifications import GroupNotifier
 from reput_broker.delivery.producer_groups import ProducerGroups
 from reput_broker.delivery.queue_locks import QueueLocks
-from reput_broker.request import Client
+from reput_broker.request import Client, Refusal
 from reput_protocol.bodies_heartbeat import ConsumerData
+from reput_protocol.errors import ErrorCode
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +59,49 @@ class Membership:
         self._notifier = notifier
         self._locks = locks
         self._clock = clock
+
+    def check_entries(self, count: int) -> None:
+        """Refuse a heartbeat with so many groups and subscriptions that they cannot fit, before they are read."""
+        self._check_size(count * min(consumer_groups.ENTRY_BYTES, producer_groups.ENTRY_BYTES))
+
+    def check_room(
+        self, client: Client, client_id: str, consumers: list[ConsumerData], producers: list[str]
+    ) -> None:
+        """Refuse a heartbeat that would have more held for one client, or for all, than may be.
+
+        One that adds nothing is never refused: however much others hold, a member stays one.
+        """
+        channel = self.clients.get(client)
+        before = 0
+        consuming: Mapping[str, int] = {}
+        producing: Mapping[str, int] = {}
+        if channel is not None and channel.client_id == client_id:
+            before = channel.held_bytes
+            consuming, producing = channel.consumer_groups, channel.producer_groups
+        after = before
+        for name, data in {data.group_name: data for data in consumers}.items():
+            after += consumer_groups.size_of(data) - consuming.get(name, 0)
+        for name in set(producers) - producing.keys():
+            after += producer_groups.size_of(name)
+        if after <= before:
+            return
+        self._check_size(after)
+        held, most = self.consumers.held_bytes + self.producers.held_bytes, self._options.memory_max
+        if held + after - before > most:
+            raise Refusal(
+                ErrorCode.BUSY,
+                f"the groups and subscriptions of all clients take {held} bytes, and at most {most} are held "
+                "(groups.memory_max); close clients that are not needed, or raise the option",
+            )
+
+    def _check_size(self, size: int) -> None:
+        most = self._options.client_memory_max
+        if size > most:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"the groups and subscriptions of this client would take {size} bytes, and at most {most} are held of "
+                "one (groups.client_memory_max); spread them over several clients",
+            )
 
     def heard(
         self,
@@ -128,7 +173,7 @@ class Membership:
         if channel is None:
             return
         self.producers.gone(channel)
-        for group in channel.consumer_groups:
+        for group in list(channel.consumer_groups):
             self.consumers.unregister(group, channel)
             self._changed(group, "leave")
 

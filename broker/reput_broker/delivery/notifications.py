@@ -20,6 +20,8 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import ConsumerIdsChangedHeader
 
 _LATE_AGAIN_S = 1.0
+_TOLD_A_TURN = 64
+"""After so many members others have their turn."""
 
 
 class GroupNotifier:
@@ -41,6 +43,7 @@ class GroupNotifier:
         self._quiet_until: dict[str, float] = {}
         self._late: dict[tuple[ClientChannel, str], None] = {}
         self._woken = trio.Event()
+        self._looked_at = 0
         self.sent = 0
         """Notifications that have left, for tests and those who wonder about storms."""
 
@@ -55,7 +58,7 @@ class GroupNotifier:
         while True:
             self._woken = trio.Event()
             now = self._clock()
-            self._tell_due(now)
+            await self._tell_due(now)
             self._quiet_until = {group: until for group, until in self._quiet_until.items() if until > now}
             wait_s = min(self._due.values(), default=inf) - now
             if self._late:
@@ -63,26 +66,31 @@ class GroupNotifier:
             with trio.move_on_after(max(0.0, wait_s)):
                 await self._woken.wait()
 
-    def _tell_due(self, now: float) -> None:
+    async def _tell_due(self, now: float) -> None:
         late, self._late = self._late, {}
         for channel, group in late:
-            if group in channel.consumer_groups:
-                self._tell(channel, group)
+            await self._tell(channel, group)
         for group in [group for group, due in self._due.items() if due <= now]:
             del self._due[group]
             self._quiet_until[group] = now + self._options.notify_interval
-            self._tell_group(group)
+            await self._tell_group(group)
 
-    def _tell_group(self, group: str) -> None:
+    async def _tell_group(self, group: str) -> None:
         online, settings = self._groups.get(group), self._settings.get(group)
         if online is None or online.is_broadcasting:
             return
         if settings is not None and not settings.notify_consumer_ids_changed_enable:
             return
         for channel in list(online.members):
-            self._tell(channel, group)
+            await self._tell(channel, group)
 
-    def _tell(self, channel: ClientChannel, group: str) -> None:
+    async def _tell(self, channel: ClientChannel, group: str) -> None:
+        """Tell a member, if it still is one: it may have left while others were told."""
+        self._looked_at += 1
+        if self._looked_at % _TOLD_A_TURN == 0:
+            await trio.lowlevel.checkpoint()
+        if group not in channel.consumer_groups:
+            return
         ext = ConsumerIdsChangedHeader(group).to_ext(channel.header_type)
         if channel.client.send_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext):
             self.sent += 1

@@ -5,9 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import groupby
 
 
 class OffsetSet:
@@ -19,7 +17,7 @@ class OffsetSet:
 
     def fill(self, offsets: array[int]) -> None:
         """Hold these instead, in whatever order and however often they come."""
-        self._offsets = array("q", np.unique(np.asarray(offsets, np.int64)).tobytes())
+        self._offsets = array("q", (offset for offset, _ in groupby(sorted(offsets))))
 
     def clear(self) -> None:
         """Hold none."""
@@ -35,6 +33,7 @@ class OffsetSet:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def array(self) -> NDArray[np.int64]:
-        """Return them, sorted."""
-        return np.array(self._offsets, np.int64)
+    @property
+    def ascending(self) -> array[int]:
+        """All of them, in order."""
+        return self._offsets

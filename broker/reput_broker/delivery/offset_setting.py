@@ -7,8 +7,10 @@ no member takes them back. Held pulls are answered at once. Members are told by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+from reput_broker.body_turns import write_in_turns
 from reput_broker.config_groups import GroupsConfig
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.consumer_groups import ConsumerGroups
@@ -16,7 +18,7 @@ from reput_broker.delivery.offset_resets import PendingResets
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offsets import Commit, ConsumerOffsetManager
-from reput_protocol.bodies_reset import ResetOffsetBody
+from reput_protocol.bodies_reset import ResetOffsetBody, ResetOffsetList
 from reput_protocol.codes import LanguageCode, RequestCode
 from reput_protocol.commands_consume import ResetOffsetHeader
 from reput_protocol.header import HeaderType
@@ -24,6 +26,14 @@ from reput_protocol.message import MessageQueue
 
 _RESET_VERSION_MIN = 28
 """RocketMQ's clients from V3_0_7_SNAPSHOT on understand 220 (RocketMQ: MQVersion)."""
+
+
+class _Notice(NamedTuple):
+    """The reset of one topic, as members receive it."""
+
+    header: ResetOffsetHeader
+    as_map: bytes
+    as_list: bytes
 
 
 class OffsetSetting:
@@ -45,44 +55,63 @@ class OffsetSetting:
         self._hold = hold
         self._options = options
 
-    def set(self, group: str, offsets: Mapping[MessageQueue, int], timestamp_ms: int = -1) -> int:
+    async def set(
+        self,
+        group: str,
+        offsets: Mapping[MessageQueue, int],
+        timestamp_ms: int = -1,
+        *,
+        check: Callable[[], None],
+    ) -> int:
         """Set a group's offsets; return how many members were told by request.
 
         Args:
             offsets: the next message to consume, by queue.
             timestamp_ms: what 220 says the offsets stand for; RocketMQ's clients only log it.
+            check: called right before the offsets are set; raises if the group or a topic was deleted while others
+                had their turns.
 
         Raises:
             JournalWriteFailed: nothing was set.
         """
+        # Written before anything is set, because others have their turns meanwhile.
+        notices = await _notices(group, offsets, timestamp_ms) if self._options.reset_tells_members else []
+        check()
         self._offsets.commit_many(
             group, [Commit(queue.topic, queue.queue_id, offset) for queue, offset in offsets.items()]
         )
         for queue, offset in offsets.items():
             self._resets.set(group, queue.topic, queue.queue_id, offset)
             self._progress.set_anew(group, queue.topic, [queue.queue_id])
-        told = self._tell_members(group, offsets, timestamp_ms) if self._options.reset_tells_members else 0
+        told = self._tell_members(group, notices)
         self._hold.release_group(group, [(queue.topic, queue.queue_id) for queue in offsets])
         return told
 
-    def _tell_members(self, group: str, offsets: Mapping[MessageQueue, int], timestamp_ms: int) -> int:
+    def _tell_members(self, group: str, notices: list[_Notice]) -> int:
         told = set()
-        by_topic: dict[str, dict[MessageQueue, int]] = {}
-        for queue, offset in offsets.items():
-            by_topic.setdefault(queue.topic, {})[queue] = offset
-        for topic, table in by_topic.items():
-            body = ResetOffsetBody(table)
-            header = ResetOffsetHeader(topic, group, timestamp_ms, is_force=True)
+        for notice in notices:
             for channel in self._groups.members(group):
-                if _understands_reset(channel):
-                    as_list = channel.language == LanguageCode.CPP
-                    if channel.client.send_request(
-                        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-                        header.to_ext(channel.header_type),
-                        body.to_json_list() if as_list else body.to_json(),
-                    ):
-                        told.add(channel)
+                if _understands_reset(channel) and channel.client.send_request(
+                    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                    notice.header.to_ext(channel.header_type),
+                    notice.as_list if channel.language == LanguageCode.CPP else notice.as_map,
+                ):
+                    told.add(channel)
         return len(told)
+
+
+async def _notices(group: str, offsets: Mapping[MessageQueue, int], timestamp_ms: int) -> list[_Notice]:
+    by_topic: dict[str, dict[MessageQueue, int]] = {}
+    for queue, offset in offsets.items():
+        by_topic.setdefault(queue.topic, {})[queue] = offset
+    return [
+        _Notice(
+            ResetOffsetHeader(topic, group, timestamp_ms, is_force=True),
+            await write_in_turns(ResetOffsetBody(table)),
+            await write_in_turns(ResetOffsetList(table)),
+        )
+        for topic, table in by_topic.items()
+    ]
 
 
 def _understands_reset(channel: ClientChannel) -> bool:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from reput_broker.delivery.client_table import ClientChannel, ClientTable
+
+ENTRY_BYTES: Final = 512
+"""About what a group of a client takes besides its name."""
+
+
+def size_of(group: str) -> int:
+    """Return about how many bytes a client of a producer group takes."""
+    return ENTRY_BYTES + len(group)
 
 
 class _Producers:
@@ -22,6 +31,8 @@ class ProducerGroups:
     def __init__(self, clients: ClientTable) -> None:
         self._clients = clients
         self._groups: dict[str, _Producers] = {}
+        self.held_bytes = 0
+        """About how many bytes all producers take."""
 
     def register(self, group: str, channel: ClientChannel, now: float) -> None:
         """Note that a client sends for a group, or still does."""
@@ -29,20 +40,21 @@ class ProducerGroups:
         if producers is None:
             producers = self._groups[group] = _Producers(group)
         if channel not in producers.last_heard:
-            channel.producer_groups += (producers.name,)
+            size = channel.producer_groups[producers.name] = size_of(group)
+            self.held_bytes += size
         producers.last_heard[channel] = now
 
     def unregister(self, group: str, channel: ClientChannel) -> None:
         """Note that a client sends for a group no more; safe if it never did."""
         producers = self._groups.get(group)
         if producers is not None and producers.last_heard.pop(channel, None) is not None:
-            channel.producer_groups = tuple(name for name in channel.producer_groups if name != group)
+            self.held_bytes -= channel.producer_groups.pop(group)
             if not producers.last_heard:
                 del self._groups[group]
 
     def gone(self, channel: ClientChannel) -> None:
         """Forget a client whose connection has ended."""
-        for group in channel.producer_groups:
+        for group in list(channel.producer_groups):
             self.unregister(group, channel)
 
     def expire(self, heard_before: float) -> list[ClientChannel]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from reput_broker.config_groups import GroupsConfig
+from reput_broker.request import Refusal
+from reput_protocol.errors import ErrorCode
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -32,6 +34,7 @@ class QueueLocks:
         self._options = options
         self._clock = clock
         self._locks: dict[str, dict[QueueKey, QueueLock]] = {}
+        self._count = 0
 
     @property
     def lifetime_s(self) -> float:
@@ -39,14 +42,25 @@ class QueueLocks:
         return self._options.lock_timeout
 
     def lock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> list[QueueKey]:
-        """Lock queues for a member, or renew its locks; return those that are its own now."""
+        """Lock queues for a member, or renew its locks; return those that are its own now.
+
+        Raises:
+            Refusal: there are `groups.locks_max` locks already, and none of these queues is the member's own.
+        """
         now = self._clock()
         expires_at = now + self.lifetime_s
         locks = self._locks.setdefault(group, {})
         owned = []
+        room = self._options.locks_max - len(self)
+        is_full = False
         for queue in queues:
             held = locks.get(queue)
             if held is None:
+                if room <= 0:
+                    is_full = True
+                    continue
+                room -= 1
+                self._count += 1
                 locks[queue] = QueueLock(client_id, expires_at)
             elif held.client_id == client_id or held.expires_at <= now:
                 held.client_id, held.expires_at = client_id, expires_at
@@ -54,16 +68,20 @@ class QueueLocks:
                 continue
             owned.append(queue)
         self._tidy(group)
+        if is_full and not owned:
+            raise Refusal(
+                ErrorCode.BUSY,
+                f"all groups together hold {len(self)} locks of queues (groups.locks_max); lock again once others have "
+                "given some back, or raise the option",
+            )
         return owned
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
         """Give back a member's locks; those of others stay."""
         locks = self._locks.get(group, {})
-        for queue in queues:
-            held = locks.get(queue)
-            if held is not None and held.client_id == client_id:
-                del locks[queue]
-        self._tidy(group)
+        self._drop(
+            group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id]
+        )
 
     def unlock_all(self, group: str, client_id: str) -> int:
         """Give back all locks of a member of a group; return how many there were."""
@@ -84,27 +102,29 @@ class QueueLocks:
 
     def forget_group(self, group: str) -> None:
         """Drop the locks of a group that is deleted."""
-        self._locks.pop(group, None)
+        self._count -= len(self._locks.pop(group, ()))
 
     def forget_topic(self, topic: str) -> None:
         """Drop all groups' locks of a topic that is deleted."""
         for group in list(self._locks):
-            locks = self._locks[group]
-            for queue in [queue for queue in locks if queue[0] == topic]:
-                del locks[queue]
-            self._tidy(group)
+            self._drop(group, [queue for queue in self._locks[group] if queue[0] == topic])
 
     def expire(self) -> None:
         """Drop the locks that have expired; called now and then, so that they take no room for ever."""
         now = self._clock()
         for group in list(self._locks):
             locks = self._locks[group]
-            for queue in [queue for queue, held in locks.items() if held.expires_at <= now]:
-                del locks[queue]
-            self._tidy(group)
+            self._drop(group, [queue for queue, held in locks.items() if held.expires_at <= now])
 
     def __len__(self) -> int:
-        return sum(map(len, self._locks.values()))
+        return self._count
+
+    def _drop(self, group: str, queues: Iterable[QueueKey]) -> None:
+        locks = self._locks.get(group, {})
+        for queue in queues:
+            if locks.pop(queue, None) is not None:
+                self._count -= 1
+        self._tidy(group)
 
     def _tidy(self, group: str) -> None:
         if group in self._locks and not self._locks[group]:

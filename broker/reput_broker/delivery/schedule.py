@@ -120,6 +120,12 @@ class Schedule:
         self.levels.recover(delivered.levelled, replay_from or 0)
         self.cancellations.recover(0 if saved is None else saved.cancel_offset)
         self._count(self.timers.recover(now_ms, self.consumed), topics)
+        if self.timers.wheel_refusal is not None:
+            log.warning(
+                "timer_files_not_made",
+                detail=self.timers.wheel_refusal,
+                hint="free disk space or memory; it is tried again, and messages with a time of their own wait for it",
+            )
 
     def _replay(self, replay_from: int, delivered: DeliveredRecords) -> None:
         try:
@@ -195,8 +201,8 @@ class Schedule:
         first = store.max_physical_offset
         for place in places:
             units = store.queue_units(*place, 1)
-            if len(units):
-                first = min(first, int(units["physical_offset"][0]))
+            if units:
+                first = min(first, units[0].physical_offset)
         self._queues_from = first
 
     def waiting_from(self) -> int:
@@ -204,7 +210,7 @@ class Schedule:
 
         Blocks; in whatever thread.
         """
-        return self.timers.first_waiting(self._queues_from)
+        return 0 if self.timers.lacks_wheel else self.timers.first_waiting(self._queues_from)
 
     # -- saving --------------------------------------------------------------------------------------------
 
@@ -215,7 +221,7 @@ class Schedule:
 
     def progress(self) -> Progress | None:
         """Return what there is to be saved; None if it hardly differs from what was saved last."""
-        if not self.is_used:
+        if not self.is_used or self.timers.lacks_wheel:
             return None
         if self.timers.outlives_recovery():
             self.consumed.clear()
@@ -253,7 +259,7 @@ class Schedule:
             DiskFull, FlushFailed, OSError: what was saved before counts: the next start reads more of the log.
         """
         try:
-            if self.is_used:
+            if self.is_used and not self.timers.lacks_wheel:
                 with suppress(StoreDamaged):
                     self._leave_for_rocketmq()
                 self._store.flush_commit_log()
@@ -274,8 +280,8 @@ class Schedule:
             ):
                 timers.move(due, parked.topic_hash, now_ms)
         last = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset - 1, 1)
-        if len(last):
-            physical_offset, size, _ = last[0].tolist()
+        if last:
+            physical_offset, size, _ = last[0]
             timers.end_with(physical_offset, size, now_ms)
 
 

@@ -72,8 +72,8 @@ class TimerFeed:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the queue holds messages without a unit."""
-        return self.behind > 0
+        """Whether the queue holds messages without a unit, or the wheel is still to be made."""
+        return self.behind > 0 or self._timers.lacks_wheel
 
     @property
     def behind(self) -> int:
@@ -84,7 +84,7 @@ class TimerFeed:
         """Give the next messages of the queue their units; return how many, 0 if there is nothing to do or no room.
 
         Raises:
-            DiskFull, FlushFailed: a file could not be made; the messages stay where they are.
+            DiskFull, FlushFailed, OSError: a file could not be made; the messages stay where they are.
         """
         timers = self._timers
         low = self._store.min_offset_in_queue(TIMER_TOPIC, 0)
@@ -92,11 +92,13 @@ class TimerFeed:
             self._stats.dropped["lost"] += low - timers.queue_offset
             timers.skip(low - timers.queue_offset)
         units = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset, _RECORDS_A_STEP)
-        places = [(physical_offset, size) for physical_offset, size, _ in units.tolist()]
+        places = [(physical_offset, size) for physical_offset, size, _ in units]
         parked = [None if data is None else parked_of(data) for data in await self._reader.read(places)]
         entries = [self._entry(*place, one) for place, one in zip(places, parked, strict=True)]
         if timers.needs_files() or timers.log.should_prepare_file():
             await trio.to_thread.run_sync(timers.make_files)
+        if not entries:
+            return 0
         slots = timers.add(entries, now_ms)
         for entry, one, slot_ms in zip(entries, parked, slots, strict=False):
             self._took(entry, one, timers.due.slots.get(slot_ms))

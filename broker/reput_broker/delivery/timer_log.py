@@ -14,18 +14,14 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
-
-import numpy as np
-from numpy.typing import NDArray
 
 from reput_broker.delivery.timer_checkpoint import FileDigests
 from reput_broker.delivery.timer_unit import (
     BLANK_BYTES,
     NO_POSITION,
     UNIT_BYTES,
-    UNIT_DTYPE,
     TimerUnit,
     encode_blank_unit,
     is_blank,
@@ -41,14 +37,12 @@ from reput_broker.store.file_io import (
     zero_range,
 )
 from reput_broker.store.file_names import file_name
+from reput_protocol.kernel import timer_units, timer_units_ahead
 
 FILE_SIZE_MIN = UNIT_BYTES + BLANK_BYTES
 _NAME_DIGITS = 20
 _READ_UNITS = 16_384
 _BLOCK_BYTES = 64 * 1024
-
-Units = NDArray[np.void]
-"""A structured array of `UNIT_DTYPE`."""
 
 
 class _File(NamedTuple):
@@ -124,14 +118,11 @@ class TimerLog:
         """Find the first place in the last two files that holds no unit (RocketMQ: recoverAndRevise)."""
         for file in self._files[-2:]:
             position = 0
-            while position <= self._units_end - UNIT_BYTES:
-                data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, self._units_end - position), position)
-                units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], UNIT_DTYPE)
-                bad = np.flatnonzero(~_are_units(units))
-                if len(bad) or not len(units):
-                    position += UNIT_BYTES * int(bad[0]) if len(bad) else 0
+            for start, units in self._pieces_of(file, self._units_end):
+                sound = timer_units(units) * UNIT_BYTES
+                position = start + sound
+                if sound < len(units):
                     break
-                position += len(data)
             rest = os.pread(file.fd, BLANK_BYTES, position)
             if not is_blank(rest, 0):
                 return file.start + position
@@ -298,22 +289,25 @@ class TimerLog:
                 return os.pread(file.fd, end - start, start), file.start + start
         return b"", position
 
-    def columns(self) -> Iterator[tuple[NDArray[np.int64], Units]]:
-        """Read all units in order, many at a time: their positions, and their fields. Blocks.
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        """Read all units in order, many at a time: the position of the first, and their bytes. Blocks.
 
-        What is no unit although it should be one is left out.
+        There may be what is no unit although it should be one.
         """
         for file in self._files:
-            stop = min(self._units_end, self.end - file.start)
-            position = 0
-            while position < stop:
-                data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, stop - position), position)
-                units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], UNIT_DTYPE)
-                if not len(units):
-                    break
-                found = np.flatnonzero(_are_units(units))
-                yield file.start + position + UNIT_BYTES * found.astype(np.int64), units[found]
-                position += UNIT_BYTES * len(units)
+            for start, units in self._pieces_of(file, self.end - file.start):
+                yield file.start + start, units
+
+    def _pieces_of(self, file: _File, stop: int) -> Iterator[tuple[int, bytes]]:
+        """Read the units of a file up to a place in it, many at a time: where in the file they lie, and their bytes."""
+        position, stop = 0, min(self._units_end, stop)
+        while position < stop:
+            data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, stop - position), position)
+            units = data[: len(data) // UNIT_BYTES * UNIT_BYTES]
+            if not units:
+                return
+            yield position, units
+            position += len(units)
 
     def last_unit(self) -> TimerUnit | None:
         """Return the unit before `end`; None if there is none."""
@@ -336,16 +330,8 @@ class TimerLog:
         if len(self._files) < 2:
             return False
         file = self._files[0]
-        position = 0
-        while position < self._units_end:
-            data = os.pread(file.fd, min(_READ_UNITS * UNIT_BYTES, self._units_end - position), position)
-            units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], UNIT_DTYPE)
-            if not len(units):
-                break
-            valid = units[_are_units(units)]
-            if len(valid) and int(slots_of(valid).max()) >= slot_ms:
-                return False
-            position += UNIT_BYTES * len(units)
+        if any(timer_units_ahead(units, slot_ms) for _, units in self._pieces_of(file, self._units_end)):
+            return False
         with self._list_lock:
             self._files = self._files[1:]
         self._digests.pop(file.start, None)
@@ -372,14 +358,3 @@ class TimerLog:
 
     def _path(self, start: int) -> Path:
         return self.directory / file_name(start)
-
-
-def _are_units(units: Units) -> NDArray[Any]:
-    magic: NDArray[Any] = units["magic"]
-    sound: NDArray[Any] = (units["size"] == UNIT_BYTES) & ((magic & ~0xF) == 0)
-    return sound
-
-
-def slots_of(units: Units) -> NDArray[np.int64]:
-    """Return the times of the units' slots."""
-    return units["write_time_ms"].astype(np.int64) + units["delay_ms"].astype(np.int64)

@@ -6,45 +6,24 @@ all that has to be found for it, and its first and their number.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from reput_broker.delivery.offset_set import OffsetSet
-from reput_broker.delivery.timer_log import TimerLog, Units, slots_of
-from reput_broker.delivery.timer_unit import MAGIC_DELETE, NO_POSITION
-from reput_broker.delivery.timer_wheel import PRECISION_MS, SLOT_DTYPE
+from reput_broker.delivery.timer_log import TimerLog
+from reput_broker.delivery.timer_wheel import SLOT_BYTES
+from reput_protocol.kernel import chain_timer_units
 
 
 class WheelImage:
     """The slots of a wheel, and for whom the messages in them are."""
 
     def __init__(self, slots: int) -> None:
-        self.slots: NDArray[np.void] = np.zeros(slots, SLOT_DTYPE)
-        """As the file holds them; `last` is -1 where there is no chain."""
-        self.slots["first"] = self.slots["last"] = NO_POSITION
+        self.slots = bytearray(slots * SLOT_BYTES)
+        """As the file holds them."""
         self.waiting: dict[int, int] = {}
         """For the hash of each topic how many messages wait for it."""
         self.first_ms: int | None = None
         """The time of the first slot with a message that waits; None if none does."""
         self.consumed_ms: int | None = None
         """The time of the last slot that holds a message which was done with before its slot was; None if none does."""
-
-    def take(self, positions: NDArray[np.int64], units: Units) -> None:
-        """Put units into their slots; later ones come later."""
-        seconds = slots_of(units) // PRECISION_MS
-        index = seconds % len(self.slots)
-        first_of, at = np.unique(index, return_index=True)
-        new = self.slots["last"][first_of] < 0
-        self.slots["first"][first_of[new]] = positions[at[new]]
-        self.slots["second"][index] = seconds
-        self.slots["last"][index] = positions
-        signs = np.where(units["magic"] & MAGIC_DELETE, -1, 1)
-        np.add.at(self.slots["number"], index, signs)
-        hashes, which = np.unique(units["topic_hash"].astype(np.int64), return_inverse=True)
-        for topic_hash, number in zip(hashes.tolist(), np.bincount(which, signs).tolist(), strict=True):
-            self.waiting[topic_hash] = self.waiting.get(topic_hash, 0) + int(number)
-        first_ms = int(seconds.min()) * PRECISION_MS
-        self.first_ms = first_ms if self.first_ms is None else min(self.first_ms, first_ms)
 
 
 def image_of(log: TimerLog, slots: int, read_ms: int, consumed: OffsetSet) -> WheelImage:
@@ -58,16 +37,12 @@ def image_of(log: TimerLog, slots: int, read_ms: int, consumed: OffsetSet) -> Wh
             their chains and count for nothing.
     """
     image = WheelImage(slots)
-    done = consumed.array()
-    for positions, units in log.columns():
-        slots_ms = slots_of(units)
-        ahead = slots_ms >= read_ms
-        if len(done):
-            is_done = np.isin(units["physical_offset"].astype(np.int64), done) & ahead
-            if is_done.any():
-                last = int(slots_ms[is_done].max())
-                image.consumed_ms = max(last, image.consumed_ms or last)
-            ahead &= ~is_done
-        if ahead.any():
-            image.take(positions[ahead], units[ahead])
+    for position, units in log.pieces():
+        first_ms, consumed_ms = chain_timer_units(
+            image.slots, units, position, max(read_ms, 0), consumed.ascending, image.waiting
+        )
+        if first_ms >= 0:
+            image.first_ms = first_ms if image.first_ms is None else min(image.first_ms, first_ms)
+        if consumed_ms >= 0:
+            image.consumed_ms = max(consumed_ms, image.consumed_ms or 0)
     return image

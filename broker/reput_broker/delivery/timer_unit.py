@@ -17,27 +17,12 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-import numpy as np
-
 from reput_protocol.record_layout import MAGIC_BLANK
 
 UNIT = struct.Struct(">iqiqiqiiq")
 UNIT_BYTES = 52
 BLANK = struct.Struct(">iqi")
 BLANK_BYTES = 16
-UNIT_DTYPE = np.dtype(
-    [
-        ("size", ">i4"),
-        ("previous", ">i8"),
-        ("magic", ">i4"),
-        ("write_time_ms", ">i8"),
-        ("delay_ms", ">i4"),
-        ("physical_offset", ">i8"),
-        ("record_size", ">i4"),
-        ("topic_hash", ">i4"),
-        ("reserved", ">i8"),
-    ]
-)
 
 NO_POSITION = -1
 """Stands where there is no unit: before the first of a slot."""
@@ -48,7 +33,7 @@ MAGIC_DELETE = 4
 """The message cancels another one of its slot."""
 _MAGIC_BITS = 0xF
 
-assert UNIT.size == UNIT_DTYPE.itemsize == UNIT_BYTES
+assert UNIT.size == UNIT_BYTES
 assert BLANK.size == BLANK_BYTES
 
 

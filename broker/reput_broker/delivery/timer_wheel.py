@@ -22,12 +22,10 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from reput_broker.delivery.timer_unit import NO_POSITION
 from reput_broker.store.errors import FlushFailed
-from reput_broker.store.file_io import create_file, sync_data
+from reput_broker.store.file_io import create_file, map_file, sync_data
+from reput_protocol.kernel import filled_slots
 
 PRECISION_MS = 1000
 """Milliseconds in a slot (RocketMQ: timerPrecisionMs)."""
@@ -35,12 +33,9 @@ SLOTS = 2 * 7 * 24 * 3600
 """(RocketMQ: TIMER_WHEEL_TTL_DAY, doubled.)"""
 SLOT = struct.Struct(">qqqii")
 SLOT_BYTES = 32
-SLOT_DTYPE = np.dtype(
-    [("second", ">i8"), ("first", ">i8"), ("last", ">i8"), ("number", ">i4"), ("magic", ">i4")]
-)
 _SLOTS_A_READ = 4096
 
-assert SLOT.size == SLOT_DTYPE.itemsize == SLOT_BYTES
+assert SLOT.size == SLOT_BYTES
 
 
 class Slot(NamedTuple):
@@ -71,7 +66,7 @@ class TimerWheel:
         self.path = path
         self.slots = slots
         self._fd: int | None = None
-        self._map = mmap.mmap(-1, SLOT_BYTES)
+        self._map: mmap.mmap
         self._is_dirty = False
 
     @property
@@ -88,12 +83,17 @@ class TimerWheel:
         """Make the file anew, with nothing in it. Blocks.
 
         Raises:
-            DiskFull, FlushFailed: there is no wheel.
+            DiskFull, FlushFailed, OSError: there is no wheel.
         """
         self.close()
         self.path.unlink(missing_ok=True)
-        self._fd = create_file(self.path, self.slots * SLOT_BYTES)
-        self._map = mmap.mmap(self._fd, self.slots * SLOT_BYTES)
+        fd = create_file(self.path, self.slots * SLOT_BYTES)
+        try:
+            self._map = map_file(fd, self.slots * SLOT_BYTES, self.path)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
         self._is_dirty = False
 
     def slot(self, slot_ms: int) -> Slot:
@@ -128,10 +128,9 @@ class TimerWheel:
         while second < stop:
             at = second % self.slots
             count = min(_SLOTS_A_READ, stop - second, self.slots - at)
-            slots = np.frombuffer(self._map[at * SLOT_BYTES : (at + count) * SLOT_BYTES], SLOT_DTYPE)
-            expected = second + np.arange(len(slots))
-            for index in np.flatnonzero((slots["second"] == expected) & (slots["last"] >= 0)).tolist():
-                held, first, last, number, _ = slots[index].tolist()
+            slots = self._map[at * SLOT_BYTES : (at + count) * SLOT_BYTES]
+            for index in filled_slots(slots, second):
+                held, first, last, number, _ = SLOT.unpack_from(slots, index * SLOT_BYTES)
                 found.append((held * PRECISION_MS, Slot(first, last, number)))
             second += count
         return found
@@ -146,16 +145,15 @@ class TimerWheel:
                 return found[0][0]
         return None
 
-    def fill(self, slots: NDArray[np.void]) -> None:
-        """Set the chains of all slots of an empty wheel: those of an array of `SLOT_DTYPE` that have one. Blocks."""
+    def fill(self, slots: bytearray) -> None:
+        """Set the chains of all slots of an empty wheel, whose bytes these are. Blocks."""
         assert self._fd is not None
-        assert len(slots) == self.slots
-        for start in range(0, self.slots, _SLOTS_A_READ):
-            part = slots[start : start + _SLOTS_A_READ]
-            if (part["last"] >= 0).any():
-                filled = part.copy()  # not np.where, which would turn the bytes round
-                filled[part["last"] < 0] = np.zeros(1, SLOT_DTYPE)[0]
-                self._map[start * SLOT_BYTES : (start + len(part)) * SLOT_BYTES] = filled.tobytes()
+        assert len(slots) == self.slots * SLOT_BYTES
+        step = _SLOTS_A_READ * SLOT_BYTES
+        for start in range(0, len(slots), step):
+            part = slots[start : start + step]
+            if part.strip(b"\0"):
+                self._map[start : start + len(part)] = part
                 self._is_dirty = True
 
     def flush(self) -> None:

@@ -27,8 +27,8 @@ from reput_broker.delivery.timer_checkpoint import (
     TimerCheckpoint,
     TimerProgress,
 )
-from reput_broker.delivery.timer_log import TimerLog, slots_of
-from reput_broker.delivery.timer_rebuild import image_of
+from reput_broker.delivery.timer_log import TimerLog
+from reput_broker.delivery.timer_rebuild import WheelImage, image_of
 from reput_broker.delivery.timer_unit import (
     MAGIC_DEFAULT,
     MAGIC_DELETE,
@@ -38,6 +38,8 @@ from reput_broker.delivery.timer_unit import (
     TimerUnit,
 )
 from reput_broker.delivery.timer_wheel import EMPTY, PRECISION_MS, SLOTS, Slot, TimerWheel, slot_of
+from reput_protocol.errors import ReputError
+from reput_protocol.kernel import timer_units_ahead
 
 LEAD_MS = 3000
 """A slot is loaded so long before its time, and longer the more messages it has."""
@@ -119,6 +121,9 @@ class Timers:
         self._replay_from: int | None = None
         self._replay_until_ms = -1
         self._replay_until_offset = 0
+        self._consumed = OffsetSet()
+        self.wheel_refusal: str | None = None
+        """Why the start could not make the wheel, until it is made."""
         self.is_made_anew = False
         """Whether the start has found messages, but not the files that say how far they have come."""
 
@@ -195,19 +200,36 @@ class Timers:
 
         Returns:
             For the hash of each topic how many messages wait for it.
-
-        Raises:
-            DiskFull, FlushFailed: there is no room for the wheel.
         """
+        self._consumed = consumed
         image = image_of(self.log, self.wheel.slots, self.read_ms, consumed)
         begin = slot_of(now_ms) if image.first_ms is None else min(image.first_ms, slot_of(now_ms))
         self.read_ms = self._begun_until = max(self.read_ms, begin)
         if image.consumed_ms is not None:
             self._replay_until_ms = image.consumed_ms
         if self.log.end:
-            self.wheel.create()
-            self.wheel.fill(image.slots)
+            try:
+                self._make_wheel(image)
+            except (ReputError, OSError, MemoryError) as error:
+                self.wheel_refusal = str(error) or "there is no memory for it"
         return image.waiting
+
+    def _make_wheel(self, image: WheelImage | None = None) -> None:
+        """Make the wheel with the chains of the timer log in it, as a whole or not at all. Blocks."""
+        if image is None and self.log.end:
+            image = image_of(self.log, self.wheel.slots, self.read_ms, self._consumed)
+        self.wheel.create()
+        if image is not None:
+            self.wheel.fill(image.slots)
+        self.wheel_refusal = None
+
+    @property
+    def lacks_wheel(self) -> bool:
+        """Whether the timer log has units and there was no room, or no memory, for the wheel.
+
+        Nothing may be done with slots until `make_files` has made it; messages may come meanwhile.
+        """
+        return self.wheel_refusal is not None
 
     @property
     def is_used(self) -> bool:
@@ -218,16 +240,16 @@ class Timers:
 
     def needs_files(self) -> bool:
         """Whether the next `add` needs a file that is not there yet: `make_files` first."""
-        return not self.wheel.exists or self.log.needs_file()
+        return self.lacks_wheel or not self.wheel.exists or self.log.needs_file()
 
     def make_files(self) -> None:
         """Make what the next `add` needs. Blocks.
 
         Raises:
-            DiskFull, FlushFailed: it could not be made; it may be tried again.
+            DiskFull, FlushFailed, OSError: it could not be made; it may be tried again.
         """
-        if not self.wheel.exists:
-            self.wheel.create()
+        if self.lacks_wheel or not self.wheel.exists:
+            self._make_wheel()
         if self.log.needs_file() or self.log.should_prepare_file():
             self.log.make_file()
 
@@ -354,20 +376,18 @@ class Timers:
     def slot_with(self, physical_offset: int) -> int | None:
         """Look for the slot that a message waits in; None if that is done with. Blocks; in whatever thread."""
         found: int | None = None
-        for _, units in self.log.columns():
-            slots_ms = slots_of(units[units["physical_offset"] == physical_offset])
-            slots_ms = slots_ms[slots_ms >= self.read_ms]
-            if len(slots_ms):
-                found = int(slots_ms[-1])
+        for _, units in self.log.pieces():
+            ahead = timer_units_ahead(units, self.read_ms)
+            for slot_ms, place in zip(ahead[::2], ahead[1::2], strict=True):
+                if place == physical_offset:
+                    found = slot_ms
         return found
 
     def first_waiting(self, default: int) -> int:
         """Return the log offset of the first message in a slot that is not done with. Blocks; in whatever thread."""
         first = default
-        for _, units in self.log.columns():
-            ahead = units["physical_offset"][slots_of(units) >= self.read_ms]
-            if len(ahead):
-                first = min(first, int(ahead.min()))
+        for _, units in self.log.pieces():
+            first = min(first, min(timer_units_ahead(units, self.read_ms)[1::2], default=first))
         return first
 
     # -- slots whose time comes ----------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import structlog
 
 from reput_broker.delivery.half_messages import HALF_QUEUE_ID, half_message_of
@@ -30,7 +29,7 @@ from reput_protocol.names import (
     TRANS_OP_HALF_TOPIC,
     TRANSACTION_CHECK_GROUP,
 )
-from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT
+from reput_protocol.record_layout import TRANSACTION_COMMIT
 from reput_protocol.record_view import RecordView
 
 log = structlog.get_logger(__name__)
@@ -162,9 +161,9 @@ class _DecidedRecords:
         """Look at every committed message of the batch, and at those put aside."""
         for position in _committed(batch):
             self._note(RecordView(batch.data, position), Standing.COMMITTED)
-        for topic, _, start, stop in batch.rows.runs:
-            if topic == TRANS_CHECK_MAX_TIME_TOPIC:
-                for position in batch.rows.position[start:stop].tolist():
+        for run in batch.rows.runs:
+            if run.topic == TRANS_CHECK_MAX_TIME_TOPIC:
+                for position in batch.rows.column("position")[run.start : run.stop]:
                     self._note(RecordView(batch.data, position), Standing.DISCARDED)
 
     def _note(self, record: RecordView, standing: Standing) -> None:
@@ -195,8 +194,10 @@ class _DecidedRecords:
 
 def _committed(batch: DispatchBatch) -> list[int]:
     """Return where the records of a batch begin that are committed transactions."""
-    rows = batch.rows
-    if rows.few is not None:
-        return [row[0] for row in rows.few if row[6] & TRANSACTION_BITS == TRANSACTION_COMMIT]
-    found = np.flatnonzero(rows.sys_flag & TRANSACTION_BITS == TRANSACTION_COMMIT)
-    return [int(position) for position in rows.position[found]]
+    position = batch.rows.column("position")
+    return [
+        start
+        for run in batch.rows.runs
+        if run.transaction == TRANSACTION_COMMIT
+        for start in position[run.start : run.stop]
+    ]

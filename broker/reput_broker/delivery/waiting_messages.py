@@ -140,7 +140,7 @@ class WaitingMessages:
                 level.number,
                 place,
             )
-            for place, (physical_offset, size, code) in enumerate(units.tolist(), offset)
+            for place, (physical_offset, size, code) in enumerate(units, offset)
         ]
 
     async def _of_level(self, cursor: WalkCursor, number: int, until_ms: int, count: int) -> list[Parked]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import trio
@@ -14,8 +14,10 @@ from reput_broker.request import Handler, Request, Response
 from reput_broker.store.disk_usage import disk_used_ratio
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
+from reput_protocol import kernel
 from reput_protocol.bodies import BrokerData, ClusterInfo, KVTable
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
+from reput_protocol.header import Value
 
 
 class AdminProcessor:
@@ -30,6 +32,7 @@ class AdminProcessor:
         version: str,
         cluster: str,
         broker_name: str,
+        identity: Mapping[str, Value],
         advertise: Callable[[Request], str],
         delete_files: Callable[[], None],
         more_figures: Callable[[], dict[str, object]],
@@ -40,6 +43,7 @@ class AdminProcessor:
         self._version = version
         self._cluster = cluster
         self._broker_name = broker_name
+        self._identity = identity
         self._advertise = advertise
         self._delete_files = delete_files
         self._more_figures = more_figures
@@ -53,10 +57,10 @@ class AdminProcessor:
         }
 
     def cluster_info(self, request: Request) -> Response:
-        """Answer the one broker of the one cluster."""
+        """Answer the one broker of the one cluster; the bundled client learns besides who answers it."""
         broker = BrokerData(self._cluster, self._broker_name, {0: self._advertise(request)})
         info = ClusterInfo({self._broker_name: broker}, {self._cluster: [self._broker_name]})
-        return Response(0, body=info.to_json())
+        return Response(0, dict(self._identity) if request.is_native else {}, body=info.to_json())
 
     def delete_expired_commit_log(self, request: Request) -> Response:
         """Have files of the log that are past their time deleted now, whatever the hour; does not wait for it."""
@@ -76,6 +80,7 @@ class AdminProcessor:
             "brokerVersion": ROCKETMQ_VERSION,
             "brokerActive": "true",
             "brokerState": str(self._health.state),
+            "kernel": kernel.FORM,
             "bootTimestamp": int(self._health.started_at_s * 1000),
             "runtime": _duration(time.time() - self._health.started_at_s),
             "msgPutTotalTodayNow": stats.put_messages,

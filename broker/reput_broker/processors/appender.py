@@ -26,7 +26,7 @@ from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, RecordMalformed
-from reput_protocol.record_batch import RecordTooLarge
+from reput_protocol.put_block import RecordTooLarge
 
 _OK = PutStatus.PUT_OK
 _STORED = memoryview(b"")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
+
 from reput_broker.delivery.membership import MemberConflict, Membership
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
@@ -13,11 +15,12 @@ from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import ConsumerListHeader, UnregisterClientHeader
 from reput_protocol.errors import ErrorCode, InvalidName
+from reput_protocol.loose_json import read_json
 from reput_protocol.names import retry_topic
 
-_BODY_BYTES_MAX = 1 << 20
-"""The largest heartbeat: what it says is kept for as long as the client is connected."""
-_NAME_LENGTH_MAX = 255
+_NAME_BYTES_MAX = 255
+_GROUPS_A_TURN = 64
+"""After so many groups of a heartbeat others have their turn."""
 
 
 class ClientProcessor:
@@ -50,55 +53,75 @@ class ClientProcessor:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
         }
 
-    def heartbeat(self, request: Request) -> Response:
+    async def heartbeat(self, request: Request) -> Response:
         """Register a client with all groups that it names; it is in their lists when this is answered.
 
-        A group that cannot be joined is refused after the others were: the client is a member of those.
+        A group that cannot be joined is refused after the others were: the client is a member of those. If all together
+        are too much, it joins none.
         """
         data = self._read(request)
-        joined: list[ConsumerData] = []
+        request.client.note_role("consumer" if data.consumers else "producer")
+        groups: list[ConsumerData | str] = [*data.producer_groups, *data.consumers]
         refused: Refusal | InvalidName | None = None
-        for consumer in data.consumers:
+        for start in range(0, max(1, len(groups)), _GROUPS_A_TURN):
+            if start:
+                await trio.lowlevel.checkpoint()
+                if request.client.is_closed:
+                    break
+            problem = self._join(request, data.client_id, groups[start : start + _GROUPS_A_TURN])
+            refused = refused or problem
+        if refused is not None:
+            raise refused
+        return Response()
+
+    def _join(
+        self, request: Request, client_id: str, groups: list[ConsumerData | str]
+    ) -> Refusal | InvalidName | None:
+        """Make a client a member of some groups; return why it is not one of all."""
+        consumers: list[ConsumerData] = []
+        producers: list[str] = []
+        refused: Refusal | InvalidName | None = None
+        for group in groups:
             try:
-                config = self._access.find_or_create(consumer.group_name)
+                if isinstance(group, str):
+                    _check_name("producer group", group)
+                    producers.append(group)
+                    continue
+                for subscription in group.subscriptions:
+                    _check_name("topic", subscription.topic)
+                config = self._access.find_or_create(group.group_name)
             except (Refusal, InvalidName) as error:
                 refused = error
                 continue
-            joined.append(consumer)
+            consumers.append(group)
             self._make_retry_topic(config)
-        header = request.header
         conflicts = self._membership.heard(
             request.client,
-            data.client_id,
-            header.language,
-            header.version,
-            consumers=joined,
-            producer_groups=data.producer_groups,
+            client_id,
+            request.header.language,
+            request.header.version,
+            consumers=consumers,
+            producer_groups=producers,
         )
-        request.client.note_role("consumer" if data.consumers else "producer")
-        if refused is not None:
-            raise refused
-        if conflicts:
-            raise _conflict(conflicts[0])
-        return Response()
+        if refused is None and conflicts:
+            refused = _conflict(conflicts[0])
+        return refused
 
     def _read(self, request: Request) -> HeartbeatData:
-        if len(request.body) > _BODY_BYTES_MAX:
+        members = read_json(request.body)
+        self._membership.check_entries(HeartbeatData.entries_of(members))
+        data = HeartbeatData.from_members(members)
+        if not 0 < len(data.client_id) <= _NAME_BYTES_MAX:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
-                f"a heartbeat of {len(request.body)} bytes; at most {_BODY_BYTES_MAX} are kept of a client",
-            )
-        data = HeartbeatData.from_json(request.body)
-        if not 0 < len(data.client_id) <= _NAME_LENGTH_MAX:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT,
-                f"a client id of {len(data.client_id)} characters; it has 1 to {_NAME_LENGTH_MAX}",
+                f"a client id of {len(data.client_id)} characters; it has 1 to {_NAME_BYTES_MAX}",
             )
         if data.without_sub:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
                 "heartbeats without subscriptions are not offered; send whole ones",
             )
+        self._membership.check_room(request.client, data.client_id, data.consumers, data.producer_groups)
         return data
 
     def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
@@ -126,6 +149,20 @@ class ClientProcessor:
             # RocketMQ's own words: its clients and tools show them as they are.
             return Response(1, remark=f"no consumer for this group, {group}")
         return Response(0, body=ConsumerList(online.client_ids()).to_json())
+
+
+def _check_name(kind: str, name: str) -> None:
+    """Check a name under which nothing is created: RocketMQ's broker takes any, so only what would harm is refused.
+
+    Raises:
+        InvalidName: it is empty, too long, or holds a character that does not print.
+    """
+    if not name.isprintable():
+        raise InvalidName(f"{kind} {name[:80]!r} has a character that does not print; leave it out")
+    if not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
+        raise InvalidName(
+            f"a {kind} of {len(name.encode())} bytes; a name has 1 to {_NAME_BYTES_MAX}, in UTF-8"
+        )
 
 
 def _conflict(refused: MemberConflict) -> Refusal:

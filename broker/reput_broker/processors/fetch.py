@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import trio
 
+from reput_broker.body_turns import write_in_turns
+from reput_broker.processors.cold_reads import ColdReads
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing
@@ -53,7 +55,7 @@ class FetchProcessor:
         self._topics = topics
         self._access = access
         self._broker_name = broker_name
-        self._cold_reads = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
+        self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "fetch again")
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
@@ -62,7 +64,12 @@ class FetchProcessor:
     def fetch(self, request: Request) -> Response | None:
         """Answer the records of a range from its start on, as far as one answer holds them."""
         header = FetchRecordsHeader.from_ext(request.ext)
-        self._access.readable(header.topic, header.queue_id)
+        there = self._access.readable(header.topic, header.queue_id).generation
+        if header.generation and there and header.generation != there:
+            raise Refusal(
+                ErrorCode.NO_TOPIC,
+                f"topic {header.topic!r} was deleted and created again; ask for the bounds of its queues",
+            )
         if not 0 <= header.start_offset <= header.end_offset:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
@@ -79,7 +86,7 @@ class FetchProcessor:
                 code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
                 place = FetchRecordsResult(max(low, min(header.start_offset, high)), low, high)
                 return Response(int(code), place.to_ext(request.header_type))
-            result = self._get(header, end, tag_filter)
+            result = self._get(header, end, tag_filter, request.client.share)
             ext = FetchRecordsResult(result.next_begin_offset, low, high).to_ext(request.header_type)
             if result.status is GetStatus.MESSAGE_WAS_REMOVING:
                 return Response(int(ResponseCode.PULL_OFFSET_MOVED), ext)
@@ -96,40 +103,36 @@ class FetchProcessor:
             request.client.spawn(self._read_cold, request, held, ext)
             return None
 
-    def _get(self, header: FetchRecordsHeader, end: int, tag_filter: TagFilter) -> GetMessageResult:
+    def _get(
+        self, header: FetchRecordsHeader, end: int, tag_filter: TagFilter, share: int
+    ) -> GetMessageResult:
         count = min(end - header.start_offset, _MESSAGES_MAX)
-        size = min(max(1, header.max_bytes), FETCH_BYTES_MAX)
+        size = min(max(1, header.max_bytes), FETCH_BYTES_MAX, share)
         limits = TransferLimits(size, count, size, count, count * _UNIT_BYTES)
         place = header.topic, header.queue_id, header.start_offset
         return self._store.get_message(*place, count, size, tag_filter, limits=limits)
 
     async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
-        """Read records that are not in memory in a worker thread: a page fault here would stop everybody."""
+        """Answer with records that are not in memory."""
 
         def read() -> Response:
             with held:
                 return Response(0, ext, held.read())
 
-        try:
-            response = await trio.to_thread.run_sync(read, limiter=self._cold_reads)
-        except Exception as error:
-            response = Refusal(
-                ErrorCode.INTERNAL, f"reading old messages failed: {error}; fetch again"
-            ).response()
-        finally:
-            held.release()  # the client left before the read began
-        request.reply(response)
+        request.reply(await self._cold_reads.read(request.client, read, held))
 
     async def bounds(self, request: Request) -> Response:
         """Answer where the queues of topics begin and end. Topics that do not exist are left out."""
         asked = QueueBoundsRequest.from_json(request.body)
         found: dict[str, list[QueueBounds]] = {}
+        generations: dict[str, str] = {}
         queues_done = 0
-        for topic in asked.topics:
+        for topic in dict.fromkeys(asked.topics):
             config = self._topics.get(topic)
             if config is None:
                 continue
             found[topic] = queues = []
+            generations[topic] = config.generation
             for queue_id in range(config.read_queue_nums if config.perm & Perm.READ else 0):
                 low = self._store.min_offset_in_queue(topic, queue_id)
                 high = self._store.durable_max_offset_in_queue(topic, queue_id)
@@ -137,4 +140,4 @@ class FetchProcessor:
                 queues_done += 1
                 if queues_done % _QUEUES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
-        return Response(0, body=QueueBoundsTable(self._broker_name, found).to_json())
+        return Response(0, body=await write_in_turns(QueueBoundsTable(self._broker_name, found, generations)))

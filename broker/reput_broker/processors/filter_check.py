@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from typing import Final
+
+import trio
 
 from reput_broker.config_filters import FiltersConfig
 from reput_broker.request import Handler, Refusal, Request, Response
@@ -18,6 +21,8 @@ from reput_protocol.group_terms import ExpressionType
 from reput_protocol.sql import SqlFilter
 
 _TAG: Final = ExpressionType.TAG.value
+_COMPILED_AT_ONCE_MAX: Final = 256
+"""Characters of an expression up to which it is compiled without turns: a millisecond or two."""
 
 
 class FilterCheck:
@@ -30,16 +35,35 @@ class FilterCheck:
     def __init__(self, config: FiltersConfig) -> None:
         self._config = config
         self._in_use: weakref.WeakSet[SqlFilter] = weakref.WeakSet()
+        self._characters = 0
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
         return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client_config}
 
-    def check_client_config(self, request: Request) -> Response:
+    async def check_client_config(self, request: Request) -> Response:
         """Judge a subscription before its consumer starts. Any refusal keeps the consumer from starting."""
         subscription = CheckClientBody.from_json(request.body).subscription
+        if self.takes_long(subscription.expression_type, subscription.sub_string):
+            await self.prepare(subscription.sub_string)
         self.filter_of(subscription.expression_type, subscription.sub_string)
         return Response()
+
+    def takes_long(self, expression_type: str | None, expression: str | None) -> bool:
+        """Tell whether `filter_of` would keep the others waiting: it has to compile a long expression."""
+        return (
+            expression_type == ExpressionType.SQL92
+            and expression is not None
+            and len(expression) > _COMPILED_AT_ONCE_MAX
+            and self._config.sql
+            and not SqlFilter.is_known(expression)
+        )
+
+    async def prepare(self, expression: str) -> None:
+        """Compile an SQL92 expression in turns with the others, so that `filter_of` finds it done, or refused."""
+        with suppress(FilterSyntaxError):
+            for _ in SqlFilter.parsing(expression):
+                await trio.lowlevel.checkpoint()
 
     def filter_of(self, expression_type: str | None, expression: str | None) -> MessageFilter | None:
         """Return the filter that an expression stands for, None if that lets every message through.
@@ -87,11 +111,16 @@ class FilterCheck:
             ) from None
 
     def _use(self, sql_filter: SqlFilter) -> None:
-        characters = sum(len(other.expression) for other in self._in_use)
-        if characters + len(sql_filter.expression) > self._config.sql_characters_max:
+        size = len(sql_filter.expression)
+        if self._characters + size > self._config.sql_characters_max:
             raise Refusal(
                 ErrorCode.BUSY,
-                f"SQL92 expressions of {characters} characters are in use; use shorter ones, or raise "
+                f"SQL92 expressions of {self._characters} characters are in use; use shorter ones, or raise "
                 "filters.sql_characters_max",
             )
         self._in_use.add(sql_filter)
+        self._characters += size
+        weakref.finalize(sql_filter, self._no_longer_used, size).atexit = False
+
+    def _no_longer_used(self, size: int) -> None:
+        self._characters -= size

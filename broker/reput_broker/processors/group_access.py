@@ -76,6 +76,10 @@ class GroupAccess:
                 f"group {group!r} is forbidden to read topic {topic!r} by an administrator",
             )
 
+    def subscribed(self, group: str, topic: str) -> SubscriptionData | None:
+        """Return what a group wants of a topic, None if it is not online or does not subscribe to it."""
+        return self._groups.subscription(group, topic)
+
     def subscription(self, config: SubscriptionGroupConfig, topic: str, sub_version: int) -> SubscriptionData:
         """Return what a group that is online wants of a topic, for a pull that brings no filter of its own.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import trio
 
+from reput_broker.body_turns import write_in_turns
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.membership import Membership
 from reput_broker.offsets import ConsumerOffsetManager
@@ -36,6 +37,8 @@ from reput_protocol.record_view import RecordView
 
 _ANSWER_TIMEOUT_S = 10.0
 """How long a member is waited for. RocketMQ's value; its tools wait longer."""
+
+_PRODUCERS_A_TURN = 256
 
 
 class GroupMembersProcessor:
@@ -81,7 +84,7 @@ class GroupMembersProcessor:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
         }
 
-    def consumers(self, request: Request) -> Response:
+    async def consumers(self, request: Request) -> Response:
         """Answer a group's members and subscriptions."""
         group = ConsumerConnectionHeader.from_ext(request.ext).consumer_group
         online = self._membership.consumers.get(group)
@@ -98,9 +101,9 @@ class GroupMembersProcessor:
             online.message_model,
             online.consume_from_where,
         )
-        return Response(0, body=body.to_json())
+        return Response(0, body=await write_in_turns(body))
 
-    def producers(self, request: Request) -> Response:
+    async def producers(self, request: Request) -> Response:
         """Answer the clients that send for a producer group."""
         group = ProducerConnectionHeader.from_ext(request.ext).producer_group
         channels = self._membership.producers.producers(group)
@@ -108,26 +111,29 @@ class GroupMembersProcessor:
             raise Refusal(
                 ErrorCode.NOT_FOUND, f"producer group {group!r} has no client online", response_code=1
             )
-        return Response(0, body=ProducerConnection([_connection(channel) for channel in channels]).to_json())
+        body = ProducerConnection([_connection(channel) for channel in channels])
+        return Response(0, body=await write_in_turns(body))
 
-    def all_producers(self, request: Request) -> Response:
+    async def all_producers(self, request: Request) -> Response:
         """Answer all clients that send, by producer group."""
         del request
         now_ms, now = self._clock_ms(), trio.current_time()
-        groups = {
-            group: [
-                ProducerInfo(
+        groups: dict[str, list[ProducerInfo]] = {}
+        shown = 0
+        for group, channels in self._membership.producers.items():
+            for channel in channels:
+                if shown % _PRODUCERS_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+                shown += 1
+                info = ProducerInfo(
                     channel.client_id,
                     f"/{channel.client.peer}",
                     channel.language_name,
                     channel.version,
                     now_ms - int(1000 * (now - channel.last_heartbeat)),
                 )
-                for channel in channels
-            ]
-            for group, channels in self._membership.producers.items()
-        }
-        return Response(0, body=ProducerTable(groups).to_json())
+                groups.setdefault(group, []).append(info)
+        return Response(0, body=await write_in_turns(ProducerTable(groups)))
 
     def groups_of_topic(self, request: Request) -> Response:
         """Answer the groups that subscribe to a topic now, or have come somewhere in it."""

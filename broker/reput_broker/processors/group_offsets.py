@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
+from reput_broker.body_turns import write_in_turns
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.offset_setting import OffsetSetting
 from reput_broker.delivery.progress import GroupProgress
@@ -29,6 +30,7 @@ from reput_protocol.commands_consume import (
 )
 from reput_protocol.commands_group import ConsumerTopicsHeader
 from reput_protocol.errors import ErrorCode
+from reput_protocol.loose_json import LOOSE_BYTES_MAX
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_group
 
@@ -106,7 +108,7 @@ class GroupOffsetsProcessor:
                 if len(table) % _QUEUES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
                 table[queue] = await self._progress_in(group, queue)
-        return Response(0, body=ConsumeStats(table).to_json())
+        return Response(0, body=await write_in_turns(ConsumeStats(table)))
 
     async def _progress_in(self, group: str, queue: MessageQueue) -> OffsetWrapper:
         topic, queue_id = queue.topic, queue.queue_id
@@ -140,7 +142,7 @@ class GroupOffsetsProcessor:
                 next_ms = await times.at(topic, queue_id, max(committed, low))
                 delay_ms = max(0, self._clock_ms() - next_ms) if next_ms >= 0 else 0
             spans.append(QueueTimeSpan(queue, first_ms, last_ms, consumed_ms, delay_ms))
-        return Response(0, body=ConsumeTimeSpan(spans).to_json())
+        return Response(0, body=await write_in_turns(ConsumeTimeSpan(spans)))
 
     def topics_of_group(self, request: Request) -> Response:
         """Answer the topics of which a group has offsets."""
@@ -158,10 +160,13 @@ class GroupOffsetsProcessor:
         header = ResetOffsetHeader.from_ext(request.ext)
         request.client.note_role("admin")
         group = self._groups.existing(header.group).group_name
-        self._access.existing(header.topic)
+        generations = {header.topic: self._access.existing(header.topic).generation}
         if request.body:
-            targets = self._named(header.topic, ResetOffsetBody.from_json(request.body).offset_table)
-            return self._set(group, targets, header.timestamp, dry_run=header.dry_run is True)
+            body = ResetOffsetBody.from_json(request.body, loose_bytes_max=LOOSE_BYTES_MAX)
+            targets = await self._named(header.topic, body.offset_table)
+            return await self._set(
+                group, targets, generations, header.timestamp, dry_run=header.dry_run is True
+            )
         queues = self._queues_of(header.topic)
         if header.queue_id >= 0:
             self._access.check_queue(header.topic, header.queue_id)
@@ -173,12 +178,14 @@ class GroupOffsetsProcessor:
             offset = self._target(header, group, queue, native=request.is_native)
             if offset is not None:
                 targets[queue] = offset
-        return self._set(group, targets, header.timestamp, dry_run=header.dry_run is True)
+        return await self._set(group, targets, generations, header.timestamp, dry_run=header.dry_run is True)
 
-    def _named(self, topic: str, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+    async def _named(self, topic: str, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Return offsets that were named queue by queue, each the nearest that there is."""
         targets = {}
-        for queue, offset in offsets.items():
+        for number, (queue, offset) in enumerate(offsets.items()):
+            if number % _QUEUES_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
             if queue.topic != topic:
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT, f"{queue.topic!r} is not the topic of the header, {topic!r}"
@@ -216,7 +223,7 @@ class GroupOffsetsProcessor:
             return high
         return self._store.offset_by_timestamp(topic, queue_id, header.timestamp)
 
-    def clone(self, request: Request) -> Response:
+    async def clone(self, request: Request) -> Response:
         """Give one group the offsets of another."""
         header = CloneGroupOffsetHeader.from_ext(request.ext)
         request.client.note_role("admin")
@@ -239,17 +246,34 @@ class GroupOffsetsProcessor:
         dry_run = header.dry_run is True
         if not dry_run:
             self._groups.find_or_create(header.dest_group)
-        return self._set(header.dest_group, targets, -1, dry_run=dry_run)
+        generations = {topic: self._access.existing(topic).generation for topic in {q.topic for q in targets}}
+        return await self._set(header.dest_group, targets, generations, -1, dry_run=dry_run)
 
-    def _set(
-        self, group: str, targets: dict[MessageQueue, int], timestamp_ms: int, *, dry_run: bool
+    async def _set(
+        self,
+        group: str,
+        targets: dict[MessageQueue, int],
+        generations: dict[str, str],
+        timestamp_ms: int,
+        *,
+        dry_run: bool,
     ) -> Response:
+        def check() -> None:
+            self._groups.existing(group)
+            for topic, generation in generations.items():
+                if self._access.existing(topic).generation != generation:
+                    raise Refusal(
+                        ErrorCode.NO_TOPIC,
+                        f"topic {topic!r} was deleted and created again meanwhile, and no offset was set; repeat the "
+                        "request",
+                    )
+
         if not dry_run:
             try:
-                self._setting.set(group, targets, timestamp_ms)
+                await self._setting.set(group, targets, timestamp_ms, check=check)
             except JournalWriteFailed as error:
                 raise Refusal(ErrorCode.DISK_FULL, f"no offset was set: {error}") from error
-        return Response(0, body=ResetOffsetBody(targets).to_json())
+        return Response(0, body=await write_in_turns(ResetOffsetBody(targets)))
 
     def _queues_of(self, topic: str) -> list[MessageQueue]:
         config = self._topics.get(topic)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
+from reput_broker.body_turns import write_in_turns
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.consumer_groups import ConsumerGroup
 from reput_broker.delivery.lag import LagFigures
@@ -70,7 +71,9 @@ class GroupOverviewProcessor:
         """Answer every group that has settings, a member or an offset; the system's only with one of the latter."""
         del request
         of_group: dict[str, dict[str, dict[int, int]]] = {}
-        for group, topic, queues in self._offsets.items():
+        for position, (group, topic, queues) in enumerate(self._offsets.items()):
+            if position % _QUEUES_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
             of_group.setdefault(group, {})[topic] = dict(queues)
         names = {name for name in self._settings.all() if not is_system_group(name)}
         names |= {*of_group, *(group.name for group in self._membership.consumers)}
@@ -79,7 +82,7 @@ class GroupOverviewProcessor:
             if position % _GROUPS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             summaries.append(self._summary(name, of_group.get(name, {})))
-        return Response(0, body=GroupSummaries(summaries).to_json())
+        return Response(0, body=await write_in_turns(GroupSummaries(summaries)))
 
     def _summary(self, group: str, offsets: dict[str, dict[int, int]]) -> GroupSummary:
         settings, online = self._settings.get(group), self._membership.consumers.get(group)
@@ -127,7 +130,7 @@ class GroupOverviewProcessor:
             body.consume_type = online.consume_type
             body.message_model = online.message_model
             body.consume_from_where = online.consume_from_where
-        return Response(0, body=body.to_json())
+        return Response(0, body=await write_in_turns(body))
 
     def _queue_ids(self, topic: str, offsets: Iterable[int]) -> list[int]:
         config = self._topics.get(topic)

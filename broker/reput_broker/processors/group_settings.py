@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
+
+from reput_broker.body_turns import write_in_turns
 from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.offset_journal import JournalWriteFailed
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
@@ -14,9 +16,9 @@ from reput_broker.table_saver import TableSaver
 from reput_protocol.bodies_group import (
     GroupForbidden,
     SubscriptionGroupConfig,
-    SubscriptionGroupList,
     SubscriptionGroupTable,
 )
+from reput_protocol.body_members import as_object, list_member
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import (
     DeleteSubscriptionGroupHeader,
@@ -26,9 +28,12 @@ from reput_protocol.commands_group import (
     SubscriptionGroupTableResult,
 )
 from reput_protocol.errors import ErrorCode
+from reput_protocol.loose_json import read_json
 from reput_protocol.names import check_group, check_topic, is_system_group
 
 _QUEUES_MAX = 65_535
+_GROUPS_A_TURN = 64
+"""After so many groups of a request others have their turn."""
 
 
 class GroupSettingsProcessor:
@@ -75,18 +80,31 @@ class GroupSettingsProcessor:
 
     async def create_list(self, request: Request) -> Response:
         """Create or change several groups, all or none."""
-        return await self._put(request, SubscriptionGroupList.from_json(request.body).groups)
+        items = list_member(read_json(request.body), "groupConfigList")
+        configs: list[SubscriptionGroupConfig] = []
+        for number, item in enumerate(items, start=1):
+            configs.append(
+                SubscriptionGroupConfig.from_members(as_object(item, "an item of 'groupConfigList'"))
+            )
+            if number % _GROUPS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+        return await self._put(request, configs)
 
     async def _put(self, request: Request, configs: list[SubscriptionGroupConfig]) -> Response:
         request.client.note_role("admin")
-        for config in configs:
+        for number, config in enumerate(configs, start=1):
+            if number % _GROUPS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
             check_group(config.group_name)
             if not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT,
                     f"{config.retry_queue_nums} retry queues; a group has 0 to {_QUEUES_MAX} of them",
                 )
-        for config in configs:
+        self._settings.check_room(config.group_name for config in configs)
+        for number, config in enumerate(configs, start=1):
+            if number % _GROUPS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
             if config != self._settings.get(config.group_name):
                 self._settings.put(config)
                 if not config.consume_enable:
@@ -94,13 +112,13 @@ class GroupSettingsProcessor:
         await self._saver.save()
         return Response()
 
-    def all(self, request: Request) -> Response:
+    async def all(self, request: Request) -> Response:
         """Answer the whole table, whatever page of it was asked for, with the true total."""
         SubscriptionGroupTableHeader.from_ext(request.ext)
         groups, version = self._settings.all(), self._settings.version
         ext = SubscriptionGroupTableResult(len(groups)).to_ext(request.header_type)
         table = SubscriptionGroupTable(groups, version.to_json(), self._settings.forbidden())
-        return Response(0, ext, table.to_json())
+        return Response(0, ext, await write_in_turns(table))
 
     def one(self, request: Request) -> Response:
         """Answer one group's settings. RocketMQ creates a group that is asked for, where that is allowed; its tools
@@ -119,13 +137,12 @@ class GroupSettingsProcessor:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"{group!r} cannot be deleted: it belongs to the system"
             )
+        if self._settings.get(group) is None and not self._offsets.for_group(group):
+            check_group(group)
         if header.clean_offset:
-            try:
-                self._offsets.remove_group(group)
-            except JournalWriteFailed as error:
-                raise Refusal(ErrorCode.DISK_FULL, f"the group was not deleted: {error}") from error
-        if self._settings.delete(group):
-            await self._saver.save()
+            self._offsets.remove_group(group)
+        self._settings.delete(group)
+        await self._saver.save()
         self._forget(group)
         self._hold.release_group(group)
         return Response()

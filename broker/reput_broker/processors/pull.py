@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable
 
 import structlog
-import trio
 
 from reput_broker.config import LimitsConfig
 from reput_broker.counters import PULL_WAIT_CODE, Counters
@@ -14,6 +13,7 @@ from reput_broker.delivery.offset_resets import PendingResets
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offset_journal import JournalWriteFailed
+from reput_broker.processors.cold_reads import ColdReads
 from reput_broker.processors.commits import OffsetCommits
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.group_access import GroupAccess
@@ -89,15 +89,34 @@ class PullProcessor:
         self._limits = limits
         self._counters = counters
         self._filter_check = filter_check
-        self._cold_reads = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
+        self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "pull again")
 
     def handlers(self) -> dict[int, Handler]:
         """Return the processors by request code."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def pull(self, request: Request) -> Response | None:
+    def pull(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Answer with messages, or with where to go on; or park the request until there are messages."""
         header = PullMessageHeader.from_ext(request.header.ext)
+        kind, expression = self._wanted(header)
+        if expression is not None and self._filter_check.takes_long(kind, expression):
+            return self._pull_prepared(request, header, expression)
+        return self._pull(request, header)
+
+    async def _pull_prepared(
+        self, request: Request, header: PullMessageHeader, expression: str
+    ) -> Response | None:
+        await self._filter_check.prepare(expression)
+        return self._pull(request, header)
+
+    def _wanted(self, header: PullMessageHeader) -> tuple[str | None, str | None]:
+        """Return the type and the text of the filter that a pull brings, or that its group has subscribed with."""
+        if header.sys_flag & _SUBSCRIPTION:
+            return header.expression_type, header.subscription
+        found = self._groups.subscribed(header.consumer_group, header.topic)
+        return (None, None) if found is None else (found.expression_type, found.sub_string)
+
+    def _pull(self, request: Request, header: PullMessageHeader) -> Response | None:
         # In this order (RocketMQ: PullMessageProcessor): group, topic, filter.
         group = self._groups.consuming(header.consumer_group)
         self._access.readable(header.topic, header.queue_id)
@@ -209,7 +228,7 @@ class PullProcessor:
         """Look for messages; a get that is yet to be run has to look at messages that are not in memory."""
         limits = self._limits
         count = min(max(1, header.max_msg_nums), limits.pull_messages)
-        size = limits.pull_bytes
+        size = min(limits.pull_bytes, request.client.share)
         if header.max_msg_bytes is not None:
             size = min(size, max(1, header.max_msg_bytes))
         transfer = ROCKETMQ_LIMITS
@@ -233,7 +252,6 @@ class PullProcessor:
             # Its client would be waited for until the pull's time is up, and ask again at once if it were answered.
             raise Refusal(ErrorCode.DRAINING, "the broker is stopping; pull again once it is back")
         waiting = self._counters.request(request.header_type, PULL_WAIT_CODE)
-        waiting.begin()
         parked_at = time.monotonic()
 
         def resume() -> None:
@@ -245,26 +263,41 @@ class PullProcessor:
                 response = self._answer(request, header, message_filter, may_suspend=False)
             except Refusal as refusal:
                 response = refusal.response()
+            except Exception as error:  # this runs among the pulls of others
+                log.error(
+                    "pull_failed", peer=request.client.peer, hint="a defect of the broker", exc_info=error
+                )
+                response = Refusal(ErrorCode.INTERNAL, f"the pull failed: {error}; pull again").response()
             if response is not None:
                 request.reply(response)
 
         queue = (header.topic, header.queue_id)
         wait_s = header.suspend_timeout_millis / 1000
         self._hold.hold(
-            request, queue, header.queue_offset, message_filter, wait_s, resume, waiting.abandoned
+            request,
+            header.consumer_group,
+            queue,
+            header.queue_offset,
+            message_filter,
+            wait_s,
+            resume,
+            waiting.abandoned,
         )
+        waiting.begin()
+        request.note_held()
+        header.subscription = header.expression_type = None  # the filter is made
 
     def _count(self, header: PullMessageHeader, result: GetMessageResult) -> None:
         self._counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)
 
     async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
-        """Read records that are not in memory in a worker thread: a page fault here would stop everybody."""
+        """Answer with records that are not in memory."""
 
         def read() -> Response:
             with held:
                 return Response(0, ext, held.read(), "FOUND")
 
-        request.reply(await self._in_worker(read, held))
+        request.reply(await self._cold_reads.read(request.client, read, held))
 
     async def _look_cold(self, request: Request, header: PullMessageHeader, get: FilteredGet) -> None:
         """Do the same for a filter that has to look at such records."""
@@ -277,21 +310,13 @@ class PullProcessor:
             return Response(_code_of(result, header), _ext_of(result, request), body, result.status.name)
 
         found: list[GetMessageResult] = []
-        response = await self._in_worker(look, get)
+        response = await self._cold_reads.read(request.client, look, get)
         for result in found:
             self._store.count_get(result)
             self._note_progress(request, header, result)
             if result.count:
                 self._count(header, result)
         request.reply(response)
-
-    async def _in_worker(self, read: Callable[[], Response], held: HeldExtents | FilteredGet) -> Response:
-        try:
-            return await trio.to_thread.run_sync(read, limiter=self._cold_reads)
-        except Exception as error:
-            return Refusal(ErrorCode.INTERNAL, f"reading old messages failed: {error}; pull again").response()
-        finally:
-            held.release()  # the client left before the read began
 
 
 def _code_of(result: GetMessageResult, header: PullMessageHeader) -> int:

@@ -20,8 +20,8 @@ from reput_broker.store.results import RunResult
 from reput_broker.store.status import PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
+from reput_protocol.put_block import BLOCK_BYTES_MAX
 from reput_protocol.put_frames import encode_put_answer
-from reput_protocol.record_batch import BLOCK_BYTES_MAX
 
 
 class PutRunProcessor:

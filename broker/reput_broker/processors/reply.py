@@ -113,7 +113,7 @@ class ReplyProcessor:
         reply = self._checked(request, header)
         if header.queue_id < 0:
             reply.record.queue_id = random.randrange(max(1, config.write_queue_nums))
-        request.body = memoryview(b"")  # the reply has it
+        request.body = memoryview(reply.body)  # which it holds once, and not the whole read
         request.client.spawn(self._hand_over, request, reply)
 
     def _checked(self, request: Request, header: SendMessageHeader) -> _Reply:

@@ -29,7 +29,7 @@ from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.names import dlq_topic, group_of_retry_topic
 from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
-from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits
+from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockLimits
 
 _DEDUPLICATED: Final = frozenset({"normal", "delayed"})
 

@@ -26,11 +26,12 @@ from reput_protocol.client_batch import decode_batch
 from reput_protocol.commands import SendMessageHeader
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.host import Host
+from reput_protocol.kernel import record_starts
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
+from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits
 from reput_protocol.record import Record, record_bytes
-from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockCheck, BlockLimits
 
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS)
 BATCH_MESSAGES_MAX = 32_768
@@ -118,8 +119,8 @@ class BlockParts(BatchParts):
     @property
     def sizes(self) -> list[int]:
         """The bytes of each record."""
-        positions = self.check.positions
-        return [stop - start for start, stop in pairwise([*positions, len(self.block)])]
+        starts = record_starts(self.block, 0, len(self.block))
+        return [stop - start for start, stop in pairwise([*starts, len(self.block)])]
 
     def put(self, store: MessageStore) -> PutResult:
         """Store them; does not wait."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import trio
+
+from reput_broker.body_turns import write_in_turns
 from reput_broker.counters import Counters
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.offsets import ConsumerOffsetManager
@@ -32,10 +35,13 @@ from reput_protocol.commands import (
     TopicStatsHeader,
 )
 from reput_protocol.errors import ErrorCode
+from reput_protocol.header import Value
 from reput_protocol.message import MessageQueue
-from reput_protocol.names import check_topic
+from reput_protocol.names import DEFAULT_TOPIC, check_topic
 
 QUEUES_MAX = 65_535
+_QUEUES_A_TURN = 64
+"""After so many queues others have their turn."""
 
 
 class TopicProcessor:
@@ -53,6 +59,7 @@ class TopicProcessor:
         *,
         cluster: str,
         broker_name: str,
+        identity: Mapping[str, Value],
         advertise: Callable[[Request], str],
         forget: Callable[[str], None],
     ) -> None:
@@ -65,6 +72,7 @@ class TopicProcessor:
         self._counters = counters
         self._cluster = cluster
         self._broker_name = broker_name
+        self._identity = identity
         self._advertise = advertise
         self._forget = forget
 
@@ -84,7 +92,8 @@ class TopicProcessor:
     def route(self, request: Request) -> Response:
         """Answer which broker serves a topic, at which address, with how many queues."""
         topic = RouteHeader.from_ext(request.ext).topic
-        config = self._topics.get(topic)
+        is_template = topic == DEFAULT_TOPIC and request.is_native
+        config = self._topics.template() if is_template else self._topics.get(topic)
         if config is None:
             if request.is_native:
                 raise no_topic(topic)
@@ -99,7 +108,11 @@ class TopicProcessor:
             config.perm,
             config.topic_sys_flag,
         )
-        return Response(0, body=TopicRoute([queues], [broker]).to_json())
+        return Response(
+            0,
+            dict(self._identity) if request.is_native else {},
+            body=TopicRoute([queues], [broker]).to_json(),
+        )
 
     async def create(self, request: Request) -> Response:
         """Create or change a topic; it is in the file, durably, when this is answered."""
@@ -143,12 +156,15 @@ class TopicProcessor:
         """Delete a topic with its queues and every group's offsets in it; unknown topics are deleted already."""
         topic = DeleteTopicHeader.from_ext(request.ext).topic
         request.client.note_role("admin")
-        if not topic.strip() or self._topics.is_system(topic):
+        if self._topics.get(topic) is None:  # one that RocketMQ made may have a name that is not legal here
+            check_topic(topic)
+        if self._topics.is_system(topic):
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"{topic!r} cannot be deleted: it belongs to the system"
             )
-        if self._topics.delete(topic):
-            await self._saver.save()
+        was_there = self._topics.delete(topic)
+        await self._saver.save()
+        if was_there or any(name == topic for name, _ in self._store.queues()):  # left by a failed deletion
             self._offsets.remove_topic(topic)
             self._store.delete_topic(topic)
             self._counters.forget_topic(topic)
@@ -166,26 +182,28 @@ class TopicProcessor:
         config = self._access.existing(GetTopicConfigHeader.from_ext(request.ext).topic)
         return Response(0, body=config.to_json())
 
-    def all_configs(self, request: Request) -> Response:
+    async def all_configs(self, request: Request) -> Response:
         """Answer the whole table."""
         del request
-        version = self._topics.version
-        return Response(0, body=TopicConfigTable(self._topics.all(), version.to_json()).to_json())
+        table = TopicConfigTable(self._topics.all(), self._topics.version.to_json())
+        return Response(0, body=await write_in_turns(table))
 
     def list(self, request: Request) -> Response:
         """Answer the names of all topics."""
         return Response(0, body=TopicList(sorted(self._topics.all()), self._advertise(request)).to_json())
 
-    def stats(self, request: Request) -> Response:
+    async def stats(self, request: Request) -> Response:
         """Answer the bounds of every queue of a topic."""
         config = self._access.existing(TopicStatsHeader.from_ext(request.ext).topic)
         store, topic = self._store, config.topic_name
         table = {}
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            if queue_id % _QUEUES_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
             low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
             last = store.store_timestamp(topic, queue_id, high - 1) if high > low else 0
             table[MessageQueue(topic, self._broker_name, queue_id)] = QueueStats(low, high, max(0, last))
-        return Response(0, body=TopicStats(table).to_json())
+        return Response(0, body=await write_in_turns(TopicStats(table)))
 
 
 def _changed_attributes(before: dict[str, str], text: str | None) -> dict[str, str]:

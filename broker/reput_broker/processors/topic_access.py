@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from reput_broker.counters import Counters
 from reput_broker.request import Refusal
 from reput_broker.table_saver import TableSaver
-from reput_broker.topics import TopicConfigManager
+from reput_broker.topics import TooManyTopics, TopicConfigManager
 from reput_broker.unkept_topics import why_not_kept
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.codes import Perm
 from reput_protocol.errors import ErrorCode
-from reput_protocol.names import FORBIDDEN_SEND_TOPICS
+from reput_protocol.names import DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, is_system_topic
 
 
 class TopicAccess:
@@ -62,7 +62,12 @@ class TopicAccess:
             InvalidName: the name is not legal.
         """
         self._refuse_unkept(topic, {})
-        if topic in FORBIDDEN_SEND_TOPICS or self._topics.create_on_send(topic, queues) is None:
+        try:
+            is_there = topic not in FORBIDDEN_SEND_TOPICS and self._topics.create_on_send(topic, queues)
+        except TooManyTopics as error:
+            self._counters.rejected["no_topic"] += 1
+            raise Refusal(ErrorCode.NO_TOPIC, str(error)) from error
+        if not is_there:
             self._counters.rejected["no_topic"] += 1
             raise no_topic(topic)
         await self._saver.save()
@@ -125,7 +130,11 @@ class TopicAccess:
 
 def no_topic(topic: str) -> Refusal:
     """Return the refusal for a topic that does not exist."""
-    return Refusal(ErrorCode.NO_TOPIC, f"topic {topic!r} does not exist; create it first")
+    if is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        remedy = "the broker makes it when it needs it"
+    else:
+        remedy = "create it first"
+    return Refusal(ErrorCode.NO_TOPIC, f"topic {topic!r} does not exist; {remedy}")
 
 
 def _no_queue(topic: str, queue_id: int, queues: int) -> Refusal:

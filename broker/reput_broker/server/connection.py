@@ -7,7 +7,8 @@ behind them. A peer that breaks the framing rules gets one last error frame and 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -18,7 +19,8 @@ from reput_broker.counters import Counters, ListenerTraffic, RequestTraffic
 from reput_broker.request import ClientAnswer, ClientGone, PutRun, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import Dispatcher
-from reput_broker.server.memory import BufferedBytes
+from reput_broker.server.frame_progress import FrameProgress
+from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import Outbox
 from reput_broker.server.transport import Transport
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
@@ -32,8 +34,17 @@ log = structlog.get_logger(__name__)
 _BODY_SENT_APART = 4096
 _ANSWERS_A_WRITE = 64  # a read can bring hundreds of frames: let the peer go on while the rest is handled
 _BYTES_A_TURN = 1 << 20  # after so many bytes of answers the others have their turn
+_HANDLING_S = 0.002  # likewise after so much time
 _DEFERRED_REQUEST_BYTES = 512  # about what a request that is not answered yet costs
 _ANSWERED_LOOK_S = 0.01
+# A turn to receive a frame beyond one's share lasts as long as what is received in it takes at this rate, and no longer
+# than this, and ends after such a pause. It begins with what has arrived meanwhile, so a peer that sends little has it
+# for a moment only.
+_TURN_BYTES_A_S = 1 << 22
+_TURN_S = 0.25
+_TURN_PAUSE_S = 0.005
+_HEADER_FACTOR = 8  # a decoded header takes about so many times its bytes
+_NO_BODY = memoryview(b"")
 _MSGPACK = HeaderType.MSGPACK.value
 _PUT_CODE = RequestCode.PUT_MESSAGE.value
 
@@ -62,7 +73,7 @@ class Connection:
         limits: LimitsConfig,
         counters: Counters,
         traffic: ListenerTraffic,
-        memory: BufferedBytes,
+        memory: HeldBytes,
         nursery: trio.Nursery,
         on_close: Callable[[Connection], None],
     ) -> None:
@@ -81,10 +92,15 @@ class Connection:
         self._on_close = on_close
         self._role = "unknown"
         self._close_reason: str | None = None
-        self._deferred: set[Request | PutRun] = set()
-        self._deferred_requests = 0
+        self._deferred: dict[Request | PutRun, int] = {}  # and the bytes that each costs
+        self._deferred_bytes = 0
         self._calls: ServerCalls | None = None
-        self._memory_noted = 0
+        self._read_noted = 0  # bytes of frames that are not whole, or whose handling waits
+        self._read_size = 0
+        self._progress = FrameProgress()
+        self._has_turn = False
+        self._turn_began_at = 0.0
+        self._received_in_turn = 0
         self._scope = trio.CancelScope()
         self._reader = FrameReader(limits.frame_size, limits.header_size)
         self._put_headers = PutHeaderCache()
@@ -92,8 +108,8 @@ class Connection:
         self._put_runs = False
         self.outbox = Outbox(
             transport,
-            limit=lambda: limits.connection_buffer,
-            note_buffered=lambda size: memory.change("write", size),
+            limit=lambda: memory.share,
+            note_buffered=self._note_written,
             note_sent=self._count_sent,
             start_drain=lambda: nursery.start_soon(self._drain),
         )
@@ -109,6 +125,20 @@ class Connection:
     def is_busy(self) -> bool:
         """Whether requests have been read that are not answered yet, or answers that are not sent."""
         return bool(self._deferred) or self.outbox.is_draining
+
+    @property
+    def share(self) -> int:
+        """See `Client`."""
+        return self._memory.share
+
+    @property
+    def is_crowded(self) -> bool:
+        """See `Client`."""
+        return self.outbox.is_crowded
+
+    async def drained(self) -> None:
+        """See `Client`."""
+        await self.outbox.drained()
 
     def answer(self, request: Request, response: Response) -> None:
         """Queue an answer; it leaves with the next `flush`. A oneway request is only counted."""
@@ -156,19 +186,18 @@ class Connection:
         if self._close_reason is None:
             self.outbox.write(frames)
 
-    def _defer(self, asked: Request | PutRun) -> None:
-        """Note that something is answered later. Until then it counts, once, as memory held for the peer."""
-        if asked in self._deferred:
-            return
-        self._deferred.add(asked)
-        self._deferred_requests += asked.count
-        self._memory.change("read", asked.count * _DEFERRED_REQUEST_BYTES)
+    def _defer(self, asked: Request | PutRun, size: int) -> None:
+        """Note that something is answered later. Until then `size` bytes count as held for the peer."""
+        change = size - self._deferred.get(asked, 0)
+        self._deferred[asked] = size
+        self._deferred_bytes += change
+        self._memory.change(self, "read", change)
 
     def _no_longer_deferred(self, asked: Request | PutRun) -> None:
-        if asked in self._deferred:
-            self._deferred.discard(asked)
-            self._deferred_requests -= asked.count
-            self._memory.change("read", -asked.count * _DEFERRED_REQUEST_BYTES)
+        size = self._deferred.pop(asked, 0)
+        if size:
+            self._deferred_bytes -= size
+            self._memory.change(self, "read", -size)
 
     def _count_sent(self, size: int) -> None:
         self._traffic.bytes_out += size
@@ -235,6 +264,7 @@ class Connection:
             self.close("error")
         finally:
             self.close("shutdown" if self._scope.cancel_called else "peer")
+            self._end_turn()  # which it may have got after it was closed
             self._on_close(self)
 
     def close(self, reason: str) -> None:
@@ -243,8 +273,10 @@ class Connection:
             return
         self._close_reason = reason
         self._traffic.connection_closed(reason, self._role)
-        self._memory.change("read", -self._memory_noted - self._deferred_requests * _DEFERRED_REQUEST_BYTES)
-        self._memory_noted = self._deferred_requests = 0
+        self._memory.change(self, "read", -self._read_noted - self._deferred_bytes)
+        self._read_noted = self._deferred_bytes = 0
+        self._reader.close()  # the connection itself may be found to be garbage much later
+        self._end_turn()
         for request in self._deferred:
             request.is_answered = True
             request.traffic.abandoned(request.count)
@@ -256,43 +288,96 @@ class Connection:
         self._scope.cancel()
 
     async def _serve(self) -> None:
-        receive, reader = self._transport.receive, self._reader
+        receive, reader, progress = self._transport.receive, self._reader, self._progress
         while self._close_reason is None:
-            data = await receive()
+            data = await (self._receive_more() if self._read_noted else receive())
             if not data:
                 await self._finish_answers()
                 return
-            self.silent_since = trio.current_time()
+            self.silent_since = now = trio.current_time()
             self._traffic.bytes_in += len(data)
+            if self._read_noted:
+                progress.received(len(data), now)
+            else:
+                progress.begin(now)
             try:
                 frames = reader.receive_data(data)
-                await self._handle(frames)
+                if frames:
+                    if self._has_turn:
+                        self._end_turn()
+                    self._read_size = self._read_noted + len(data)
+                    progress.pause(now)
+                    await self._handle(frames)
+                    progress.begin(trio.current_time() if reader.mid_frame else now)
                 if reader.failure is not None:
                     raise reader.failure
             except ProtocolError as error:
                 await self._refuse_peer(error)
                 return
-            buffered = reader.buffered_bytes
-            if buffered != self._memory_noted:
-                self._memory.change("read", buffered - self._memory_noted)
-                self._memory_noted = buffered
+            data, frames = b"", []  # not kept until the next read
+            if self._read_noted or reader.mid_frame:
+                self._note_read(reader.allocated_bytes)
             if self._is_held_back:
                 await self._wait_for_room()
 
+    async def _receive_more(self) -> bytes:
+        """Receive more of an unfinished frame. One that exceeds the connection's share waits for its turn."""
+        transport, data = self._transport, None
+        if self._has_turn:
+            turn_s = min(_TURN_S, self._received_in_turn / _TURN_BYTES_A_S)
+            turn_until = min(self._turn_began_at + turn_s, trio.current_time() + _TURN_PAUSE_S)
+            with trio.move_on_at(turn_until):
+                data = await transport.receive()
+            if data is None:
+                self._end_turn()
+        if data is None:
+            if self._exceeds_share:
+                await transport.arrived()  # no other client waits for a peer that sends nothing
+            if self._exceeds_share:
+                await self._take_turn()
+            data = await transport.receive()
+        self._received_in_turn += len(data)
+        return data
+
+    @property
+    def _exceeds_share(self) -> bool:
+        return self._memory.held_for(self) > self._memory.share
+
+    async def _take_turn(self) -> None:
+        with self._held_back("memory"):
+            self._memory.make_room_for_turns()
+            await self._memory.turn.acquire()
+        self._has_turn = True
+        self._received_in_turn = 0
+        self._turn_began_at = trio.current_time()
+
+    def _end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._memory.turn.release()
+
+    def _note_read(self, size: int) -> None:
+        if self._close_reason is None:
+            change, self._read_noted = size - self._read_noted, size
+            self._memory.change(self, "read", change)
+
+    def _note_written(self, change: int) -> None:
+        self._memory.change(self, "write", change)
+        limit = self._limits.connection_buffer + self._limits.frame_size
+        if change > 0 and self.outbox.unsent_bytes > limit:
+            self.give_way(f"{self.outbox.unsent_bytes} bytes of answers wait for it; at most {limit} may")
+
     @property
     def _is_held_back(self) -> bool:
-        """Whether so much waits for this peer, or for all together, that nothing more of it is handled."""
-        return (
-            self.outbox.is_crowded
-            or self._memory.is_over
-            or (self._deferred_requests > 0 and self._owes_too_many_answers)
-        )
+        """Whether so much waits for this peer that nothing more of it is handled."""
+        return self.outbox.is_crowded or self._owes_too_many_answers
 
     @property
     def _owes_too_many_answers(self) -> bool:
-        return self._deferred_requests * _DEFERRED_REQUEST_BYTES > self._limits.connection_buffer
+        return self._deferred_bytes > 0 and self._deferred_bytes > self._limits.connection_buffer
 
     async def _wait_for_room(self) -> None:
+        self._end_turn()
         if self.outbox.is_crowded:
             with self._held_back("write_queue"):
                 await self.outbox.drained()
@@ -301,15 +386,13 @@ class Connection:
                 # Rare; an event would cost every answer.
                 while self._owes_too_many_answers and not self.is_closed:  # noqa: ASYNC110
                     await trio.sleep(_ANSWERED_LOOK_S)
-        if self._memory.is_over:
-            with self._held_back("memory"):
-                await self._memory.wait()
 
     async def _handle(self, frames: list[Frame]) -> None:
         received_at = time.monotonic()
         self._put_runs = False
         try:
             position = 0
+            turn_began = time.perf_counter()
             while position < len(frames):
                 run = self._run_of_puts(frames, position, received_at)
                 count = 1 if run is None else run.count
@@ -318,9 +401,10 @@ class Connection:
                         await self._handle_one(frame, received_at)
                 position += count
                 if position < len(frames) and (
-                    self.outbox.unsent_bytes > _BYTES_A_TURN or self._memory.is_over
+                    time.perf_counter() - turn_began > _HANDLING_S or self.outbox.unsent_bytes > _BYTES_A_TURN
                 ):
                     await self._give_turn()
+                    turn_began = time.perf_counter()
                 if self._close_reason is not None:
                     return
             self.flush()
@@ -328,7 +412,7 @@ class Connection:
             self._dispatch_puts()
 
     async def _give_turn(self) -> None:
-        """In the middle of a read: let what is answered leave and others go on, and wait while too much is held."""
+        """In the middle of a read: send what is answered, let others run, and wait while too much is held."""
         self.flush()
         self._dispatch_puts()
         await trio.lowlevel.checkpoint()
@@ -365,7 +449,7 @@ class Connection:
         self._put_runs = True
         self.header_type = _MSGPACK
         if not run.is_answered:
-            self._defer(run)
+            self._defer(run, run.count * _DEFERRED_REQUEST_BYTES)
         elif run.count == _ANSWERS_A_WRITE:
             self.flush()
         return True
@@ -393,7 +477,8 @@ class Connection:
         if result is not None and not isinstance(result, Response):
             self.flush()  # what is answered already does not wait for this one
             self._dispatch_puts()
-            self._defer(request)
+            self._note_read(self._read_size)
+            self._defer(request, _cost_of(header_bytes))
             result = await self._dispatcher.finish(request, result)
         if result is not None:
             self.answer(request, result)
@@ -402,7 +487,9 @@ class Connection:
         elif header.flag & ONEWAY_FLAG:
             self.answer(request, Response())
         elif not request.is_answered:
-            self._defer(request)
+            if not request.body:
+                request.body = _NO_BODY  # an empty view keeps the whole read, too
+            self._defer(request, 0 if request.is_held else _cost_of(header_bytes) + len(request.body))
         if self._close_reason is not None:
             self._close_late(request)
 
@@ -429,14 +516,7 @@ class Connection:
         self._counters.protocol_error(self.header_type, reason)
         log.warning("connection_refused", peer=self.peer, reason=reason, detail=str(error))
         code = ErrorCode.TOO_LARGE if reason == "too_large" else ErrorCode.MALFORMED
-        header = Header(
-            int(code.response_code),
-            0,
-            RESPONSE_FLAG,
-            refusal_remark(code, f"{error}; the connection is closed"),
-            version=ROCKETMQ_VERSION,
-        )
-        self.outbox.write(encode_frame(header, self.header_type))
+        self.outbox.write(self._last_words(code, str(error)))
         self.flush()
         with trio.move_on_after(1.0):
             await self.outbox.drained()
@@ -448,19 +528,72 @@ class Connection:
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             self.close("peer")
 
-    def _held_back(self, cause: str) -> _HeldBack:
-        return _HeldBack(self._counters, cause)
+    def _last_words(self, code: ErrorCode, detail: str) -> bytes:
+        header = Header(
+            int(code.response_code),
+            0,
+            RESPONSE_FLAG,
+            refusal_remark(code, f"{detail}; the connection is closed"),
+            version=ROCKETMQ_VERSION,
+        )
+        return encode_frame(header, self.header_type)
+
+    # Housekeeping, and memory that is short
+
+    def look_after(self, now: float) -> None:
+        """Close the connection if the peer is silent, takes no answers, or does not get to the end of a frame."""
+        limits, outbox, reader, progress = self._limits, self.outbox, self._reader, self._progress
+        if outbox.is_draining and now - outbox.progress_at > limits.slow_reader_timeout:
+            self.turn_away("slow_reader", f"it does not take its answers; {outbox.unsent_bytes} bytes wait")
+        elif (
+            reader.mid_frame and not progress.is_paused and progress.slow_s(now) > limits.slow_sender_timeout
+        ):
+            sizes = f"{reader.buffered_bytes} of {reader.needed_bytes} bytes have come"
+            self.turn_away(
+                "slow_sender",
+                f"it has sent slower than 16 KiB a second for {limits.slow_sender_timeout:g} s: {sizes}",
+            )
+        elif self.is_busy:
+            self.silent_since = now  # with a held pull the client waits for the broker
+        elif now - self.silent_since > limits.idle_timeout:
+            self.close("idle")
+
+    def stuck_s(self, now: float) -> float:
+        """See `Holder`."""
+        reading = self._progress.stuck_s(now) if self._reader.mid_frame else 0.0
+        writing = now - self.outbox.progress_at if self.outbox.is_draining else 0.0
+        return max(reading, writing)
+
+    def give_way(self, detail: str) -> None:
+        """See `Holder`."""
+        self.turn_away("memory", detail)
+
+    def turn_away(self, reason: str, detail: str) -> None:
+        """Close the connection and say why, in the log and to the peer."""
+        if self.is_closed:
+            return
+        hint = "raise limits.buffer_total" if reason == "memory" else f"see limits.{reason}_timeout"
+        log.warning("connection_refused", peer=self.peer, reason=reason, detail=detail, hint=hint)
+        if not self.outbox.is_draining:  # else the peer is in the middle of another answer
+            code = ErrorCode.BUSY if reason == "memory" else ErrorCode.TIMEOUT
+            with suppress(OSError):
+                self._transport.try_send([self._last_words(code, detail)])
+        self.close(reason)
+
+    @contextmanager
+    def _held_back(self, cause: str) -> Iterator[None]:
+        """Count how long the peer is held back; that time is not counted against its frame."""
+        started_at = trio.current_time()
+        was_paused = self._progress.is_paused
+        if not was_paused:
+            self._progress.pause(started_at)
+        try:
+            yield
+        finally:
+            if not was_paused:
+                self._progress.resume()
+            self._counters.backpressure_seconds[cause] += trio.current_time() - started_at
 
 
-class _HeldBack:
-    """Counts how long a client was held back."""
-
-    def __init__(self, counters: Counters, cause: str) -> None:
-        self._counters, self._cause = counters, cause
-        self._since = 0.0
-
-    def __enter__(self) -> None:
-        self._since = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._counters.backpressure_seconds[self._cause] += time.monotonic() - self._since
+def _cost_of(header_bytes: bytes) -> int:
+    return _DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)

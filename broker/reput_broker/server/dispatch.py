@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import structlog
+import trio
 
+from reput_broker.config import LimitsConfig
+from reput_broker.offset_journal import JournalWriteFailed
 from reput_broker.request import Handler, Refusal, Request, Response, RunHandler
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.file_io import is_no_space
 from reput_protocol.codes import PullSysFlag, RequestCode
+from reput_protocol.command_header import read_integer
 from reput_protocol.errors import (
     BodyMalformed,
     ErrorCode,
@@ -31,6 +38,19 @@ _PUTS = frozenset(
         RequestCode.PUT_MESSAGE,
     }
 )
+_MESSAGES = _PUTS | {
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.STAGE_RECORDS,
+}
+"""Requests that bring messages, whose own limits say how large they may be."""
+_LARGE_BODY: Final = 4096
+"""Bodies above this size are parsed one at a time, with a turn for the other clients in between."""
+_BYTES_A_COMMA: Final = 11
+"""A body may have one comma for so many bytes of `limits.body_size`. Each value that the parser creates costs far more
+than the bytes that it reads."""
+_OF_A_PEER = (ConnectionError, TimeoutError)
+"""Errors of the system that are not the disk's."""
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
@@ -43,6 +63,7 @@ class Dispatcher:
         after_puts: called with the connection once the runs of a read are stored and their answers written.
         before_look: called before a request is handled that may look at what has been put, with whether it is a pull
             that waits if it finds nothing.
+        limits: how large a body may be that is parsed as a whole; may change meanwhile.
     """
 
     def __init__(
@@ -51,12 +72,15 @@ class Dispatcher:
         put_run: RunHandler = lambda _: False,
         after_puts: Callable[[object], None] = lambda _: None,
         before_look: Callable[[bool], None] = lambda _: None,
+        limits: LimitsConfig | None = None,
     ) -> None:
         self._handlers = dict(handlers)
         self.begin_run = put_run
         """Stores a run of puts; False if it has to be begun one by one instead."""
         self.after_puts = after_puts
         self._before_look = before_look
+        self._limits = limits or LimitsConfig()
+        self._large_body_turn = trio.Lock()
 
     def begin(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Start a request: return its answer, a coroutine that leads to it, or None if it comes by itself.
@@ -69,12 +93,36 @@ class Dispatcher:
             return Response(
                 int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=f" request type {code} not supported"
             )
-        if code not in _PUTS:
-            self._before_look(code in _PULLS and _may_be_parked(request))
+        if len(request.body) > _LARGE_BODY and code not in _MESSAGES:
+            if len(request.body) > self._limits.body_size:
+                return self._too_large(request)
+            return self._handle_in_turn(request, handler)
         try:
-            return handler(request)
+            return self._handle(request, handler)
         except Exception as error:
             return self._refused(request, error)
+
+    def _handle(self, request: Request, handler: Handler) -> Response | Awaitable[Response | None] | None:
+        code = request.header.code
+        if code not in _PUTS:
+            self._before_look(code in _PULLS and _may_be_parked(request))
+        return handler(request)
+
+    async def _handle_in_turn(self, request: Request, handler: Handler) -> Response | None:
+        """Handle a request with a large body, which the handler parses before it awaits anything."""
+        commas = bytes(request.body).count(b",")
+        most = self._limits.body_size // _BYTES_A_COMMA
+        if commas > most:
+            raise Refusal(
+                ErrorCode.TOO_LARGE,
+                f"the body of request {request.header.code} has {commas} commas, and at most {most} "
+                f"are accepted (one for each {_BYTES_A_COMMA} bytes of limits.body_size); send several smaller "
+                "requests",
+            )
+        async with self._large_body_turn:
+            await trio.lowlevel.checkpoint()
+        result = self._handle(request, handler)
+        return result if result is None or isinstance(result, Response) else await result
 
     async def finish(self, request: Request, work: Awaitable[Response | None]) -> Response | None:
         """Run the coroutine that a processor returned to its end, and answer as `begin` does."""
@@ -83,10 +131,24 @@ class Dispatcher:
         except Exception as error:
             return self._refused(request, error)
 
+    def _too_large(self, request: Request) -> Response:
+        return Refusal(
+            ErrorCode.TOO_LARGE,
+            f"the body of request {request.header.code} has {len(request.body)} bytes, and at most "
+            f"{self._limits.body_size} are taken (limits.body_size); send several smaller requests",
+        ).response()
+
     def _refused(self, request: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):
             return error.response()
         known = _as_refusal(error)
+        if known is None and isinstance(error, OSError) and not isinstance(error, _OF_A_PEER):
+            known = Refusal(
+                ErrorCode.DISK_FULL if is_no_space(error) else ErrorCode.READ_ONLY,
+                f"the broker's disk failed: {error}; nothing is certain to be saved: check the disk, then repeat the "
+                "request",
+            )
+            log.error("request_not_saved", code=request.header.code, detail=str(error), hint="check the disk")
         if known is not None:
             return known.response()
         incident = secrets.token_hex(6)
@@ -110,6 +172,12 @@ def _as_refusal(error: Exception) -> Refusal | None:
         return Refusal(ErrorCode.INVALID_ARGUMENT, str(error))
     if isinstance(error, FilterSyntaxError):
         return Refusal(ErrorCode.FILTER_SYNTAX, str(error))
+    if isinstance(error, MemoryError):
+        return Refusal(ErrorCode.BUSY, "the broker has no memory for this request now; repeat it later")
+    if isinstance(error, JournalWriteFailed):
+        return Refusal(ErrorCode.DISK_FULL if error.disk_full else ErrorCode.READ_ONLY, str(error))
+    if isinstance(error, DiskFull):
+        return Refusal(ErrorCode.DISK_FULL, str(error))
     if isinstance(error, ReputError) and type(error).__module__.endswith("store.errors"):
         return Refusal(ErrorCode.READ_ONLY, str(error))
     return None
@@ -118,6 +186,6 @@ def _as_refusal(error: Exception) -> Refusal | None:
 def _may_be_parked(request: Request) -> bool:
     """Whether a pull says that it waits; what it says wrongly is its processor's to refuse."""
     try:
-        return bool(int(request.ext.get("sysFlag") or 0) & PullSysFlag.SUSPEND)
-    except (TypeError, ValueError):
+        return bool(read_integer("sysFlag", request.ext.get("sysFlag"), 32) & PullSysFlag.SUSPEND)
+    except HeaderFieldError:
         return False

@@ -6,7 +6,6 @@ then a client is refused instead of being kept waiting.
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,12 +13,13 @@ from contextlib import suppress
 import structlog
 import trio
 
+from reput_broker.acceptor import Acceptor
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.request import Client
 from reput_broker.server.connection import Connection
 from reput_broker.server.dispatch import Dispatcher
-from reput_broker.server.memory import BufferedBytes
+from reput_broker.server.memory import HeldBytes
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
 from reput_protocol.host import born_host_bytes
@@ -28,9 +28,6 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
 _HOUSEKEEPING_S = 1.0
-_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_NOT_LISTENING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
-_ACCEPT_PAUSE_S = 0.1
 
 
 class ListenFailed(ReputError):
@@ -98,7 +95,7 @@ class Server:
         self._dispatcher = dispatcher
         self._counters = counters
         self._on_gone = on_gone
-        self._memory = BufferedBytes(counters, lambda: config.limits.buffer_total)
+        self._memory = HeldBytes(counters, config.limits)
         self._connections: set[Connection] = set()
         self._accepting = trio.CancelScope()
 
@@ -143,24 +140,11 @@ class Server:
             connection.close(reason)
 
     async def _accept(self, name: str, bound: socket.socket, nursery: trio.Nursery) -> None:
-        while True:
-            await trio.lowlevel.wait_readable(bound)
-            try:
-                accepted, _ = bound.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                continue
-            except OSError as error:
-                if error.errno in _NOT_LISTENING:
-                    raise
-                # What is left is trouble of the new connection alone, or of the machine for the moment.
-                hint = "raise the limit of open files (ulimit -n)"
-                if error.errno not in _OUT_OF_DESCRIPTORS:
-                    hint = "see whether a firewall or the network stands in the way; others are still served"
-                log.error("accept_failed", detail=str(error), hint=hint)
-                await trio.sleep(_ACCEPT_PAUSE_S)
-                continue
-            with suppress(OSError):  # the peer may be gone already
-                self._start(name, accepted, nursery)
+        with Acceptor(bound) as acceptor:
+            while True:
+                accepted = await acceptor.accept()
+                with suppress(OSError):  # the peer may be gone already
+                    self._start(name, accepted, nursery)
 
     def _start(self, name: str, accepted: socket.socket, nursery: trio.Nursery) -> None:
         traffic = self._counters.listeners[name]
@@ -201,13 +185,6 @@ class Server:
         """Close the silent and the stuck. One look a second over all of them costs less than a timer each."""
         while True:
             await trio.sleep(_HOUSEKEEPING_S)
-            limits, now = self._config.limits, trio.current_time()
+            now = trio.current_time()
             for connection in list(self._connections):
-                if connection.outbox.is_draining:
-                    if now - connection.outbox.progress_at > limits.slow_reader_timeout:
-                        log.warning("connection_refused", peer=connection.peer, reason="slow_reader")
-                        connection.close("slow_reader")
-                elif connection.is_busy:
-                    connection.silent_since = now  # with a parked pull it is the broker's turn to speak
-                elif now - connection.silent_since > limits.idle_timeout:
-                    connection.close("idle")
+                connection.look_after(now)

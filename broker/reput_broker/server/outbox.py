@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from reput_broker.server.transport import Transport
 
+LEAST_BYTES_A_S: Final = 1 << 14
+"""What a peer takes, and sends of a frame, at the very least; a slower one only holds memory."""
+
 _BUFFERS_MAX = 512  # a system call takes at most 1,024
 _JOIN_BYTES = 256 * 1024
+_BUFFER_COST = 64  # what a waiting buffer takes besides its bytes
 
 
 class Outbox:
@@ -23,8 +28,8 @@ class Outbox:
     Args:
         transport: where they go.
         limit: bytes from which on the outbox is crowded; read anew each time, since it may change.
-        note_buffered: told by how many bytes that what waits for the peer grew or shrank. What leaves with the next
-            `flush` is not told of.
+        note_buffered: called with the bytes by which the memory of waiting answers grew or shrank: whole buffers,
+            until all of a buffer has left. Answers that leave with the next `flush` are not counted. May call `close`.
         note_sent: told how many bytes the peer has taken.
         start_drain: starts `drain` as a task.
     """
@@ -45,12 +50,13 @@ class Outbox:
         self._start_drain = start_drain
         self._queued: deque[bytes | memoryview] = deque()
         self._unsent_bytes = 0  # queued, or in the hands of `drain`
+        self._sent_of_first = 0  # bytes that have left of a buffer that stays whole until all of it has
         self._noted_bytes = 0
         self._draining = False
         self._drained = trio.Event()
         self._closed = False
         self.progress_at = 0.0
-        """When the peer last took something while answers were waiting, on trio's clock."""
+        """Up to when the peer has taken answers at the least rate while some were waiting, on trio's clock."""
 
     @property
     def is_draining(self) -> bool:
@@ -99,7 +105,9 @@ class Outbox:
         self._unsent_bytes -= sent
         self._note_sent(sent)
         if self._unsent_bytes:
-            self._queued.extend(_rest_of(buffers, sent))
+            rest = _rest_of(buffers, sent)
+            self._sent_of_first = len(buffers[-len(rest)]) - len(rest[0])
+            self._queued.extend(rest)
             self._draining = True
             self._drained = trio.Event()
             self.progress_at = trio.current_time()
@@ -113,12 +121,16 @@ class Outbox:
                 rest = memoryview(self._next_piece())
                 while len(rest) and not self._closed:
                     sent = await self._transport.send(rest)
-                    self.progress_at = trio.current_time()
+                    self.progress_at = min(trio.current_time(), self.progress_at + sent / LEAST_BYTES_A_S)
                     rest = rest[sent:]
                     self._note_sent(sent)
                     if not self._closed:
                         self._unsent_bytes -= sent
-                        self._note()
+                        self._sent_of_first += sent
+                self._sent_of_first = 0
+                del rest
+                if not self._closed:
+                    self._note()
         finally:
             self._draining = False
             self._drained.set()
@@ -133,19 +145,21 @@ class Outbox:
         while self._queued and size + len(self._queued[0]) <= _JOIN_BYTES:
             together.append(self._queued.popleft())
             size += len(together[-1])
+        self._sent_of_first = 0
         return b"".join(together)
 
     def close(self) -> None:
         """Drop what is left; whoever waits goes on."""
         self._closed = True
         self._queued.clear()
-        self._unsent_bytes = 0
+        self._unsent_bytes = self._sent_of_first = 0
         self._note()
         self._drained.set()
 
     def _note(self) -> None:
-        self._note_buffered(self._unsent_bytes - self._noted_bytes)
-        self._noted_bytes = self._unsent_bytes
+        held = self._unsent_bytes + self._sent_of_first + _BUFFER_COST * len(self._queued)
+        change, self._noted_bytes = held - self._noted_bytes, held
+        self._note_buffered(change)
 
 
 def _rest_of(buffers: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:

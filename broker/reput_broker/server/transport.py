@@ -16,6 +16,8 @@ import trio
 # large ones only for peers that fill them.
 _READ_BYTES = 1 << 16
 _READ_BYTES_MAX = 1 << 18
+_AT_HAND_BYTES = 1 << 14  # a record of TLS
+_SEND_BYTES = 1 << 16  # of a stream, which copies what it is given; and after each the peer has made progress
 # A peer that waits for each answer sends again a moment after it has got one: looking twice more than every
 # read does, a turn of the loop apart, finds that without going to sleep and being woken, which takes longer. A peer
 # whose rhythm is another one is looked at like this ever more rarely.
@@ -25,6 +27,9 @@ _SKIPPED_MAX = 63
 
 class Transport(Protocol):
     """A connected peer."""
+
+    async def arrived(self) -> None:
+        """Wait until `receive` has something to return at once. Raises what it raises."""
 
     async def receive(self) -> bytes:
         """Return the next bytes, b"" at the end. Raises OSError or trio.BrokenResourceError."""
@@ -48,6 +53,10 @@ class SocketTransport:
         self._read_bytes = _READ_BYTES
         self._looks_in_vain = 0
         self._skip_looks = 0
+
+    async def arrived(self) -> None:
+        """See `Transport`."""
+        await trio.lowlevel.wait_readable(self._socket)
 
     async def receive(self) -> bytes:
         """See `Transport`. Gives other tasks their turn at least once a call."""
@@ -112,9 +121,19 @@ class StreamTransport:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
+        self._at_hand: bytes | None = None
+
+    async def arrived(self) -> None:
+        """See `Transport`. Some of it is kept: a stream does not say whether there is anything."""
+        if self._at_hand is None:
+            self._at_hand = bytes(await self._stream.receive_some(_AT_HAND_BYTES))
 
     async def receive(self) -> bytes:
         """See `Transport`."""
+        at_hand, self._at_hand = self._at_hand, None
+        if at_hand is not None:
+            await trio.lowlevel.checkpoint()
+            return at_hand
         return bytes(await self._stream.receive_some(_READ_BYTES_MAX))
 
     def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
@@ -124,8 +143,9 @@ class StreamTransport:
 
     async def send(self, data: memoryview) -> int:
         """See `Transport`."""
-        await self._stream.send_all(data)
-        return len(data)
+        piece = data[:_SEND_BYTES]
+        await self._stream.send_all(piece)
+        return len(piece)
 
     def close(self) -> None:
         """See `Transport`."""

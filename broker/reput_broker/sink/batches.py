@@ -102,13 +102,14 @@ class CommittedBatches:
             if marked is not None:
                 self.unsaved_from = marked
 
-        return ConfigFileSave(self.file, self._members(), failed)
+        return ConfigFileSave(self.file, self._snapshot(), failed)
 
-    def _members(self) -> dict[str, Any]:
-        return {
-            "dataVersion": self._version.to_json(),
-            "nextMarker": self.next_marker,
-            "lastBatches": dict(sorted(self._last.items())),
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
+        version, next_marker, last = self._version, self.next_marker, dict(self._last)
+        return lambda: {
+            "dataVersion": version.to_json(),
+            "nextMarker": next_marker,
+            "lastBatches": dict(sorted(last.items())),
         }
 
     def _changed(self) -> None:

@@ -37,6 +37,7 @@ from reput_broker.topics import TopicConfigManager
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.bodies_stage import StagedPart
 from reput_protocol.codes import Perm
+from reput_protocol.counted import counted
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import SINK_TOPIC
 from reput_protocol.properties import KEYS, encode_properties
@@ -315,7 +316,7 @@ class Committer:
             if not file.ended or (file.messages, file.checksum) != (part.messages, part.checksum):
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT,
-                    f"staging {part.staging_id} has {file.messages} messages with checksum {file.checksum}"
+                    f"staging {part.staging_id} has {counted(file.messages, 'message')} with checksum {file.checksum}"
                     f"{'' if file.ended else ', and was not ended'}, but the commit names {part.messages} with "
                     f"{part.checksum}; run the batch again",
                 )

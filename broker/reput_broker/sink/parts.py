@@ -68,13 +68,14 @@ class SinkParts:
         flush: FlushCommitLogService,
         topics: TopicConfigManager,
         topics_saver: TableSaver,
+        batches_saver: TableSaver,
         counters: Counters,
         *,
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._batches = tables.batches
-        self._saver = TableSaver(tables.batches)
+        self._saver = batches_saver
         self._save_soon = SaveSoon(self._saver, "sinkBatches")
         self._committer = Committer(
             store,

@@ -1,26 +1,19 @@
-"""A staged block is appended in pieces: as many records as go to the log in one stroke, and no fewer than one."""
+"""A staged block is appended in pieces: as many records as go to the log together, and no fewer than one."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from typing import NamedTuple
 
-from reput_protocol.columns import chain
+from reput_protocol.kernel import record_starts
 
 
 class Piece(NamedTuple):
     """Records that are put together."""
 
     data: memoryview
-    positions: list[int]
-    """Where each of them begins."""
-    row_bytes: int = 0
-    """The size of each where all have one, otherwise 0."""
-
-    @property
-    def messages(self) -> int:
-        """How many records these are."""
-        return len(self.positions)
+    messages: int
+    """How many records these are."""
 
 
 class Pieces:
@@ -33,10 +26,7 @@ class Pieces:
 
     def __init__(self, block: bytearray | memoryview, skipped: int = 0) -> None:
         self._block = memoryview(block)
-        self._starts, _ = chain(block, 0, len(block))
-        row_bytes = len(block) // max(1, len(self._starts))
-        alike = self._starts == list(range(0, len(block), max(1, row_bytes)))
-        self._row_bytes = row_bytes if alike else 0
+        self._starts = record_starts(block, 0, len(block))
         self._first = skipped
 
     def take(self, most: int) -> Piece | None:
@@ -51,5 +41,4 @@ class Pieces:
             stop = max(first + 1, bisect_right(starts, start + most) - 1)
             end = starts[stop] if stop < len(starts) else size
         self._first = stop
-        positions = starts if stop - first == len(starts) else [at - start for at in starts[first:stop]]
-        return Piece(self._block[start:end], positions, self._row_bytes)
+        return Piece(self._block[start:end], stop - first)

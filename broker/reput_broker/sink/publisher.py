@@ -26,7 +26,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_broker.topics import TopicConfigManager
-from reput_protocol.record_batch import BlockCheck
+from reput_protocol.put_block import BlockCheck
 from reput_protocol.record_view import record_views
 
 log = structlog.get_logger(__name__)
@@ -121,7 +121,7 @@ class Publisher:
             return None
         # What is staged was checked when it came, and its checksum since: nothing in it has changed. Only checksums
         # over whole records, of which there may be some, are made anew.
-        check = None if file.may_be_sealed else BlockCheck(piece.positions, [], piece.row_bytes)
+        check = None if file.may_be_sealed else BlockCheck(piece.messages)
 
         def put() -> PutResult:
             result = store.put_block(

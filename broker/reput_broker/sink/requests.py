@@ -37,8 +37,9 @@ from reput_protocol.commands_stage import (
     StageRecordsHeader,
     StageRecordsResult,
 )
+from reput_protocol.counted import counted
 from reput_protocol.errors import ErrorCode, RecordMalformed, ReputError
-from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockLimits
+from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockLimits
 from reput_protocol.record_layout import BLANK_BYTES
 
 log = structlog.get_logger(__name__)
@@ -220,8 +221,9 @@ class SinkProcessor:
             if has != (header.position, header.messages, header.checksum):
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT,
-                    f"staging {header.staging_id} has {has[0]} bytes, {has[1]} messages and checksum {has[2]}, not "
-                    f"{header.position}, {header.messages} and {header.checksum}; stage all of it again under a new id",
+                    f"staging {header.staging_id} has {has[0]} bytes, {counted(has[1], 'message')} and checksum "
+                    f"{has[2]}, not {header.position}, {header.messages} and {header.checksum}; stage all of it again "
+                    "under a new id",
                 )
             if not file.ended:
                 try:

@@ -3,20 +3,13 @@ it runs in worker threads."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.properties import UNIQ_KEY
-from reput_protocol.record_batch import BlockCheck, BlockLimits, check_put_block
-from reput_protocol.record_layout import HEAD_BYTES, I32, topic_field
-from reput_protocol.record_view import RecordView
+from reput_protocol.kernel import COLUMNS, scan_records
+from reput_protocol.put_block import BlockLimits, check_put_block
 from reput_protocol.staged_blocks import StagedBlock, staged_blocks
-
-_FIRST: Final = np.frombuffer(f"{UNIQ_KEY}\x01".encode(), np.uint8)
 
 
 class CheckedBlocks(NamedTuple):
@@ -51,51 +44,26 @@ def check_staged(body: Buffer, limits: BlockLimits, record_max: int) -> CheckedB
             data, topic=block.topic, queue_id=block.queue_id, count=block.messages, limits=limits
         )
         sealed = sealed or bool(check.sealed)
-        _check_unique_ids(data, block, check)
-        if block.size > record_max:
-            _check_sizes(data, check, record_max)
+        _check_records(data, record_max)
     return CheckedBlocks(blocks, sealed)
 
 
-def _check_sizes(data: memoryview, check: BlockCheck, record_max: int) -> None:
-    for index, position in enumerate(check.positions):
-        (size,) = I32.unpack_from(data, position)
-        if size > record_max:
-            raise RecordMalformed(
-                index,
-                position,
-                f"the record has {size} bytes, but a file of the log holds {record_max} "
-                "(store.commit_log_file_size)",
-            )
+def _check_records(data: memoryview, record_max: int) -> None:
+    """Refuse records that no file of the log holds, and those without a unique id.
 
-
-def _check_unique_ids(data: memoryview, block: StagedBlock, check: BlockCheck) -> None:
-    """Refuse records without a unique id, by which a start knows what of a batch is in the log.
-
-    It is the first property nearly always, which one look at all of them tells.
+    By their unique ids a start knows what of a batch is in the log.
     """
-    middle = len(topic_field(block.topic.encode())[1]) + 2
-    for index in _without_first(data, check, middle):
-        position = check.positions[index]
-        if RecordView(data, position).unique_key is None:
-            raise RecordMalformed(
-                index, position, "it has no unique id; give each record a property UNIQ_KEY"
+    table, *_ = scan_records(data, 0, len(data))
+    width = len(COLUMNS)
+    sizes, id_sizes = table[COLUMNS.index("size") :: width], table[COLUMNS.index("unique_id_size") :: width]
+    for index, (size, id_size) in enumerate(zip(sizes, id_sizes, strict=True)):
+        if size > record_max:
+            reason = (
+                f"the record has {size} bytes, but a file of the log holds {record_max} "
+                "(store.commit_log_file_size)"
             )
-
-
-def _without_first(data: memoryview, check: BlockCheck, middle: int) -> list[int]:
-    """Return which records do not have the unique id as their first property; `middle` bytes follow each body."""
-    row, count = check.row_bytes, check.count
-    if row:  # such records are alike but for their contents: all bodies are as long as the first
-        start = HEAD_BYTES + I32.unpack_from(data, HEAD_BYTES - 4)[0] + middle
-        if start + len(_FIRST) > row:
-            return list(range(count))
-        rows: NDArray[np.uint8] = np.ndarray((count, len(_FIRST)), np.uint8, data, start, (row, 1))
-        same = rows == _FIRST
-    else:
-        places = np.array(check.positions, np.int64)
-        raw: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
-        sizes = raw[places[:, None] + np.arange(HEAD_BYTES - 4, HEAD_BYTES)].copy().view(">i4").ravel()
-        properties = places + HEAD_BYTES + sizes + middle
-        same = raw[np.minimum(properties[:, None] + np.arange(len(_FIRST)), len(raw) - 1)] == _FIRST
-    return np.flatnonzero(~same.all(axis=1)).tolist()
+        elif not id_size:
+            reason = "it has no unique id; give each record a property UNIQ_KEY"
+        else:
+            continue
+        raise RecordMalformed(index, table[width * index], reason)

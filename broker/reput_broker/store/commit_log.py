@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from reput_broker.store.allocate_mapped_file import AllocateMappedFile
 from reput_broker.store.errors import DiskFull, FileMissing, FileNotMade, StorePoolExhausted
-from reput_broker.store.file_io import is_able_to_flush, make_directories
+from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.multi_path_mapped_file_queue import MultiPathMappedFileQueue
@@ -29,7 +28,7 @@ from reput_broker.store.status import PutStatus
 from reput_broker.store.transient_store_pool import TransientStorePool, WriteBuffer
 from reput_protocol.buffers import Buffer
 from reput_protocol.commands import PutMessageHeader
-from reput_protocol.record_batch import BlockCheck, patch_block, patch_run
+from reput_protocol.put_block import BlockCheck, patch_block
 from reput_protocol.record_layout import (
     BLANK_BYTES,
     BORN_HOST_AT,
@@ -59,7 +58,6 @@ class CommitLog:
     Args:
         options: geometry and directories.
         clock_ms: wall clock in milliseconds.
-        ensure_directory: makes, and locks, a directory of the log before a file is made in it.
 
     Attributes:
         files: the files.
@@ -71,17 +69,16 @@ class CommitLog:
         self,
         options: StoreOptions,
         clock_ms: Callable[[], int],
-        ensure_directory: Callable[[Path], None] = make_directories,
     ) -> None:
         size = options.commit_log_file_size
         directories, read_only = options.log_dirs, options.read_only_commit_log_dirs
         self.files: MappedFileQueue
         if len(directories) > 1 or read_only:
             self.files = MultiPathMappedFileQueue(
-                directories, read_only, size, options.on_event, ensure_directory
+                directories, read_only, size, options.on_event, options.log_files_open_max
             )
         else:
-            self.files = MappedFileQueue(directories[0], size, options.on_event, ensure_directory)
+            self.files = MappedFileQueue(directories[0], size, options.on_event, options.log_files_open_max)
         self.supply = AllocateMappedFile(self.files, options, clock_ms)
         self.pool: TransientStorePool | None = None
         if options.transient_store_pool:
@@ -300,26 +297,26 @@ class CommitLog:
         known = self.next_queue_offsets
         queue_offsets: list[int] = []
         physical_offsets: list[int] = []
-        sizes: list[int] = []
-        for header, block in zip(headers, blocks, strict=True):
+        for header, block, check in zip(headers, blocks, checks, strict=True):
             key = (header.topic, header.queue_id)
             queue_offset = taken.get(key)
             if queue_offset is None:
                 queue_offset = known.get(key, 0)
             taken[key] = queue_offset + header.count
-            size = len(block)
+            patch_block(
+                run,
+                check,
+                first_queue_offset=queue_offset,
+                first_physical_offset=physical_offset,
+                store_timestamp_ms=now,
+                born_host=born_host,
+                store_host=self._store_host,
+                start=physical_offset - first_physical_offset,
+                size=len(block),
+            )
             queue_offsets.append(queue_offset)
             physical_offsets.append(physical_offset)
-            sizes.append(size)
-            physical_offset += size
-        patch_run(
-            run,
-            zip(sizes, queue_offsets, checks, strict=True),
-            first_physical_offset=first_physical_offset,
-            store_timestamp_ms=now,
-            born_host=born_host,
-            store_host=self._store_host,
-        )
+            physical_offset += len(block)
         file.write_published(run)
         known.update(taken)
         self.last_store_timestamp_ms = now
@@ -431,9 +428,6 @@ class CommitLog:
         Raises:
             FileMissing: that file has been deleted, or is being deleted.
         """
-        file = self._file
-        if file is not None and physical_offset >= file.base_offset:  # never deleted, so it need not be held
-            return file.copy_of(physical_offset - file.base_offset, size)
         file = self.hold_file_at(physical_offset)
         try:
             return file.copy_of(physical_offset - file.base_offset, size)

@@ -6,25 +6,22 @@ without waiting for the disk, and recovery checks it against what it can read (`
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from struct import Struct
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from reput_protocol.kernel import queue_units
 
 from . import consume_queue_recovery as recovery
 from . import consume_queue_search as search
 from .consume_queue_ext import BitMaps, ConsumeQueueExt
 from .consume_queue_ext_unit import ConsumeQueueExtUnit
 from .consume_queue_unit import (
-    NO_UNITS,
     PRE_BLANK,
-    UNIT,
     UNIT_BYTES,
-    UNIT_DTYPE,
     ConsumeQueueUnit,
-    Units,
     unpack_unit,
 )
 from .errors import FileMissing, StoreDamaged
@@ -34,8 +31,8 @@ from .queue_ext_entries import QueueExtEntries
 from .queue_files import QueueFileCache
 from .sparse_file_queue import SparseFileQueue
 
-Column = Sequence[int] | NDArray[Any]
-"""Integers of one field, one per message: a list, or an array of any integer type."""
+Column: TypeAlias = "array[int]"
+"""64-bit integers of one field, one per message."""
 
 
 class QueueRest(NamedTuple):
@@ -46,8 +43,7 @@ class QueueRest(NamedTuple):
     ext_is_lost: bool
 
 
-# Below this many messages packing them one by one is faster than NumPy's start-up costs.
-_ARRAY_THRESHOLD = 32
+_TAGS_CODE = Struct(">q")
 
 
 class ConsumeQueue:
@@ -167,16 +163,14 @@ class ConsumeQueue:
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
         """
-        files = self._files
-        position = queue_offset * UNIT_BYTES
-        follows = position == files.end and physical_offset >= self.max_physical_offset
-        if follows and not files.is_empty and not self._ext.are_kept:  # nothing to decide
-            files.write(position, UNIT.pack(physical_offset, size, tags_code))
-            self.max_physical_offset = physical_offset + size
-        else:
-            self._put_sequence(
-                (physical_offset,), (size,), (tags_code,), queue_offset, (store_timestamp_ms,), (bit_map,)
-            )
+        self.put_batch(
+            array("q", (physical_offset,)),
+            array("q", (size,)),
+            array("q", (tags_code,)),
+            queue_offset,
+            (store_timestamp_ms,),
+            (bit_map,),
+        )
         return True
 
     def put_batch(
@@ -185,7 +179,7 @@ class ConsumeQueue:
         sizes: Column,
         tags_codes: Column,
         first_queue_offset: int,
-        store_timestamps_ms: Column = (),
+        store_timestamps_ms: Sequence[int] = (),
         bit_maps: BitMaps | None = None,
     ) -> None:
         """Put the units of messages with consecutive queue offsets, in log order: one write per file touched.
@@ -196,112 +190,29 @@ class ConsumeQueue:
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
         """
-        if len(physical_offsets) < _ARRAY_THRESHOLD or (self._ext.are_kept and bit_maps is not None):
-            self._put_sequence(
-                _plain(physical_offsets),
-                _plain(sizes),
-                _plain(tags_codes),
-                first_queue_offset,
-                _plain(store_timestamps_ms),
-                bit_maps,
-            )
-            return
-        starts = np.asarray(physical_offsets, np.int64)
-        ends = starts + np.asarray(sizes, np.int64)
-        known_to = self.max_physical_offset
-        skip = 0 if starts[0] >= known_to else int(np.searchsorted(ends, known_to, side="right"))
-        queue_offset = first_queue_offset + skip
-        end = self._files.end
-        ascending = bool((ends[1:] > ends[:-1]).all())
-        if not ascending or (queue_offset == 0 and end > 0):
-            # Batches that a healthy log never makes: leave the rules to the one place that spells them out.
-            self._put_sequence(
-                _plain(physical_offsets),
-                _plain(sizes),
-                _plain(tags_codes),
-                first_queue_offset,
-                _plain(store_timestamps_ms),
-            )
-            return
-        if not self._files.is_empty:
-            skip += max(0, end // UNIT_BYTES - queue_offset)
-        count = len(starts) - skip
-        if count <= 0:
-            self.duplicates += len(starts)
-            return
-        units = np.empty(count, UNIT_DTYPE)
-        units["physical_offset"] = starts[skip:]
-        units["size"] = sizes[skip:]
-        expected = (first_queue_offset + skip) * UNIT_BYTES
-        if self._ext.are_kept:
-            stored_ms = np.asarray(store_timestamps_ms[skip:])
-            with self._ext.put_many(np.asarray(tags_codes[skip:]), stored_ms) as addresses:
-                units["tags_code"] = addresses
-                self._append(expected, units.tobytes(), int(ends[-1]))
-        else:
-            units["tags_code"] = tags_codes[skip:]
-            self._append(expected, units.tobytes(), int(ends[-1]))
-        self.duplicates += skip
-        if expected != self._files.end - count * UNIT_BYTES:
-            self._report_order_errors(count, first_queue_offset + skip, self.max_queue_offset - count)
-
-    def _put_sequence(
-        self,
-        physical_offsets: Sequence[int],
-        sizes: Sequence[int],
-        tags_codes: Sequence[int],
-        queue_offset: int,
-        store_timestamps_ms: Sequence[int],
-        bit_maps: BitMaps | None = None,
-    ) -> None:
-        """Apply the rules of one unit after the other, then write what they let through at once."""
         files = self._files
-        max_physical = self.max_physical_offset
-        current = -1 if files.is_empty else files.end
-        expected = queue_offset * UNIT_BYTES
-        first_expected = wrong = 0
-        first_wrong = (0, 0)
-        units: list[bytes] = []
-        taken: list[int] = []
-        are_extended = self._ext.are_kept
-        pack = UNIT.pack
-        for number, (physical_offset, size, tags_code) in enumerate(
-            zip(physical_offsets, sizes, tags_codes, strict=True)
-        ):
-            end = physical_offset + size
-            if end > max_physical and not (expected and expected < current):
-                if current < 0:
-                    current = expected
-                elif expected and expected != current:
-                    if not wrong:
-                        first_wrong = expected // UNIT_BYTES, current // UNIT_BYTES
-                    wrong += 1
-                if not units:
-                    first_expected = expected
-                units.append(pack(physical_offset, size, tags_code))
-                if are_extended:
-                    taken.append(number)
-                current += UNIT_BYTES
-                max_physical = end
-            expected += UNIT_BYTES
-        if units and not are_extended:
-            self._append(first_expected, units[0] if len(units) == 1 else b"".join(units), max_physical)
-        elif units:
-            with self._ext.put(
-                [tags_codes[number] for number in taken],
-                [store_timestamps_ms[number] for number in taken],
-                None if bit_maps is None else [bit_maps[number] for number in taken],
-            ) as addresses:
-                extended = [
-                    pack(physical_offsets[number], sizes[number], address)
-                    for number, address in zip(taken, addresses, strict=True)
-                ]
-                self._append(first_expected, b"".join(extended), max_physical)
-        self.duplicates += len(physical_offsets) - len(units)
+        end = -1 if files.is_empty else self.max_queue_offset
+        units, taken, max_physical_offset, wrong, wrong_offset, wrong_end = queue_units(
+            physical_offsets, sizes, tags_codes, first_queue_offset, end, self.max_physical_offset
+        )
+        if taken:
+            expected = (first_queue_offset + taken[0]) * UNIT_BYTES
+            if self._ext.are_kept:
+                with self._ext.put(
+                    [tags_codes[number] for number in taken],
+                    [store_timestamps_ms[number] for number in taken],
+                    None if bit_maps is None else [bit_maps[number] for number in taken],
+                ) as addresses:
+                    for number, address in enumerate(addresses):
+                        _TAGS_CODE.pack_into(units, number * UNIT_BYTES + 12, address)
+                    self._append(expected, units, max_physical_offset)
+            else:
+                self._append(expected, units, max_physical_offset)
+        self.duplicates += len(sizes) - len(taken)
         if wrong:
-            self._report_order_errors(wrong, *first_wrong)
+            self._report_order_errors(wrong, wrong_offset, wrong_end)
 
-    def _append(self, expected: int, data: bytes, max_physical_offset: int) -> None:
+    def _append(self, expected: int, data: bytes | bytearray, max_physical_offset: int) -> None:
         files = self._files
         if files.is_empty:
             start = expected - expected % files.file_size
@@ -335,19 +246,19 @@ class ConsumeQueue:
         data = self._read_unless_expired(position, UNIT_BYTES)
         return unpack_unit(data) if data else None
 
-    def read_units(self, queue_offset: int, count: int) -> Units:
+    def read_units(self, queue_offset: int, count: int) -> bytes:
         """Return up to `count` units from a queue offset on, at most to the end of the file that holds it.
 
-        Empty before the minimum and from the end on. The array is read-only and owns its bytes.
+        Empty before the minimum and from the end on.
         """
         position = queue_offset * UNIT_BYTES
         files = self._files
         if count <= 0 or position < self.min_logic_offset or not files.first_start <= position < files.end:
-            return NO_UNITS
+            return b""
         stop = min(
             position + count * UNIT_BYTES, files.end, position - position % files.file_size + files.file_size
         )
-        return np.frombuffer(self._read_unless_expired(position, stop - position), UNIT_DTYPE)
+        return self._read_unless_expired(position, stop - position)
 
     def _read_unless_expired(self, position: int, size: int) -> bytes:
         """Read from a file that may be deleted at this very moment: then there is nothing."""
@@ -358,7 +269,7 @@ class ConsumeQueue:
                 raise
             return b""
 
-    def with_tags_codes(self, units: Units) -> Units:
+    def with_tags_codes(self, units: bytes) -> bytes:
         """Return the units with tags codes where they hold addresses of extended entries.
 
         An address whose entry cannot be read stays: no filter may keep that message back.
@@ -572,8 +483,3 @@ class ConsumeQueue:
         """
         self._ext.flush()
         return self._files.flush()
-
-
-def _plain(column: Column) -> Sequence[int]:
-    # Sequence has no `tolist`, and struct refuses to be fast with NumPy's scalars.
-    return cast("Sequence[int]", column.tolist() if isinstance(column, np.ndarray) else column)

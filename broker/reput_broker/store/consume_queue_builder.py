@@ -66,17 +66,7 @@ class ConsumeQueueBuilder:
                 self._fill_gap(queue, rows)
                 before = queue.max_queue_offset
             bit_maps = None if self._bit_maps_of is None else self._bit_maps_of(batch, rows)
-            if len(sizes) == 1:
-                queue.put_message_position_info(
-                    int(physical_offsets[0]),
-                    int(sizes[0]),
-                    int(tags_codes[0]),
-                    first,
-                    int(stored_ms[0]),
-                    None if bit_maps is None else bit_maps[0],
-                )
-            else:
-                queue.put_batch(physical_offsets, sizes, tags_codes, first, stored_ms, bit_maps)
+            queue.put_batch(physical_offsets, sizes, tags_codes, first, stored_ms, bit_maps)
             self.entries += queue.max_queue_offset - before
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
@@ -85,7 +75,7 @@ class ConsumeQueueBuilder:
             rows.queue_id,
             queue.max_queue_offset,
             rows.first_queue_offset,
-            int(rows.physical_offsets[0]),
+            rows.physical_offsets[0],
         )
 
 
@@ -119,7 +109,7 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
             if (
                 queue is not None
                 and rows.first_queue_offset < queue.max_queue_offset
-                and int(rows.physical_offsets[0]) >= queue.max_physical_offset
+                and rows.physical_offsets[0] >= queue.max_physical_offset
             ):
                 self._settle_conflict(queue, rows)
         super().dispatch(batch)
@@ -143,7 +133,7 @@ class RecoveringQueueBuilder(ConsumeQueueBuilder):
                 "queue_id": rows.queue_id,
                 "queue_offset": rows.first_queue_offset,
                 "max_queue_offset": queue.max_queue_offset,
-                "physical_offset": int(rows.physical_offsets[0]),
+                "physical_offset": rows.physical_offsets[0],
             },
         )
         if starts_anew:

@@ -10,19 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from .consume_queue_ext_unit import (
     END_BLANK_BYTES,
     END_OF_FILE,
     EXT_UNIT,
     EXT_UNIT_BYTES_MIN,
-    EXT_UNIT_DTYPE,
-    MAX_ADDRESS,
-    MIN_ADDRESS,
     ConsumeQueueExtUnit,
     address_of,
     is_address,
@@ -35,10 +28,7 @@ from .sparse_file_queue import SparseFileQueue
 BitMaps = Sequence[bytes | None]
 """For each message the bit map of the consumers whose filters let it through, or None."""
 
-_ARRAY_THRESHOLD = 32
-_SPAN_BYTES_MAX = 1 << 20
-"""Up to so many bytes entries are read together, with whatever lies between them."""
-_HEAD = np.arange(EXT_UNIT_BYTES_MIN)
+_BLOCK_BYTES = 16 * 1024
 
 
 class ConsumeQueueExt:
@@ -120,31 +110,6 @@ class ConsumeQueueExt:
         self._files.write(self._files.end, b"".join(pieces))
         return addresses
 
-    def put_many(self, tags_codes: NDArray[Any], store_timestamps_ms: NDArray[Any]) -> NDArray[np.int64]:
-        """Do the same for many messages without bit maps, with array code."""
-        count = len(tags_codes)
-        units = np.empty(count, EXT_UNIT_DTYPE)
-        units["size"] = EXT_UNIT_BYTES_MIN
-        units["tags_code"] = tags_codes
-        units["store_timestamp_ms"] = store_timestamps_ms
-        units["bit_map_size"] = 0
-        addresses = np.empty(count, np.int64)
-        position = self._files.end
-        pieces: list[bytes] = []
-        done = 0
-        while done < count:
-            taken = min(self._room_at(position) // EXT_UNIT_BYTES_MIN, count - done)
-            if taken <= 0:
-                pieces.append(self._end_of_file(position))
-            else:
-                first = address_of(position)
-                addresses[done : done + taken] = first + EXT_UNIT_BYTES_MIN * np.arange(taken, dtype=np.int64)
-                pieces.append(units[done : done + taken].tobytes())
-                done += taken
-            position += len(pieces[-1])
-        self._files.write(self._files.end, b"".join(pieces))
-        return addresses
-
     def _room_at(self, position: int) -> int:
         """How many bytes a unit that starts there may have."""
         return self._files.file_size - position % self._files.file_size - END_BLANK_BYTES
@@ -175,49 +140,34 @@ class ConsumeQueueExt:
             return None
         return ConsumeQueueExtUnit(tags_code, stored_ms, bit_map)
 
-    def tags_codes_at(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def tags_codes_at(self, codes: Sequence[int]) -> list[int]:
         """Return `codes` with each address replaced by the tags code of its entry; what cannot be read stays."""
-        found = codes.copy()
-        files = self._files
-        positions = codes ^ np.int64(MIN_ADDRESS)
-        wanted = (
-            (codes <= MAX_ADDRESS)
-            & (positions >= files.first_start)
-            & (positions <= files.end - EXT_UNIT_BYTES_MIN)
-        )
-        starts = positions - positions % files.file_size
-        for start in np.unique(starts[wanted]).tolist():
-            rows = np.flatnonzero(wanted & (starts == start))
-            if len(rows) < _ARRAY_THRESHOLD or np.ptp(positions[rows]) > _SPAN_BYTES_MAX:
-                for row in rows.tolist():
-                    unit = self.get(int(codes[row]))
-                    if unit is not None:
-                        found[row] = unit.tags_code
-            else:
-                self._read_together(positions, rows, start, found)
+        found = list(codes)
+        block, block_start = b"", 0
+        for row, address in enumerate(codes):
+            if not is_address(address):
+                continue
+            position = position_of(address)
+            if not block_start <= position <= block_start + len(block) - EXT_UNIT_BYTES_MIN:
+                block, block_start = self._block_at(position), position
+            left = min(self._files.end - position, self._room_at(position))
+            if len(block) < EXT_UNIT_BYTES_MIN or left < EXT_UNIT_BYTES_MIN:
+                continue
+            size, tags_code, _, bit_map_size = EXT_UNIT.unpack_from(block, position - block_start)
+            if bit_map_size >= 0 and size == EXT_UNIT_BYTES_MIN + bit_map_size <= left:
+                found[row] = tags_code
         return found
 
-    def _read_together(
-        self, positions: NDArray[np.int64], rows: NDArray[np.intp], start: int, found: NDArray[np.int64]
-    ) -> None:
-        low = int(positions[rows].min())
-        stop = min(int(positions[rows].max()) + EXT_UNIT_BYTES_MIN, start + self._files.file_size)
+    def _block_at(self, position: int) -> bytes:
+        """Read from a position what lies there and, as it is likely to be wanted next, behind it."""
+        files = self._files
+        if files.is_empty or not files.first_start <= position < files.end:
+            return b""
+        in_file = files.file_size - position % files.file_size
         try:
-            data = np.frombuffer(self._files.read(low, stop - low), np.uint8)
+            return files.read(position, min(_BLOCK_BYTES, in_file, files.end - position))
         except FileMissing:
-            return
-        inside = positions[rows] - low
-        whole = inside <= len(data) - EXT_UNIT_BYTES_MIN
-        rows, inside = rows[whole], inside[whole]
-        heads = data[inside[:, None] + _HEAD].view(EXT_UNIT_DTYPE).reshape(-1)
-        bit_map_sizes = heads["bit_map_size"].astype(np.int64)
-        left = np.minimum(
-            self._files.end - positions[rows],
-            start + self._files.file_size - END_BLANK_BYTES - positions[rows],
-        )
-        sizes = heads["size"].astype(np.int64)
-        sound = (bit_map_sizes >= 0) & (sizes == EXT_UNIT_BYTES_MIN + bit_map_sizes) & (sizes <= left)
-        found[rows[sound]] = heads["tags_code"][sound]
+            return b""
 
     # -- cutting and expiring ------------------------------------------------------------------------------
 

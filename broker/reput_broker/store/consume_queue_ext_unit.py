@@ -17,14 +17,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-import numpy as np
-
 EXT_UNIT_BYTES_MIN = 20
 EXT_UNIT_BYTES_MAX = 0x7FFF
 EXT_UNIT = struct.Struct(">hqqh")
-EXT_UNIT_DTYPE = np.dtype(
-    [("size", ">i2"), ("tags_code", ">i8"), ("store_timestamp_ms", ">i8"), ("bit_map_size", ">i2")]
-)
 END_BLANK_BYTES = 4
 """What a unit must leave free in its file (RocketMQ: END_BLANK_DATA_LENGTH)."""
 END_OF_FILE = struct.pack(">h", -1)
@@ -32,7 +27,7 @@ MIN_ADDRESS = -(1 << 63)
 MAX_ADDRESS = -(1 << 31) - 1
 """The highest value that is an address (RocketMQ: MAX_ADDR)."""
 
-assert EXT_UNIT.size == EXT_UNIT_DTYPE.itemsize == EXT_UNIT_BYTES_MIN
+assert EXT_UNIT.size == EXT_UNIT_BYTES_MIN
 
 
 class ConsumeQueueExtUnit(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
+from reput_protocol.kernel import address_units, valid_units
 
-from .consume_queue_ext_unit import MAX_ADDRESS
-from .consume_queue_unit import UNIT_BYTES, UNIT_DTYPE, ConsumeQueueUnit, unpack_unit
+from .consume_queue_unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
 from .sparse_file_queue import RECOVERED_FILES, SparseFileQueue
 
 _CHUNK_UNITS = 16_384
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 class UnitsEnd(NamedTuple):
@@ -36,7 +36,7 @@ def find_end(files: SparseFileQueue) -> UnitsEnd:
     if files.is_empty:
         return UnitsEnd(0, None)
     begin = max(files.first_start, files.last_start - (RECOVERED_FILES - 1) * files.file_size)
-    end, last = _valid_until(files, begin, files.end, None)
+    end, last = _valid_until(files, begin, files.end, _HIGHEST)
     if last is None and end > files.first_start:
         last = _unit_before(files, end)
     return _without_blanks(files, end, last)
@@ -71,10 +71,9 @@ def last_address(files: SparseFileQueue, end: int) -> ConsumeQueueUnit | None:
         inside = end - (end - 1) // files.file_size * files.file_size
         start = end - min(count * UNIT_BYTES, inside)
         data = files.read(start, end - start)
-        addresses = np.flatnonzero(np.frombuffer(data, UNIT_DTYPE)["tags_code"] <= MAX_ADDRESS)
-        if len(addresses):
-            at = int(addresses[-1]) * UNIT_BYTES
-            return unpack_unit(data[at : at + UNIT_BYTES])
+        _, found = address_units(data, _LOWEST)
+        if found >= 0:
+            return unpack_unit(data, found)
         end = start
         count = _CHUNK_UNITS
     return None
@@ -87,31 +86,25 @@ def first_address(files: SparseFileQueue, end: int, min_physical_offset: int) ->
     while position < end:
         in_file = files.file_size - position % files.file_size
         data = files.read(position, min(count * UNIT_BYTES, in_file, end - position))
-        units = np.frombuffer(data, UNIT_DTYPE)
-        wanted = (units["tags_code"] <= MAX_ADDRESS) & (units["physical_offset"] >= min_physical_offset)
-        if wanted.any():
-            at = int(wanted.argmax()) * UNIT_BYTES
-            return unpack_unit(data[at : at + UNIT_BYTES])
+        found, _ = address_units(data, min_physical_offset)
+        if found >= 0:
+            return unpack_unit(data, found)
         position += len(data)
         count = _CHUNK_UNITS
     return None
 
 
-def _valid_until(files: SparseFileQueue, position: int, stop: int, physical_limit: int | None) -> _Valid:
+def _valid_until(files: SparseFileQueue, position: int, stop: int, physical_limit: int) -> _Valid:
     """Walk over valid units below a physical offset; return where they end and the last of them."""
     last: ConsumeQueueUnit | None = None
     while position < stop:
         in_file = files.file_size - position % files.file_size
         data = files.read(position, min(_CHUNK_UNITS * UNIT_BYTES, in_file, stop - position))
-        units = np.frombuffer(data, UNIT_DTYPE)
-        good = (units["physical_offset"] >= 0) & (units["size"] > 0)
-        if physical_limit is not None:
-            good &= units["physical_offset"] < physical_limit
-        count = len(units) if good.all() else int(good.argmin())
+        count = valid_units(data, physical_limit)
         if count:
-            last = unpack_unit(data[(count - 1) * UNIT_BYTES : count * UNIT_BYTES])
+            last = unpack_unit(data, count - 1)
             position += count * UNIT_BYTES
-        if count < len(units):
+        if count < len(data) // UNIT_BYTES:
             break
     return _Valid(position, last)
 

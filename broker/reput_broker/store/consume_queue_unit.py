@@ -16,21 +16,12 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 UNIT_BYTES = 20
 UNIT = struct.Struct(">qiq")
-UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
-assert UNIT.size == UNIT_DTYPE.itemsize == UNIT_BYTES
-
-Units = NDArray[np.void]
-"""A structured array of `UNIT_DTYPE`: fields physical_offset, size, tags_code."""
-
-NO_UNITS: Units = np.empty(0, UNIT_DTYPE)
+assert UNIT.size == UNIT_BYTES
 
 
 class ConsumeQueueUnit(NamedTuple):
@@ -51,6 +42,11 @@ class ConsumeQueueUnit(NamedTuple):
         return self.size == PRE_BLANK_SIZE and self.physical_offset == 0
 
 
-def unpack_unit(data: bytes) -> ConsumeQueueUnit:
-    """Decode 20 bytes."""
-    return ConsumeQueueUnit._make(UNIT.unpack(data))
+def unpack_unit(data: bytes, number: int = 0) -> ConsumeQueueUnit:
+    """Decode the unit that is number `number` in `data`."""
+    return ConsumeQueueUnit._make(UNIT.unpack_from(data, number * UNIT_BYTES))
+
+
+def unpack_units(data: bytes) -> list[ConsumeQueueUnit]:
+    """Decode units that lie behind each other."""
+    return list(map(ConsumeQueueUnit._make, UNIT.iter_unpack(data)))

@@ -56,9 +56,14 @@ class DeletedTopics:
         return self._deleted_below.get(topic, 0)
 
     def add(self, topic: str, end_offset: int) -> None:
-        """Mark every record of the topic below `end_offset` as deleted. Durable on return."""
-        self._deleted_below[topic] = end_offset
-        self._save()
+        """Mark every record of the topic below `end_offset` as deleted, durably. Raises OSError: it is not."""
+        before = self._deleted_below
+        self._deleted_below = {**before, topic: end_offset}
+        try:
+            self._save()
+        except OSError:
+            self._deleted_below = before
+            raise
 
     def forget_below(self, min_offset: int) -> None:
         """Drop marks whose records have all left the log, which starts at `min_offset` now."""

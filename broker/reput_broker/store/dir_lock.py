@@ -4,7 +4,8 @@ It is an open-file-description lock. A classic record lock, which Java takes, be
 in the same process would get it too, and closing any other descriptor of the file would drop it. Both kinds collide
 with each other, so that Apache's broker and this one keep out of each other's directory.
 
-With it the directories of the log are locked (`log_dir_locks.py`).
+With it the directories of the log are locked (`log_dir_locks.py`). While it is held, `check` says whether all of them,
+and the lock file itself, are still at their paths.
 
 Locking has two steps, so that a start that is refused leaves a directory as it was found. `reserve` locks what is
 there. `acquire` makes what is missing, the lock file and directories for new files of the log, and locks that too; it
@@ -19,12 +20,13 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .abort_marker import AbortMarker
-from .errors import StoreLocked
+from .errors import DirectoryLost, StoreLocked
 from .file_io import write_all
+from .held_path import check_identity
 from .log_dir_locks import LogDirectoryLocks, make_noting, remove_empty
 from .options import EventHandler, ignore_event
 
@@ -45,6 +47,7 @@ class DirectoryLock:
         log_dirs: where the owner's log lies.
         new_file_dirs: those of them in which new files are made: `acquire` makes them where they are missing.
         on_event: see `LogDirectoryLocks`.
+        on_lost: called once, in the thread that notices, when something is not at its path any more.
     """
 
     def __init__(
@@ -54,14 +57,16 @@ class DirectoryLock:
         log_dirs: Iterable[Path] = (),
         new_file_dirs: Iterable[Path] = (),
         on_event: EventHandler = ignore_event,
+        on_lost: Callable[[DirectoryLost], None] | None = None,
     ) -> None:
         self.path = path
         self._abort = abort
         self._log_dirs = LogDirectoryLocks(log_dirs, new_file_dirs, on_event)
-        self.ensure_log_dir = self._log_dirs.ensure
-        """Make a directory of the log that has gone, and lock it (log_dir_locks.py)."""
+        self._on_lost = on_lost
+        self._lost: DirectoryLost | None = None
         self._made: list[Path] = []
         self._fd: int | None = None
+        self._directory_fd: int | None = None
         self._identity = (0, 0)
         self._is_reserved = False
         self._is_acquired = False
@@ -105,6 +110,9 @@ class DirectoryLock:
             self.reserve()
         try:
             make_noting(self.path.parent, self._made)
+            self._directory_fd = os.open(
+                self.path.parent, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
+            )
             self._log_dirs.lock_new()
             fd = self._make_lock_file() if self._fd is None else self._fd
         except BaseException:
@@ -118,6 +126,31 @@ class DirectoryLock:
             self.release()
             raise
         self._is_acquired = True
+
+    def check(self) -> None:
+        """Check that the directory, its lock file and the directories of the log are still at their paths.
+
+        In any thread. Does nothing before `acquire`. What was lost once stays lost until `release`: what happened at
+        the path meanwhile is unknown.
+
+        Raises:
+            DirectoryLost: one is not.
+        """
+        if self._lost is not None:
+            raise DirectoryLost(self._lost.path, self._lost.found)
+        if not self._is_acquired:
+            return
+        assert self._fd is not None
+        assert self._directory_fd is not None
+        try:
+            check_identity(self.path.parent, self._directory_fd)
+            check_identity(self.path, self._fd)
+            self._log_dirs.check()
+        except DirectoryLost as error:
+            is_first, self._lost = self._lost is None, error
+            if is_first and self._on_lost is not None:
+                self._on_lost(error)
+            raise
 
     def remove_made(self) -> None:
         """Remove the directories that `acquire` has made, as far as they are empty; before `release`."""
@@ -197,8 +230,12 @@ class DirectoryLock:
     def release(self) -> None:
         """Give the lock back; does nothing if it is not held."""
         self._is_reserved = self._is_acquired = False
+        self._lost = None
         self._made.clear()
         self._log_dirs.release()
+        directory_fd, self._directory_fd = self._directory_fd, None
+        if directory_fd is not None:
+            os.close(directory_fd)
         fd, self._fd = self._fd, None
         if fd is not None:
             _held_here.discard(self._identity)

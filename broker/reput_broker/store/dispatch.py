@@ -6,25 +6,19 @@ it read, with the rows of each queue together, so that a dispatcher works per ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple, Protocol, TypeAlias
 
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_protocol.dispatch_rows import Row
-from reput_protocol.record_batch import DispatchRows, DispatchRun
-from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT
+from reput_protocol.buffers import Buffer
+from reput_protocol.dispatch_rows import DispatchRows
 from reput_protocol.record_tail import properties_of
 
-Column = Sequence[int] | NDArray[Any]
-"""Integers of one field, one per record: a list or tuple of few, an array of 64-bit integers where many."""
-
-FEW_ROWS = 24
-"""Up to so many records lists are faster than arrays."""
+Column: TypeAlias = "array[int]"
+"""64-bit integers of one field, one per record."""
 
 
 class QueueRows(NamedTuple):
@@ -48,7 +42,7 @@ class QueueRows(NamedTuple):
     @property
     def store_timestamp_ms(self) -> int:
         """Store time of the last record."""
-        return int(self.store_timestamps_ms[-1])
+        return self.store_timestamps_ms[-1]
 
     @property
     def end_queue_offset(self) -> int:
@@ -62,7 +56,7 @@ class DispatchBatch:
 
     start_offset: int
     end_offset: int
-    data: bytes
+    data: Buffer
     rows: DispatchRows
     """Every record in log order; positions count from the start of `data`."""
     queues: list[QueueRows]
@@ -71,7 +65,7 @@ class DispatchBatch:
     def properties(self, rows: QueueRows) -> Iterator[bytes | None]:
         """The properties text of each of these records; None for one that has none that could be read."""
         for physical_offset, size in zip(rows.physical_offsets, rows.sizes, strict=True):
-            yield properties_of(self.data, int(physical_offset) - self.start_offset, int(size))
+            yield properties_of(self.data, physical_offset - self.start_offset, size)
 
 
 def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
@@ -79,92 +73,30 @@ def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[Que
 
     A queue whose offsets do not follow each other, which a healthy log never has, comes in several parts.
     """
-    few = rows.few
-    if few is not None and len(few) <= FEW_ROWS:
-        return _few_by_queue(few, rows.runs, deleted)
-    return _many_by_queue(rows, deleted)
-
-
-def _few_by_queue(rows: list[Row], runs: list[DispatchRun], deleted: DeletedTopics | None) -> list[QueueRows]:
-    if len(rows) == 1:  # which is a step of its own for each message that is sent alone
-        ((_, physical_offset, size, queue_offset, code, stored_at, sys_flag, _, _),) = rows
-        topic, queue_id, _, _ = runs[0]
-        if _is_seen(topic, physical_offset, sys_flag, deleted):
-            return [
-                QueueRows(topic, queue_id, queue_offset, (physical_offset,), (size,), (code,), (stored_at,))
-            ]
-        return []
-    parts: list[tuple[str, int, int, list[int], list[int], list[int], list[int]]] = []
-    latest: dict[tuple[str, int], tuple[str, int, int, list[int], list[int], list[int], list[int]]] = {}
-    for topic, queue_id, start, stop in runs:
-        for _, physical_offset, size, queue_offset, code, stored_at, sys_flag, _, _ in rows[start:stop]:
-            if not _is_seen(topic, physical_offset, sys_flag, deleted):
-                continue
-            part = latest.get((topic, queue_id))
-            if part is None or queue_offset != part[2] + len(part[3]):
-                part = (topic, queue_id, queue_offset, [], [], [], [])
-                latest[topic, queue_id] = part
-                parts.append(part)
-            part[3].append(physical_offset)
-            part[4].append(size)
-            part[5].append(code)
-            part[6].append(stored_at)
-    return [QueueRows(*part) for part in parts]
-
-
-def _is_seen(topic: str, physical_offset: int, sys_flag: int, deleted: DeletedTopics | None) -> bool:
-    """Whether consumers may see a record."""
-    transaction = sys_flag & TRANSACTION_BITS
-    if transaction and transaction != TRANSACTION_COMMIT:
-        return False
-    return deleted is None or not deleted.hides(topic, physical_offset)
-
-
-def _many_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[QueueRows]:
-    indexed = None if rows.all_indexed else rows.indexed
+    queue_offsets, physical_offsets = rows.column("queue_offset"), rows.column("physical_offset")
+    sizes, timestamps = rows.column("size"), rows.column("store_timestamp_ms")
+    columns = (physical_offsets, sizes, rows.tags_codes, timestamps)
     found: list[QueueRows] = []
-    for topic, queue_id, group in rows.groups():
-        physical_offsets = rows.physical_offset[group]
-        hides = deleted is not None and deleted.hides(topic, int(physical_offsets[0]))
-        if indexed is None and not hides:
-            _add_parts(found, topic, queue_id, rows, group)
+    latest: dict[tuple[str, int], QueueRows] = {}
+    for run in rows.runs:
+        if not run.is_seen:
             continue
-        selected = np.arange(len(rows))[group]
-        if indexed is not None:
-            selected = selected[indexed[selected]]
-        if deleted is not None and hides:
-            selected = selected[rows.physical_offset[selected] >= deleted.end_offset(topic)]
-        if len(selected):
-            _add_parts(found, topic, queue_id, rows, selected)
-    return found
-
-
-def _add_parts(
-    found: list[QueueRows], topic: str, queue_id: int, rows: DispatchRows, group: slice | NDArray[Any]
-) -> None:
-    queue_offsets = rows.queue_offset[group]
-    physical_offsets = rows.physical_offset[group]
-    sizes = rows.size[group]
-    tags_codes = rows.tags_code[group]
-    timestamps = rows.store_timestamp_ms[group]
-    first, last = int(queue_offsets[0]), int(queue_offsets[-1])
-    if last - first == len(queue_offsets) - 1 and (queue_offsets[1:] > queue_offsets[:-1]).all():
-        # They ascend, and by no more than one each: the usual case.
-        found.append(QueueRows(topic, queue_id, first, physical_offsets, sizes, tags_codes, timestamps))
-        return
-    breaks = (np.flatnonzero(queue_offsets[1:] - queue_offsets[:-1] != 1) + 1).tolist()
-    for start, stop in pairwise([0, *breaks, len(queue_offsets)]):
-        found.append(
-            QueueRows(
-                topic,
-                queue_id,
-                int(queue_offsets[start]),
-                physical_offsets[start:stop],
-                sizes[start:stop],
-                tags_codes[start:stop],
-                timestamps[start:stop],
+        topic, queue_id, start, stop, _ = run
+        if deleted is not None and deleted.hides(topic, physical_offsets[start]):
+            start = bisect_left(physical_offsets, deleted.end_offset(topic), start, stop)
+            if start == stop:
+                continue
+        part = latest.get((topic, queue_id))
+        if part is not None and part.end_queue_offset == queue_offsets[start]:
+            for column, all_rows in zip(part[3:], columns, strict=True):
+                column.extend(all_rows[start:stop])
+        else:
+            part = QueueRows(
+                topic, queue_id, queue_offsets[start], *(column[start:stop] for column in columns)
             )
-        )
+            latest[topic, queue_id] = part
+            found.append(part)
+    return found
 
 
 class Dispatcher(Protocol):

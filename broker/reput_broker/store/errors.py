@@ -109,6 +109,29 @@ class StoreReadOnly(StoreError):
         self.reason = reason
 
 
+class DirectoryLost(StoreError, OSError):
+    """A directory of the store, or its lock file, was moved, deleted, unmounted or covered while the store was open.
+
+    Nothing was read or written by its path. The store is read-only until it is opened again.
+
+    Attributes:
+        path: what was opened.
+        found: what is there now.
+    """
+
+    def __init__(self, path: Path, found: str) -> None:
+        reason = (
+            f"{path} is not what this broker opened: {found}. Stop the broker, bring the directory back to its path "
+            "(move it there, or mount it) and start the broker again"
+        )
+        OSError.__init__(self, errno.ESTALE, reason, str(path))
+        self.path = path
+        self.found = found
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 class DiskFull(StoreError):
     """The disk, or the quota, has no room; nothing was half-applied and the call may be repeated.
 
@@ -159,11 +182,10 @@ class FileNotMade(StoreError):
         path: the file.
         cause_errno: the system's error number, or None.
         is_out_of_descriptors: whether it was only that no more files can be open.
+        is_out_of_memory: whether it was only that no more memory can be mapped.
     """
 
-    def __init__(
-        self, path: Path | str, cause: OSError | FlushFailed | LogDirectoryLocked | LogDirectoryUnusable
-    ) -> None:
+    def __init__(self, path: Path | str, cause: OSError | FlushFailed) -> None:
         self.path = Path(path)
         self.cause_errno: int | None = None
         if isinstance(cause, FlushFailed):
@@ -171,16 +193,19 @@ class FileNotMade(StoreError):
         elif isinstance(cause, OSError):
             self.cause_errno = cause.errno
         self.is_out_of_descriptors = self.cause_errno in (errno.EMFILE, errno.ENFILE)
-        reason = str(cause) if self.cause_errno is None else os.strerror(self.cause_errno)
-        if not isinstance(
-            cause, LogDirectoryLocked | LogDirectoryUnusable
-        ):  # which say themselves what to do
+        self.is_out_of_memory = self.cause_errno == errno.ENOMEM
+        if isinstance(cause, DirectoryLost):
+            reason = str(cause)
+        else:
+            reason = str(cause) if self.cause_errno is None else os.strerror(self.cause_errno)
             reason += f"; {self._remedy(self.path.parent)}"
         super().__init__(f"{path} cannot be made: {reason}; it is tried again by itself")
 
     def _remedy(self, directory: Path) -> str:
         if self.is_out_of_descriptors:
             return "allow the broker more open files (ulimit -n, LimitNOFILE)"
+        if self.is_out_of_memory:
+            return "give the broker more memory, or allow it more address space (ulimit -v, vm.max_map_count)"
         if self.cause_errno in NOT_PERMITTED:
             return _permission_remedy(self.cause_errno, directory)
         if self.cause_errno == errno.EEXIST:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 from pathlib import Path
 
@@ -181,6 +182,18 @@ def create_file(path: Path, size: int) -> int:
                 raise FlushFailed(path, error) from error
         raise
     return fd
+
+
+def map_file(fd: int, size: int, path: Path, *, access: int = mmap.ACCESS_WRITE) -> mmap.mmap:
+    """Map a whole file into memory.
+
+    Raises:
+        OSError: it cannot be mapped, for want of memory for example; unlike that of `mmap` it names the file.
+    """
+    try:
+        return mmap.mmap(fd, size, access=access)
+    except OSError as error:
+        raise OSError(error.errno, f"mapping {size} bytes: {error.strerror}", str(path)) from error
 
 
 def write_all(fd: int, data: Buffer, position: int, path: Path | str) -> None:

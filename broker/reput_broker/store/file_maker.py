@@ -11,11 +11,11 @@ holding nothing (`file_names.list_files_of`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import DiskFull, FileNotMade, FlushFailed, LogDirectoryLocked, LogDirectoryUnusable
+from .errors import DirectoryLost, DiskFull, FileNotMade, FlushFailed
 from .file_io import is_no_space, make_directories, sync_directory
 from .file_names import file_name
 from .mapped_file import MappedFile
@@ -28,7 +28,6 @@ class FileMaker:
     Args:
         file_size: bytes of each file.
         on_event: told which directory fails.
-        ensure_directory: makes a directory if it is missing, before a file is made in it; a log's are locked too.
 
     Events: `commit_log_dir_failed` when a directory begins to fail for other reasons than want of space,
     `commit_log_dir_works_again` when a file has been made in it after that.
@@ -38,11 +37,9 @@ class FileMaker:
         self,
         file_size: int,
         on_event: EventHandler,
-        ensure_directory: Callable[[Path], None] = make_directories,
     ) -> None:
         self._file_size = file_size
         self._on_event = on_event
-        self._ensure_directory = ensure_directory
         self._failed: set[Path] = set()
         self._leftovers: set[Path] = set()
 
@@ -51,29 +48,29 @@ class FileMaker:
 
         Raises:
             DiskFull: none did, at least one of them for want of space.
-            FileNotMade: none did, or no descriptor was to be had, which no other directory would change.
+            FileNotMade: none did, or no descriptor or memory was to be had, which no other directory would change.
         """
         full: DiskFull | None = None
         failed: FileNotMade | None = None
         for directory in directories:
             path = directory / file_name(base_offset)
             try:
-                self._ensure_directory(
-                    directory
-                )  # first: what lies in another's directory is not ours to remove
+                make_directories(directory)
                 self._sweep(directory)
                 file = MappedFile(path, self._file_size, base_offset, create=True)
-            except (FileExistsError, LogDirectoryLocked, LogDirectoryUnusable) as error:
+            except FileExistsError as error:
                 refusal = FileNotMade(path, error)
                 self._note_failed(directory, refusal)
                 failed = failed or refusal
+            except DirectoryLost as error:
+                raise FileNotMade(path, error) from error
             except (DiskFull, FlushFailed, OSError) as error:
                 self._note_leftover(path)
                 if isinstance(error, DiskFull) or is_no_space(error):
                     full = full or DiskFull(path, self._file_size)
                     continue
                 refusal = FileNotMade(path, error)
-                if refusal.is_out_of_descriptors:
+                if refusal.is_out_of_descriptors or refusal.is_out_of_memory:
                     raise refusal from error
                 self._note_failed(directory, refusal)
                 failed = failed or refusal

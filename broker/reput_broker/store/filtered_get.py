@@ -7,18 +7,16 @@ any thread, in a worker's if the records are not in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import TracebackType
-
-import numpy as np
 
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue import ConsumeQueue
-from reput_broker.store.consume_queue_unit import Units
-from reput_broker.store.get_message import LogWindow, first_damaged, select_few, spans_files
+from reput_broker.store.consume_queue_unit import UNIT_BYTES
+from reput_broker.store.get_message import LogWindow, select, spans_files
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.results import Extent, GetMessageResult, TransferLimits
 from reput_broker.store.status import GetStatus
+from reput_protocol.kernel import damaged_unit, files_of_units
 from reput_protocol.sql import SqlFilter
 
 EFFORT_MAX = 5_000_000
@@ -27,7 +25,6 @@ PART_EFFORT = 150
 LOOKUP_EFFORT = 600
 LOOKUP_BYTE_EFFORT = 1
 RECORD_EFFORT = 3000
-_UNITS_AT_ONCE = 64
 
 
 class FilteredGet:
@@ -49,7 +46,7 @@ class FilteredGet:
         self,
         log: CommitLog,
         queue: ConsumeQueue,
-        units: Units,
+        units: bytes,
         offset: int,
         window: LogWindow,
         bounds: tuple[int, int],
@@ -72,7 +69,8 @@ class FilteredGet:
         self._filter = sql_filter
         self._limits = limits
         self._effort = 0
-        self._held = HeldExtents(log, _one_of_each_file(units, window))
+        places = files_of_units(units, window.min_offset, window.max_offset, window.file_size)
+        self._held = HeldExtents(log, [Extent(place, 0) for place in places])
 
     def run(self) -> GetMessageResult:
         """Look; before `release`.
@@ -80,8 +78,8 @@ class FilteredGet:
         Raises:
             StoreDamaged: an entry of the queue points to where no record can be.
         """
-        selection = select_few(
-            self._affordable(),
+        selection = select(
+            self._units,
             self._window,
             self._max_messages,
             self._max_bytes,
@@ -90,8 +88,9 @@ class FilteredGet:
             self._accepts,
         )
         if selection.missing or spans_files(selection.extents, self._window):
-            damaged = first_damaged(self._units[: selection.scanned], self._window)
-            if damaged is not None:
+            scanned = self._units[: selection.scanned * UNIT_BYTES]
+            damaged = damaged_unit(scanned, self._window.max_offset, self._window.file_size)
+            if damaged >= 0:
                 raise self._queue.damaged(self._offset + damaged)
         next_begin = self._offset + selection.scanned
         if not selection.taken:
@@ -107,17 +106,11 @@ class FilteredGet:
             self.cold,
         )
 
-    def _affordable(self) -> Iterator[tuple[int, int, int]]:
-        """The entries, as long as there is effort left; at least one."""
-        units = self._units
-        for start in range(0, len(units), _UNITS_AT_ONCE):
-            for unit in units[start : start + _UNITS_AT_ONCE].tolist():
-                yield unit
-                if self._effort > EFFORT_MAX:
-                    return
-
-    def _accepts(self, extent: Extent) -> bool:
-        properties = self._held.properties_at(extent, cold=self.cold)
+    def _accepts(self, physical_offset: int, size: int) -> bool | None:
+        """Whether the filter lets a record through; None where no effort is left to look."""
+        if self._effort > EFFORT_MAX:
+            return None
+        properties = self._held.properties_at(Extent(physical_offset, size), cold=self.cold)
         if properties is None:
             return True  # whoever gets it finds the damage and names it, as without a filter
         wanted = self._filter
@@ -143,12 +136,3 @@ class FilteredGet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
-
-
-def _one_of_each_file(units: Units, window: LogWindow) -> list[Extent]:
-    """Return an extent in every file of the log that the units lead to."""
-    offsets = units["physical_offset"].astype(np.int64)
-    sizes = units["size"].astype(np.int64)
-    present = (offsets >= window.min_offset) & (sizes > 0) & (offsets + sizes <= window.max_offset)
-    _, firsts = np.unique(offsets[present] // window.file_size, return_index=True)
-    return [Extent(int(offset), 0) for offset in offsets[present][firsts]]

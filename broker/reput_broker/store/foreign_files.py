@@ -152,7 +152,7 @@ def _holds_offsets(path: Path) -> bool:
     if not data.strip():
         return False
     try:
-        table = read_json(data)
+        table = read_json(data, loose_bytes_max=len(data))
     except BodyMalformed:
         return True
     return bool(table.get("offsetTable") or table.get("lmqOffsetTable"))

@@ -11,37 +11,50 @@ The walk over the log (`log_walk`) tells what it finds, so that this costs no se
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
+from reput_broker.store.consume_queue_unit import UNIT, UNIT_BYTES
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.log_walk import QueuedRecords
 from reput_broker.store.recovery import REPAIR_REMEDY
+from reput_protocol.kernel import differing_units
 
 Queue = tuple[str, int]
-IntArray = NDArray[np.int64]
 
 
 class _Run(NamedTuple):
     """Records of one queue whose queue offsets follow each other."""
 
     queue: Queue
-    first: int
-    offsets: IntArray
-    """Where they lie in the log."""
-    sizes: IntArray
+    records: array[int]
+    """Of each its queue offset, which place it has in the log, and its size."""
+
+    def __len__(self) -> int:
+        return len(self.records) // 3
+
+    @property
+    def first(self) -> int:
+        return self.records[0]
 
     @property
     def end(self) -> int:
-        return self.first + len(self.offsets)
+        return self.records[0] + len(self)
+
+    @property
+    def place(self) -> int:
+        return self.records[1]
+
+    def before(self, log_offset: int) -> int:
+        """How many of the records lie before a place in the log."""
+        return bisect_left(self.records[1::3], log_offset)
 
 
 class IdentityCheck:
@@ -84,7 +97,7 @@ class IdentityCheck:
         """
         runs = list(self._runs_of(records))
         # Entries first: where a record claims to be in another queue, they name it, a gap names the one behind it.
-        self._compare([run for run in runs if run.offsets[0] < self._entries_until])
+        self._compare([run for run in runs if run.place < self._entries_until])
         for run in runs:
             self._follow(run)
 
@@ -102,25 +115,27 @@ class IdentityCheck:
         for (topic_bytes, queue_id), rows in records.items():
             topic = topic_bytes.decode()
             if hides:
-                rows = rows[rows[:, 1] >= self._deleted.end_offset(topic)]
-                if not len(rows):
+                rows = rows[3 * bisect_left(rows[1::3], self._deleted.end_offset(topic)) :]
+                if not rows:
                     continue
-            breaks = (np.flatnonzero(np.diff(rows[:, 0]) != 1) + 1).tolist()
-            for start, stop in pairwise([0, *breaks, len(rows)]):
-                part = rows[start:stop]
-                yield _Run((topic, queue_id), int(part[0, 0]), part[:, 1], part[:, 2])
+            numbers = rows[::3]
+            if numbers == array("q", range(numbers[0], numbers[0] + len(numbers))):
+                yield _Run((topic, queue_id), rows)
+                continue
+            breaks = [at for at, (one, other) in enumerate(pairwise(numbers), 1) if other != one + 1]
+            for start, stop in pairwise([0, *breaks, len(numbers)]):
+                yield _Run((topic, queue_id), rows[3 * start : 3 * stop])
 
     # -- with each other -------------------------------------------------------------------------------------
 
     def _follow(self, run: _Run) -> None:
-        queue, first = run.queue, run.first
-        offset = int(run.offsets[0])
+        queue, first, offset = run.queue, run.first, run.place
         self._check_order(queue, first, offset)
         self.first.setdefault(queue, (first, offset))
         # A topic that was deleted counts from 0 again. Offsets that are taken are an old broker's fault.
         known = 0 if first == 0 else self._next.get(queue, 0)
         self._next[queue] = max(known, run.end)
-        certain = int(np.searchsorted(run.offsets, self._entries_until))
+        certain = run.before(self._entries_until)
         if certain:
             end, anew = self.ends_at_mark.get(queue, (0, False))
             end, anew = (0, True) if first == 0 else (end, anew)
@@ -139,16 +154,15 @@ class IdentityCheck:
     def _compare(self, runs: list[_Run]) -> None:
         missed: list[tuple[_Run, int]] = []
         for run in runs:
-            same = self._has_entries(run)
-            wrong = np.flatnonzero(~same & (run.offsets < self._entries_until))
-            missed += [(run, index) for index in wrong.tolist()]
+            certain = run.before(self._entries_until)
+            missed += [(run, index) for index in self._without_entries(run) if index < certain]
         if not missed:
             return
         self.agrees = False
-        places = [int(run.offsets[index]) for run, index in missed]
+        places = [run.records[3 * index + 1] for run, index in missed]
         claims = self._claims(min(places), max(places))
         for (run, index), place in zip(missed, places, strict=True):
-            claim = claims.get((place, int(run.sizes[index])))
+            claim = claims.get((place, run.records[3 * index + 2]))
             if claim is not None:
                 (topic, queue_id), number = claim
                 self._refuse(
@@ -158,36 +172,34 @@ class IdentityCheck:
                     f"but it is entry {number} of queue {queue_id} of topic {topic} that points at it",
                 )
 
-    def _has_entries(self, run: _Run) -> NDArray[np.bool_]:
-        """Which records of a run their queue's entries point at."""
-        same = np.zeros(len(run.offsets), np.bool_)
+    def _without_entries(self, run: _Run) -> list[int]:
+        """Which records of a run their queue's entries do not point at."""
+        wrong: list[int] = []
         queue = self._queues.get(*run.queue)
         done = 0
-        while queue is not None and done < len(same):
+        while queue is not None and done < len(run):
             at = run.first + done
-            units = queue.read_units(at, len(same) - done)
-            if not len(units):
-                if at >= queue.min_queue_offset:
-                    break
-                done += queue.min_queue_offset - at
+            units = queue.read_units(at, len(run) - done)
+            if units:
+                wrong += differing_units(units, run.records, done)
+                done += len(units) // UNIT_BYTES
                 continue
-            stop = done + len(units)
-            same[done:stop] = (units["physical_offset"] == run.offsets[done:stop]) & (
-                units["size"] == run.sizes[done:stop]
-            )
-            done = stop
-        return same
+            if at >= queue.min_queue_offset:
+                break
+            expired = min(queue.min_queue_offset - at, len(run) - done)
+            wrong += range(done, done + expired)
+            done += expired
+        wrong += range(done, len(run))
+        return wrong
 
     def _claims(self, low: int, high: int) -> dict[tuple[int, int], tuple[Queue, int]]:
         """Which queue entries point into `[low, high]` of the log: log offset and size to queue and queue offset."""
         claims: dict[tuple[int, int], tuple[Queue, int]] = {}
         for queue in self._queues:
             for number, units in _entries_between(queue, low, high):
-                wanted = (units["physical_offset"] >= low) & (units["physical_offset"] <= high)
-                for index in np.flatnonzero(wanted & (units["size"] > 0)).tolist():
-                    unit = units[index]
-                    place = int(unit["physical_offset"]), int(unit["size"])
-                    claims[place] = (queue.topic, queue.queue_id), number + index
+                for at, (place, size, _) in enumerate(UNIT.iter_unpack(units), number):
+                    if low <= place <= high and size > 0:
+                        claims[place, size] = (queue.topic, queue.queue_id), at
         return claims
 
     def _refuse(self, queue: Queue, message: int, offset: int, contradiction: str) -> None:
@@ -203,10 +215,10 @@ class IdentityCheck:
         )
 
 
-def _entries_between(queue: ConsumeQueue, low: int, high: int) -> Iterator[tuple[int, NDArray[np.void]]]:
+def _entries_between(queue: ConsumeQueue, low: int, high: int) -> Iterator[tuple[int, bytes]]:
     """The entries of a queue from the first at or after one log offset to the last at or before another, in pieces."""
     position = max(queue.queue_offset_of(low), queue.min_queue_offset)
     end = min(queue.queue_offset_of(high + 1), queue.max_queue_offset)
-    while position < end and len(units := queue.read_units(position, end - position)):
+    while position < end and (units := queue.read_units(position, end - position)):
         yield position, units
-        position += len(units)
+        position += len(units) // UNIT_BYTES

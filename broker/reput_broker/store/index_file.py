@@ -7,8 +7,8 @@
 
 Entry 0 is never used, so a file holds N - 1 keys. All numbers are big-endian. (Store format 5.1 to 5.4.)
 
-A batch is written so that a reader in another thread, at any moment, follows chains of whole entries: entries first,
-then the slots that lead to them, then the header.
+Keys are written so that a reader in another thread, at any moment, follows chains of whole entries: an entry before the
+slot that leads to it, and the header last.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
+from array import array
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final, NamedTuple
 
 from reput_broker.store.errors import FlushFailed, ForeignFile
-from reput_broker.store.file_io import create_file, set_aside, sync_data
-from reput_broker.store.index_times import SECONDS_MAX, IndexTimes, time_bounds
+from reput_broker.store.file_io import create_file, map_file, set_aside, sync_data
+from reput_broker.store.index_times import IndexTimes, time_bounds
+from reput_broker.store.open_mappings import OpenMappings
+from reput_protocol.kernel import follow_chain, insert_keys, seconds_ascend
 
 HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = 20
 HEADER: Final = struct.Struct(">qqqqii")
-ENTRY_DTYPE: Final = np.dtype(
-    [("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
-)
+_SLOT: Final = struct.Struct(">i")
 _OLDER_MAX: Final = 1024
 """After so many entries that are too old it pays to know whether all that follow are."""
-
-IntArray = NDArray[np.int64]
+_STEPS_AT_ONCE: Final = 4096
+"""So many entries are looked at before other threads get their turn."""
 
 
 class IndexHeader(NamedTuple):
@@ -69,26 +69,36 @@ class IndexFile:
         self.path = path
         self.slots = slots
         self.entries = entries
-        size = index_file_size(slots, entries)
-        self._fd = create_file(path, size) if create else _open(path, size)
+        self._size = index_file_size(slots, entries)
+        self._lock = threading.Lock()
+        self._map: mmap.mmap
+        fd = create_file(path, self._size) if create else _open(path, self._size)
         try:
-            self._map = mmap.mmap(self._fd, size)
+            self._open_with(fd)
         except BaseException:
-            os.close(self._fd)
             if create:
                 with suppress(OSError):
                     path.unlink()
             raise
+        status = os.fstat(fd)
+        self._identity = status.st_dev, status.st_ino
         self.is_set_aside = create
         """Whether the disk has set all of the file aside."""
-        self._slots: NDArray[Any] = np.frombuffer(self._map, ">i4", slots, HEADER_BYTES)
-        self._entries: NDArray[Any] = np.frombuffer(
-            self._map, ENTRY_DTYPE, entries, HEADER_BYTES + SLOT_BYTES * slots
-        )
-        self._is_open = True
+        self._is_on_disk = not create  # a full one that was found has been: `IndexService` keeps no other
+        self._is_closed = False
+        self.mappings: OpenMappings | None = None
+        """Bounds how many files are open with this one; notified after the file was opened again."""
         header = IndexHeader(*HEADER.unpack_from(self._map))
         self.header = header._replace(next_entry=max(1, header.next_entry))
         self._times = IndexTimes(min(self.header.next_entry, entries))
+
+    def _open_with(self, fd: int) -> None:
+        try:
+            self._map = map_file(fd, self._size, self.path)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
 
     def __repr__(self) -> str:
         return f"<IndexFile {self.path.name} {self.header.next_entry - 1} of {self.entries - 1} keys>"
@@ -128,7 +138,7 @@ class IndexFile:
             OSError: the system could not.
         """
         if not self.is_set_aside:
-            set_aside(self._fd, len(self._map), self.path)
+            set_aside(self._fd, self._size, self.path)
             self.is_set_aside = True
 
     def continue_from(self, predecessor: IndexHeader) -> None:
@@ -137,66 +147,84 @@ class IndexFile:
         end_ms, end_offset = predecessor.end_timestamp_ms, predecessor.end_physical_offset
         self._write_header(IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 1))
 
-    def insert(self, hashes: IntArray, physical_offsets: IntArray, timestamps_ms: IntArray) -> None:
-        """Insert keys in order; there must be room for all (`room`).
+    def insert(self, keys: array[int], start: int, stop: int) -> None:
+        """Insert the keys `[start, stop)` in order; there must be room for all (`room`).
 
         Args:
-            hashes: non-negative 32-bit hashes of the keys (`index_hash`).
-            physical_offsets: where the records lie, ascending.
-            timestamps_ms: their store times.
+            keys: three numbers a key: its hash (`index_hash`), which is not negative; where its record lies, ascending;
+                its store time.
+            start, stop: which keys.
         """
-        count = len(hashes)
-        assert 0 < count <= self.room
+        assert 0 < stop - start <= self.room
+        self._is_on_disk = False
         header = self.header
         first = header.next_entry
-        numbers = np.arange(first, first + count)
-        slots = hashes % self.slots
-        previous = self._previous_in_chain(slots, numbers)
-        before_ms = header.end_timestamp_ms if first > 1 else int(timestamps_ms[0])
-        self._times.note(timestamps_ms, before_ms)
-        new = self._entries[first : first + count]
-        new["hash"] = hashes
-        new["physical_offset"] = physical_offsets
-        new["seconds"] = self._seconds(timestamps_ms, is_first=first <= 1)
-        new["previous"] = previous
-        self._slots[slots] = numbers  # of equal slots the last assignment counts: the newest entry
+        _, begin_offset, begin_ms = keys[3 * start : 3 * start + 3]
+        _, end_offset, end_ms = keys[3 * stop - 3 : 3 * stop]
+        before_ms = header.end_timestamp_ms if first > 1 else begin_ms
+        slots_used, earliest_ms, latest_ms, in_order = insert_keys(
+            self._map,
+            self.slots,
+            self.entries,
+            keys,
+            start,
+            stop,
+            first,
+            header.begin_timestamp_ms,
+            before_ms,
+        )
+        self._times.note(earliest_ms, latest_ms, in_order=in_order)
         if first <= 1:
-            header = header._replace(
-                begin_timestamp_ms=int(timestamps_ms[0]), begin_physical_offset=int(physical_offsets[0])
-            )
+            header = header._replace(begin_timestamp_ms=begin_ms, begin_physical_offset=begin_offset)
         self._write_header(
             header._replace(
-                end_timestamp_ms=int(timestamps_ms[-1]),
-                end_physical_offset=int(physical_offsets[-1]),
-                slots_used=header.slots_used + int((previous == 0).sum()),
-                next_entry=first + count,
+                end_timestamp_ms=end_ms,
+                end_physical_offset=end_offset,
+                slots_used=header.slots_used + slots_used,
+                next_entry=first + stop - start,
             )
         )
 
-    def _previous_in_chain(self, slots: IntArray, numbers: IntArray) -> IntArray:
-        """Return for each new entry the entry that its slot leads to when it is inserted; 0 if to none."""
-        order = np.argsort(slots, kind="stable")
-        in_order = slots[order]
-        starts = np.ones(len(order), dtype=bool)
-        starts[1:] = in_order[1:] != in_order[:-1]
-        chained = np.empty(len(order), dtype=np.int64)
-        chained[1:] = numbers[order[:-1]]
-        known = self._slots[in_order[starts]].astype(np.int64)
-        leads_nowhere = (known <= 0) | (known > numbers[order[starts]])
-        known[leads_nowhere] = 0
-        chained[starts] = known
-        previous = np.empty(len(order), dtype=np.int64)
-        previous[order] = chained
-        return previous
+    def _opened(self) -> memoryview | None:
+        """Return the file's bytes, of a file at rest after opening it again; None once the file is closed."""
+        with self._lock:
+            was_at_rest = self._fd < 0 and not self._is_closed
+            if was_at_rest and self.mappings is not None:
+                self.mappings.open_again(self._open_again)
+            elif was_at_rest:
+                self._open_again()
+            found = None if self._fd < 0 else memoryview(self._map)
+        if was_at_rest and self.mappings is not None:
+            self.mappings.opened(self)
+        return found
 
-    def _seconds(self, timestamps_ms: IntArray, *, is_first: bool) -> IntArray:
-        """Return whole seconds since the file's begin, which the file's first record sets after its own are taken."""
-        begin_ms = self.header.begin_timestamp_ms
-        if is_first:
-            seconds = _since(timestamps_ms, int(timestamps_ms[0]))
-            seconds[0] = _since(timestamps_ms[:1], begin_ms)[0]
-            return seconds
-        return _since(timestamps_ms, begin_ms)
+    def _open_again(self) -> None:
+        fd = _open(self.path, self._size)
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) != self._identity:
+            os.close(fd)
+            raise ForeignFile(self.path, "it is not the file that was there when it was last read")
+        self._open_with(fd)
+
+    def rest(self) -> bool:
+        """Close descriptors and mapping until `find` needs them; False if keys may follow or are not on the disk."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if not (self._is_closed or (self.is_full and self._is_on_disk)):
+                return False
+            self._unmap()
+            return True
+        finally:
+            self._lock.release()
+
+    def _unmap(self) -> None:
+        if self._fd >= 0:
+            with suppress(BufferError):  # a reader is in it: the mapping goes with the reader
+                self._map.close()
+            del self._map
+            os.close(self._fd)
+            self._fd = -1
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield the physical offsets of records that may have the key, newest first.
@@ -205,26 +233,32 @@ class IndexFile:
         `[begin_ms, end_ms]`. Nothing that belongs is left out.
         """
         # Held, so that the mapping stays though the file be closed.
-        slots, entries = self._slots, self._entries
-        if not (len(slots) and len(entries)):
+        file = self._opened()
+        if file is None:
             return
-        number = int(slots[key_hash % self.slots])
+        (number,) = _SLOT.unpack_from(file, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
         header = self.header  # written last: until then the first time is not known
         began_ms = header.begin_timestamp_ms if header.next_entry > number else 0
         older = 0
-        while 0 < number < self.entries:
-            entry_hash, physical_offset, seconds, previous = entries[number].item()
-            if entry_hash == key_hash:
-                earliest_ms, latest_ms = time_bounds(number, seconds, began_ms)
-                if latest_ms < begin_ms:
-                    older += 1
-                    if older >= _OLDER_MAX and self._times.are_in_order(entries):
-                        return
-                elif earliest_ms <= end_ms:
-                    yield physical_offset
-            if previous >= number:  # chains lead to older entries only
-                return
-            number = previous
+        while number > 0:
+            found, physical_offset, seconds, number = follow_chain(
+                file, self.slots, self.entries, number, key_hash, _STEPS_AT_ONCE
+            )
+            if not found:
+                continue
+            earliest_ms, latest_ms = time_bounds(found, seconds, began_ms)
+            if latest_ms < begin_ms:
+                older += 1
+                if older >= _OLDER_MAX and self._times.are_in_order(partial(self._seconds_ascend, file)):
+                    return
+            elif earliest_ms <= end_ms:
+                yield physical_offset
+
+    def _seconds_ascend(self, file: memoryview, start: int, stop: int) -> bool:
+        return all(
+            seconds_ascend(file, self.slots, self.entries, at - 1, min(at + _STEPS_AT_ONCE, stop))
+            for at in range(start + 1, stop, _STEPS_AT_ONCE)
+        )
 
     def holds_times(self, begin_ms: int, end_ms: int) -> bool:
         """Whether records stored in `[begin_ms, end_ms]` can be in this file."""
@@ -236,11 +270,14 @@ class IndexFile:
         Raises:
             FlushFailed: the system could not.
         """
+        if self.is_full and self._is_on_disk:
+            return
         self._write_header(self.header)
         try:
             sync_data(self._fd)
         except OSError as error:
             raise FlushFailed(self.path, error) from error
+        self._is_on_disk = True
 
     def _write_header(self, header: IndexHeader) -> None:
         HEADER.pack_into(self._map, 0, *header)
@@ -248,24 +285,14 @@ class IndexFile:
 
     def close(self) -> None:
         """Unmap the file; nothing is synced."""
-        if self._is_open:
-            self._is_open = False
-            self._slots = np.empty(0, dtype=np.int32)
-            self._entries = np.empty(0, dtype=ENTRY_DTYPE)
-            with suppress(BufferError):  # a reader is in it: the mapping goes with the reader
-                self._map.close()
-            os.close(self._fd)
+        with self._lock:
+            self._is_closed = True
+            self._unmap()
 
 
 def index_file_size(slots: int, entries: int) -> int:
     """Return the bytes of an index file."""
     return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
-
-
-def _since(timestamps_ms: IntArray, begin_ms: int) -> IntArray:
-    if begin_ms <= 0:
-        return np.zeros(len(timestamps_ms), dtype=np.int64)
-    return np.clip((timestamps_ms - begin_ms) // 1000, 0, SECONDS_MAX)
 
 
 def _open(path: Path, size: int) -> int:

@@ -16,11 +16,13 @@ from pathlib import Path
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import is_all_zero, make_directories, sync_directory
-from reput_broker.store.index_backlog import KeyBacklog
+from reput_broker.store.index_backlog import KEY_FIELDS, KeyBacklog
 from reput_broker.store.index_file import IndexFile, IndexHeader, index_file_size
+from reput_broker.store.open_mappings import OpenMappings
 from reput_protocol.checksum import crc32
 
 _NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
+_OPEN_MAX = 256
 
 
 class IndexService:
@@ -30,10 +32,20 @@ class IndexService:
         directory: made when the first key is inserted.
         slots, entries: of every file; part of the format, as the sizes of other files are.
         clock_ms: names new files.
+        open_max: how many files stay mapped, besides those that are written.
     """
 
-    def __init__(self, directory: Path, slots: int, entries: int, *, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        slots: int,
+        entries: int,
+        *,
+        clock_ms: Callable[[], int],
+        open_max: int = _OPEN_MAX,
+    ) -> None:
         self.directory = directory
+        self._open = OpenMappings(open_max)
         self.position = 0
         """Every record before this log offset has its keys in the index."""
         self.resume_from = 0
@@ -94,7 +106,7 @@ class IndexService:
             if after_crash and self._is_unfinished(path):
                 self._unfinished.append(path)
                 continue
-            self._files.append(IndexFile(path, self._slots, self._entries, create=False))
+            self._files.append(self._file(path, create=False))
 
     def _is_unfinished(self, path: Path) -> bool:
         size = path.stat().st_size
@@ -253,13 +265,14 @@ class IndexService:
             DiskFull: as `dispatch`; keys that found no room wait.
         """
         backlog = self._backlog
-        keys = backlog.gathered()
+        keys = backlog.keys
+        count = len(keys) // KEY_FIELDS
         done = 0
         try:
-            while done < len(keys):
+            while done < count:
                 file = self._current()
-                stop = done + min(file.room, len(keys) - done)
-                file.insert(*keys.part(done, stop))
+                stop = done + min(file.room, count - done)
+                file.insert(keys, done, stop)
                 done = stop
         finally:
             backlog.drop(done)
@@ -316,7 +329,13 @@ class IndexService:
         newest = max((file.path.name for file in self._files), default="")
         if name <= newest:  # files are in the order of their names, whatever the clock says
             name = f"{int(newest) + 1:0{_NAME_DIGITS}d}"
-        return IndexFile(self.directory / name, self._slots, self._entries, create=True)
+        return self._file(self.directory / name, create=True)
+
+    def _file(self, path: Path, *, create: bool) -> IndexFile:
+        file = IndexFile(path, self._slots, self._entries, create=create)
+        file.mappings = self._open
+        self._open.opened(file)
+        return file
 
     # -- looking up and cleaning -----------------------------------------------------------------------------
 

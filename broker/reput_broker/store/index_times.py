@@ -9,13 +9,10 @@ record's own.
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
+from typing import Final
 
 SECONDS_MAX: Final = 0x7FFF_FFFF
-_CHUNK_ENTRIES: Final = 1 << 18
 _EARLIEST: Final = -(1 << 63)
 _LATEST: Final = (1 << 63) - 1
 
@@ -36,33 +33,27 @@ class IndexTimes:
         self._inserted_in_order = True
         self._loaded_in_order: bool | None = True if loaded <= 2 else None
 
-    def note(self, timestamps_ms: NDArray[np.int64], before_ms: int) -> None:
-        """Note the store times of entries that are inserted; `before_ms` is that of the entry before them."""
-        earliest, latest = int(timestamps_ms.min()), int(timestamps_ms.max())
-        self._earliest_ms = min(self._earliest_ms, earliest)
-        self._latest_ms = max(self._latest_ms, latest)
-        if timestamps_ms[0] < before_ms or bool((timestamps_ms[1:] < timestamps_ms[:-1]).any()):
-            self._inserted_in_order = False
+    def note(self, earliest_ms: int, latest_ms: int, *, in_order: bool) -> None:
+        """Note the store times of entries that are inserted, and whether they follow the times before them."""
+        self._earliest_ms = min(self._earliest_ms, earliest_ms)
+        self._latest_ms = max(self._latest_ms, latest_ms)
+        self._inserted_in_order &= in_order
 
     def may_hold(self, begin_ms: int, end_ms: int) -> bool:
         """Whether a record stored in `[begin_ms, end_ms]` can be in the file."""
         return begin_ms <= self._latest_ms and self._earliest_ms <= end_ms
 
-    def are_in_order(self, entries: NDArray[Any]) -> bool:
-        """Whether no entry is of an earlier time than one before it. Looks through a file that was loaded, once."""
+    def are_in_order(self, seconds_ascend: Callable[[int, int], bool]) -> bool:
+        """Whether no entry is of an earlier time than one before it.
+
+        `seconds_ascend` says that of the seconds in a range of entries; asked once, of those of a file that was loaded.
+        """
         if not self._inserted_in_order:
             return False
         if self._loaded_in_order is None:
-            self._loaded_in_order = self._look_through(entries)
+            # The first entry's seconds count from the file before; that it is the earliest the header says.
+            self._loaded_in_order = seconds_ascend(2, self._loaded)
         return self._loaded_in_order
-
-    def _look_through(self, entries: NDArray[Any]) -> bool:
-        # The first entry's seconds count from the file before; that it is the earliest the header says.
-        for start in range(2, self._loaded, _CHUNK_ENTRIES):
-            seconds = entries["seconds"][start : min(start + _CHUNK_ENTRIES + 1, self._loaded)]
-            if bool((seconds[1:] < seconds[:-1]).any()):
-                return False
-        return True
 
 
 def time_bounds(number: int, seconds: int, began_ms: int) -> tuple[int, int]:

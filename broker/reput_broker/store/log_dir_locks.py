@@ -4,8 +4,8 @@ A log may lie outside of the store directory, where the lock file says nothing a
 may be put into a directory of the log. So each directory is locked (`flock`). A directory that is missing cannot be:
 those in which new files will be made are made first. RocketMQ does not know these locks.
 
-A lock is on the directory, not on its name. While the store runs, a directory may be removed, and a disk may be mounted
-over it: before a file is made there, `ensure` sees to it that what has the name is locked.
+A lock is on the directory, not on its name. While the store runs, a directory may be moved or removed, and a disk may
+be mounted over it: `check` finds that out (held_path.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from .errors import DiskFull, LogDirectoryLocked, LogDirectoryUnusable
 from .file_io import PAGE_BYTES, is_no_space, make_directories
+from .held_path import check_identity
 from .options import EventHandler, ignore_event
 
 # How the system says that something else than a directory is in the way.
@@ -47,8 +48,7 @@ class LogDirectoryLocks:
         self._directories = tuple(dict.fromkeys(directories))
         self._new_file_dirs = tuple(dict.fromkeys(new_file_dirs))
         self._on_event = on_event
-        self._fds: dict[Path, list[int]] = {}
-        """What has, and had, the name of each directory: what lies below a mount comes back when that goes."""
+        self._fds: dict[Path, int] = {}
         self._made: list[Path] = []
 
     def lock_existing(self) -> None:
@@ -85,36 +85,10 @@ class LogDirectoryLocks:
                     # Another store has come and gone meanwhile, and nobody has judged what it left.
                     raise LogDirectoryLocked(directory)
 
-    def ensure(self, directory: Path) -> None:
-        """Make a directory that has gone since the start, and lock it if it is not the one that is locked.
-
-        Blocks; one thread at a time, and not while `release` runs.
-
-        Raises:
-            LogDirectoryLocked: another store has what is there now.
-            LogDirectoryUnusable: it is no directory any more, or holds files that the start has not seen.
-            FlushFailed, OSError: it could not be made.
-        """
-        with contextlib.suppress(FileNotFoundError):
-            if self._is_ours(directory):
-                return
-        while not self._lock(directory):
-            with _naming(directory):
-                make_directories(directory)
-        try:
-            if _holds_files(directory):
-                raise LogDirectoryUnusable(
-                    directory,
-                    "another directory, with files in it, has taken the place of the one that was there; bring that "
-                    "one back, or restart the broker if it is to use this one",
-                )
-        except BaseException:
-            os.close(self._fds[directory].pop())
-            raise
-        for fd in self._fds[directory][:-1]:
-            if not os.fstat(fd).st_nlink:  # removed
-                self._fds[directory].remove(fd)
-                os.close(fd)
+    def check(self) -> None:
+        """Check that every locked directory is still at its path. Raises DirectoryLost."""
+        for directory, fd in self._fds.items():
+            check_identity(directory, fd)
 
     def remove_made(self) -> None:
         """Remove what `lock_new` has made, as far as nobody else has taken it; before the locks are given back."""
@@ -125,14 +99,7 @@ class LogDirectoryLocks:
         """Give all locks back."""
         self._made.clear()
         while self._fds:
-            for fd in self._fds.popitem()[1]:
-                os.close(fd)
-
-    def _is_ours(self, directory: Path) -> bool:
-        """Whether what has the name now is locked under it. Raises FileNotFoundError."""
-        with _naming(directory):
-            now = os.stat(directory)
-        return any(os.path.samestat(now, os.fstat(fd)) for fd in self._fds.get(directory, ()))
+            os.close(self._fds.popitem()[1])
 
     def _lock(self, directory: Path) -> bool:
         """Lock a directory; False if it is not there."""
@@ -152,14 +119,14 @@ class LogDirectoryLocks:
                 if not is_locked:
                     os.close(fd)
             if is_locked:
-                self._fds.setdefault(directory, []).append(fd)
+                self._fds[directory] = fd
                 return True
             # A start that was refused had made it, and has just removed it.
 
     def _refuse_second_name(self, directory: Path, fd: int) -> None:
         status = os.fstat(fd)
-        for other, fds in self._fds.items():
-            if any(os.path.samestat(status, os.fstat(held)) for held in fds):
+        for other, held in self._fds.items():
+            if os.path.samestat(status, os.fstat(held)):
                 raise LogDirectoryUnusable(directory, f"it is the same directory as {other}; name it once")
 
     def _flock(self, fd: int, directory: Path) -> None:

@@ -14,26 +14,18 @@ questions that a start has.
 from __future__ import annotations
 
 import re
-import struct
+from array import array
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from reput_broker.store.mapped_file import MappedFile
-from reput_protocol.checksum import crc32
+from reput_protocol.kernel import follow_records
 from reput_protocol.record_layout import (
     BORN_HOST_AT,
     BORN_HOST_IPV6,
     FRONT,
-    HEAD_BYTES,
-    HOST_BITS,
-    I16,
     I32,
     I64,
-    MAGIC_V1,
-    QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
     TRANSACTION_BITS,
@@ -41,23 +33,19 @@ from reput_protocol.record_layout import (
 )
 from reput_protocol.record_scan import ScanStatus, locate, scan_record
 
-_FRONT_TO_SYS_FLAG = struct.Struct(">iiiiiqqi")
-_BODY_SIZE_AT = HEAD_BYTES - 4
-_UNDERSCORE = 0x5F
 _TOPIC_BYTES_MAX = 255
-_TOPIC_BYTES_V2 = 128
-"""A topic of so many bytes is in records of version 2 only."""
 SECTOR_BYTES = 512
 _ZERO_SECTOR = bytes(SECTOR_BYTES)
 _UNTRUSTED: Final = "its properties hold zeros where a lost page would leave them"
-_BYTES_AT_ONCE = 64 << 20
-_NO_COMMON_RECORD: Final = HOST_BITS | TRANSACTION_BITS
+_BYTES_AT_ONCE = 1 << 20
+"""So much is followed before other threads get their turn."""
+_BYTES_TOLD = 64 << 20
 _MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
-QueuedRecords = Mapping[tuple[bytes, int], NDArray[np.int64]]
-"""Records by topic and queue id, in log order: rows of queue offset, physical offset, size. Records that get no queue
-entry are left out."""
+QueuedRecords: TypeAlias = "Mapping[tuple[bytes, int], array[int]]"
+"""Records by topic and queue id, in log order: of each its queue offset, physical offset and size. Records that get no
+queue entry are left out."""
 
 
 class RecordSink(Protocol):
@@ -113,52 +101,30 @@ class _Walk:
         self._view = view
         self._base_offset = base_offset
         self._sink = sink
-        self._found: dict[tuple[bytes, int], list[int]] = {}
-        """Of queues met so far: where the records start that the sink has not been told of."""
-        self._common: dict[tuple[bytes, int], list[int]] = {}
-        """The same lists, of the queues whose topics records of version 1 can have."""
+        self._found: dict[tuple[bytes, int], array[int]] = {}
+        """Of queues met so far: the records that the sink has not been told of."""
         self._records = 0
 
     def run(self, check_crc: bool, trusted: int) -> FileWalk:
-        """Walk; the common kind of record is checked in place, any other by `locate`."""
-        view, base_offset, common = self._view, self._base_offset, self._common
+        """Walk; what is not another sound record of a queue that was met before is looked at by itself."""
+        view, base_offset = self._view, self._base_offset
         size = len(view)
-        position = 0
-        last = -1
-        tell_at = _BYTES_AT_ONCE
-        head_of = _FRONT_TO_SYS_FLAG.unpack_from
-        length_of = I16.unpack_from
-        body_size_of = I32.unpack_from
+        position, last = 0, -1
+        tell_at = _BYTES_TOLD
         while size - position >= RECORD_BYTES_MIN:
-            total, magic, crc, queue_id, _, _, named_offset, sys_flag = head_of(view, position)
-            end = position + total
-            if (
-                magic == MAGIC_V1
-                and named_offset == base_offset + position
-                and not sys_flag & _NO_COMMON_RECORD
-                and total >= RECORD_BYTES_MIN
-                and end <= trusted
-                and end <= size
-                and view[end - 20] != _UNDERSCORE
-            ):
-                body = position + HEAD_BYTES
-                body_end = body + body_size_of(view, position + _BODY_SIZE_AT)[0]
-                if body <= body_end < end - 3:
-                    properties = body_end + 3 + view[body_end]
-                    if (
-                        properties <= end
-                        and length_of(view, properties - 2)[0] == end - properties
-                        and (not check_crc or crc32(view[body:body_end]) & 0x7FFF_FFFF == crc)
-                    ):
-                        rows = common.get((view[body_end + 1 : properties - 2].tobytes(), queue_id))
-                        if rows is not None:
-                            rows.append(position)
-                            last = position
-                            position = end
-                            if position >= tell_at:
-                                self._tell()
-                                tell_at = position + _BYTES_AT_ONCE
-                            continue
+            stop = position + _BYTES_AT_ONCE
+            position, at = follow_records(
+                view, position, stop, min(trusted, size), base_offset, check_crc, self._found
+            )
+            last = max(last, at)
+            if position >= tell_at:
+                self._tell()
+                tell_at = position + _BYTES_TOLD
+            if position >= stop or size - position < RECORD_BYTES_MIN:
+                continue
+            total, _, _, queue_id, _, queue_offset, named_offset, sys_flag, *_ = FRONT.unpack_from(
+                view, position
+            )
             scan, parts = locate(view, position, size, check_crc=check_crc)
             if parts is None:
                 break
@@ -175,10 +141,8 @@ class _Walk:
                 self._tell()
                 return FileWalk(self._records, position, last, False, reason)
             if sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT):
-                rows = self._found.setdefault((topic, queue_id), [])
-                rows.append(position)
-                if len(topic) < _TOPIC_BYTES_V2:
-                    common[topic, queue_id] = rows
+                rows = self._found.setdefault((topic, queue_id), array("q"))
+                rows.extend((queue_offset, named_offset, total))
             else:
                 self._records += 1
             last = position
@@ -204,26 +168,12 @@ class _Walk:
 
     def _tell(self) -> None:
         """Hand over what was found since the last time."""
-        told = self._take_found()
+        told = {queue: rows[:] for queue, rows in self._found.items() if rows}
+        for queue, rows in told.items():
+            self._records += len(rows) // 3
+            del self._found[queue][:]
         if told:
             self._sink.saw(told)
-
-    def _take_found(self) -> dict[tuple[bytes, int], NDArray[np.int64]]:
-        size = len(self._view)
-        # Numbers at every byte of the file, to pick those from where records start.
-        sizes = np.ndarray((size - 3,), ">i4", self._view, strides=(1,))
-        queue_offsets = np.ndarray((size - 7,), ">i8", self._view, strides=(1,))
-        told: dict[tuple[bytes, int], NDArray[np.int64]] = {}
-        for queue, starts in self._found.items():
-            if starts:
-                positions = np.array(starts, np.int64)
-                table = told[queue] = np.empty((len(starts), 3), np.int64)
-                table[:, 0] = queue_offsets[positions + QUEUE_OFFSET_AT]
-                table[:, 1] = positions + self._base_offset
-                table[:, 2] = sizes[positions]
-                self._records += len(starts)
-                starts.clear()
-        return told
 
 
 def can_be_topic(topic: bytes) -> bool:

@@ -13,6 +13,9 @@ loading, a file is taken as completely written; recovery finds out how far that 
 Bytes below `read_position` never change, so readers need no lock. What they need is that the mapping stays:
 every view that leaves the file is taken under `hold` and given back with `release`; the mapping is closed when
 the last holder has left (RocketMQ: DefaultMappedFile, ReferenceResource).
+
+A file takes two descriptors, its own and one that Python keeps with a mapping. One that is full and on the disk may be
+put to `rest`: it takes none until `hold` opens it again.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from pathlib import Path
 from reput_protocol.buffers import Buffer
 
 from .errors import FileFull, FlushFailed, ForeignFile, StoreClosed
-from .file_io import create_file, end_of_data, set_aside, sync_data, zero_range
+from .file_io import create_file, end_of_data, map_file, set_aside, sync_data, zero_range
+from .open_mappings import OpenMappings
 from .transient_store_pool import WriteBuffer
 
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -51,9 +55,9 @@ class MappedFile:
     """
 
     __slots__ = (
-        "_available", "_buffer", "_data_end", "_fd", "_flush_error", "_forced", "_lock", "_map", "_references",
-        "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position", "flushed_position", "is_writable",
-        "path", "size", "wrote_position",
+        "_available", "_buffer", "_data_end", "_fd", "_flush_error", "_forced", "_identity", "_lock", "_map",
+        "_references", "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position", "flushed_position",
+        "is_writable", "mappings", "path", "size", "wrote_position",
     )  # fmt: skip
 
     def __init__(
@@ -79,9 +83,8 @@ class MappedFile:
             self._fd = create_file(path, size)
         else:
             self._fd, self.is_writable = _open(path, size, may_be_read_only)
-        access = mmap.ACCESS_WRITE if self.is_writable else mmap.ACCESS_READ
         try:
-            self._map: mmap.mmap | None = mmap.mmap(self._fd, size, access=access)
+            self._map: mmap.mmap | None = self._mapping_of(self._fd)
         except BaseException:
             os.close(self._fd)
             if create:
@@ -90,6 +93,9 @@ class MappedFile:
             raise
         self._view = memoryview(self._map)
         self._sink = self._view
+        self._identity: tuple[int, int] | None = None
+        self.mappings: OpenMappings | None = None
+        """Bounds how many files are open with this one; `hold` notifies it after opening the file again."""
         self._buffer: WriteBuffer | None = None
         self._data_end = size
         written = 0 if create else size
@@ -102,6 +108,10 @@ class MappedFile:
         self._forced = False
         self._shutdown_ms = 0
         self._flush_error: FlushFailed | None = None
+
+    def _mapping_of(self, fd: int) -> mmap.mmap:
+        access = mmap.ACCESS_WRITE if self.is_writable else mmap.ACCESS_READ
+        return map_file(fd, self.size, self.path, access=access)
 
     def __repr__(self) -> str:
         return (
@@ -136,8 +146,8 @@ class MappedFile:
 
     @property
     def is_cleaned_up(self) -> bool:
-        """Whether the mapping is closed."""
-        return self._map is None
+        """Whether the mapping is closed for good."""
+        return self._map is None and self._references <= 0
 
     @property
     def last_modified_ms(self) -> int:
@@ -207,8 +217,9 @@ class MappedFile:
         end = start + len(data)
         if end > self.size:
             raise FileFull(self.path, self.size - start, len(data))
-        if self._map is None:
-            raise StoreClosed(f"{self.path} is closed")
+        if self._map is None:  # recovery has set back the end of a file that rested
+            with self._in_use():
+                pass
         return start, end
 
     def seal(self, data: Buffer) -> None:
@@ -313,15 +324,13 @@ class MappedFile:
         Old bytes after a cut could otherwise come back to life once later appends end exactly where an old
         record starts. Durable with the next `flush` that has something to do.
         """
-        if self._map is None:
-            raise StoreClosed(f"{self.path} is closed")
-        return zero_range(self._fd, position, self.size, self.path)
+        with self._in_use():
+            return zero_range(self._fd, position, self.size, self.path)
 
     def end_of_data(self, position: int) -> int:
         """Return the position after the last byte from `position` on that is not zero; `position` if all are."""
-        if self._map is None:
-            raise StoreClosed(f"{self.path} is closed")
-        return end_of_data(self._fd, position, self.size)
+        with self._in_use():
+            return end_of_data(self._fd, position, self.size)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -399,15 +408,84 @@ class MappedFile:
                 raise
         return True
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more although it is open: its bytes go when it is closed."""
+        if self._map is None or not self.hold():
+            return False
+        try:
+            return os.fstat(self._fd).st_nlink == 0
+        finally:
+            self.release()
+
     # -- lifetime ------------------------------------------------------------------------------------------
 
     def hold(self) -> bool:
-        """Keep the mapping open until `release`; False (and nothing held) once the file is shut down."""
+        """Keep the mapping open until `release`; False (and nothing held) once the file is shut down.
+
+        Raises:
+            OSError: the file was at rest and could not be opened, for want of descriptors for example.
+            ForeignFile: it was at rest, and another file has its name now.
+        """
         with self._lock:
             if not self._available or self._references <= 0:
                 return False
+            was_at_rest = self._map is None
+            if was_at_rest and self.mappings is not None:
+                self.mappings.open_again(self._open_again)
+            elif was_at_rest:
+                self._open_again()
             self._references += 1
+        if was_at_rest and self.mappings is not None:
+            self.mappings.opened(self)
+        return True
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        if not self.hold():
+            raise StoreClosed(f"{self.path} is closed")
+        try:
+            yield
+        finally:
+            self.release()
+
+    def rest(self) -> bool:
+        """Close descriptors and mapping until the file is held again; False if it is in use or not on the disk."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._references != 1 or self._map is None or self._buffer is not None:
+                return self._map is None
+            if not self.wrote_position == self.flushed_position == self.size:
+                return False
+            status = os.fstat(self._fd)
+            if status.st_nlink == 0:
+                return False  # it could not be opened again
+            self._view.release()
+            try:
+                self._map.close()
+            except BufferError:  # a slice of the view was kept; it stays open
+                self._view = self._sink = memoryview(self._map)
+                return False
+            self._identity = status.st_dev, status.st_ino
+            self._map = None
+            os.close(self._fd)
             return True
+        finally:
+            self._lock.release()
+
+    def _open_again(self) -> None:
+        fd, _ = _open(self.path, self.size, not self.is_writable)
+        try:
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) != self._identity:
+                raise ForeignFile(self.path, "it is not the file that was there when it was last read")
+            self._map = self._mapping_of(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self._view = self._sink = memoryview(self._map)
 
     def release(self) -> None:
         """Give back one `hold`; the last one to leave a file that was shut down closes it."""

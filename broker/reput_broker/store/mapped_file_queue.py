@@ -3,8 +3,8 @@
 One thread owns the list. It is an immutable tuple that is replaced whole, so that the flush thread and readers in
 workers see a consistent list without a lock. Three things may run in workers beside the owner: creating the next files
 ahead (`prepare_next`), which have their final names but belong to the list only once `last_file_for` has adopted them;
-writing what lies in buffers to the files (`commit`); and deleting the oldest file (`delete_first`). Whoever reads a
-file that is not the last one holds it meanwhile.
+writing what lies in buffers to the files (`commit`); and deleting the oldest file (`delete_first`). A reader holds the
+file that it reads.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import StoreClosed, StoreError
-from .file_io import make_directories, sync_directory
+from .file_io import sync_directory
 from .file_maker import FileMaker
 from .file_names import list_files_of
 from .mapped_file import MappedFile
+from .open_mappings import OpenMappings
 from .options import EventHandler, ignore_event
 
 DESTROY_INTERVAL_MS = 120_000
+OPEN_MAX = 256
 
 
 class MappedFileQueue:
@@ -33,7 +35,8 @@ class MappedFileQueue:
     Args:
         directory: where the files lie.
         file_size: bytes of each file.
-        on_event, ensure_directory: see `FileMaker`.
+        on_event: see `FileMaker`.
+        open_max: how many files stay mapped, besides those that are written.
     """
 
     def __init__(
@@ -41,11 +44,12 @@ class MappedFileQueue:
         directory: Path,
         file_size: int,
         on_event: EventHandler = ignore_event,
-        ensure_directory: Callable[[Path], None] = make_directories,
+        open_max: int = OPEN_MAX,
     ) -> None:
         self.directory = directory
         self.file_size = file_size
-        self._maker = FileMaker(file_size, on_event, ensure_directory)
+        self._open = OpenMappings(open_max)
+        self._maker = FileMaker(file_size, on_event)
         self.flushed_where = 0
         self.committed_where = 0
         self._files: tuple[MappedFile, ...] = ()
@@ -95,13 +99,19 @@ class MappedFileQueue:
         found = list_files_of(self.directories, self.file_size, self._unfinished, after_crash=after_crash)
         try:
             for start, path in found:
-                files.append(self._map(path, start))
+                file = self._map(path, start)
+                files.append(file)
+                self._watch(file)
         except BaseException:
             for file in files:
                 file.close()
             raise
         self._files = tuple(files)
         self.flushed_where = self.committed_where = self.max_offset
+
+    def _watch(self, file: MappedFile) -> None:
+        file.mappings = self._open
+        self._open.opened(file)
 
     def drop_unfinished(self) -> None:
         """Remove what `load` found of files that were never finished.
@@ -208,7 +218,9 @@ class MappedFileQueue:
     def _create(self, base_offset: int) -> MappedFile:
         if self._closed:
             raise StoreClosed(f"{self.directory} is closed")
-        return self._maker.make(base_offset, self.directories_for(base_offset))
+        file = self._maker.make(base_offset, self.directories_for(base_offset))
+        self._watch(file)
+        return file
 
     # -- positions -----------------------------------------------------------------------------------------
 

@@ -8,18 +8,10 @@ from typing import Final
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
-from reput_broker.store.consume_queue_unit import Units
+from reput_broker.store.consume_queue_unit import UNIT_BYTES, unpack_unit
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.filtered_get import FilteredGet
-from reput_broker.store.get_message import (
-    ARRAY_THRESHOLD,
-    LogWindow,
-    clamp_bytes,
-    first_damaged,
-    select_few,
-    select_many,
-    spans_files,
-)
+from reput_broker.store.get_message import LogWindow, clamp_bytes, select, spans_files
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.options import QUEUE_UNIT_BYTES
 from reput_broker.store.results import ROCKETMQ_LIMITS, Extent, GetMessageResult, TransferLimits
@@ -27,6 +19,7 @@ from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 from reput_broker.store.status import GetStatus
 from reput_protocol.filters import TagFilter
+from reput_protocol.kernel import damaged_unit
 from reput_protocol.sql import SqlFilter
 
 NEAR_BYTES: Final = 8 << 20
@@ -96,14 +89,12 @@ class MessageReader:
             units = queue.with_tags_codes(units)
         window = self._window()
         max_bytes = clamp_bytes(max_bytes)
-        if len(units) < ARRAY_THRESHOLD:
-            selection = select_few(units.tolist(), window, wanted, max_bytes, tag_filter, limits)
-        else:
-            selection = select_many(units, window, wanted, max_bytes, tag_filter, limits)
+        selection = select(units, window, wanted, max_bytes, tag_filter, limits)
         next_begin = offset + selection.scanned
         if selection.missing or spans_files(selection.extents, window):
-            damaged = first_damaged(units[: selection.scanned], window)
-            if damaged is not None:
+            scanned = units[: selection.scanned * UNIT_BYTES]
+            damaged = damaged_unit(scanned, window.max_offset, window.file_size)
+            if damaged >= 0:
                 raise queue.damaged(offset + damaged)
         if not selection.taken:
             status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
@@ -144,7 +135,8 @@ class MessageReader:
                 return found
             queue, units, low, high = found
             window = self._window()
-            ends = [Extent(int(unit["physical_offset"]), int(unit["size"])) for unit in (units[0], units[-1])]
+            first, last = unpack_unit(units), unpack_unit(units, len(units) // UNIT_BYTES - 1)
+            ends = [Extent(unit.physical_offset, unit.size) for unit in (first, last)]
             try:
                 return FilteredGet(
                     self._log,
@@ -165,7 +157,7 @@ class MessageReader:
 
     def _entries(
         self, topic: str, queue_id: int, offset: int, count: int
-    ) -> tuple[ConsumeQueue, Units, int, int] | GetMessageResult:
+    ) -> tuple[ConsumeQueue, bytes, int, int] | GetMessageResult:
         """Return a queue, up to `count` of its entries from an offset on, its lowest and its next offset.
 
         Instead of that the result of the get, if there is no entry.
@@ -186,7 +178,7 @@ class MessageReader:
                 return GetMessageResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
             return GetMessageResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         units = queue.read_units(offset, count)
-        if not len(units):
+        if not units:
             low = queue.min_queue_offset
             if offset < low:  # expired since it was looked at above
                 return GetMessageResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)

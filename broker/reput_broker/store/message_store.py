@@ -17,8 +17,11 @@ and shows their methods as its own.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
@@ -31,11 +34,14 @@ from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
 from reput_broker.store.errors import (
     NOT_PERMITTED,
+    DirectoryLost,
     DiskFull,
+    FileMissing,
     FileNotMade,
     StoreError,
     StoreNotWritable,
 )
+from reput_broker.store.held_path import held_path
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.judging import StoreParts
 from reput_broker.store.log_replay import LogReplay
@@ -75,34 +81,63 @@ class MessageStore:
         listener: MessageArrivingListener | None = None,
         dispatchers: Sequence[Dispatcher] = (),
     ) -> None:
-        self.options = options
+        self.options = self._hold_paths(options)
         self.stats = StoreStats()
         self._clock_ms = clock_ms
         self._listener = listener
         self._dispatchers = tuple(dispatchers)
-        self._flags = RunningFlags(options, self.stats)
+        self._flags = RunningFlags(self.options, self.stats)
         self._make_parts()
 
     def _make_parts(self) -> None:
         """Make everything as it is before the directory has been read: at first, and again at each opening."""
         options, clock_ms = self.options, self._clock_ms
+        self._is_lost = False
         root = options.data_dir
         self._abort = AbortMarker(root / "abort")
         directories = (*options.log_dirs, *options.read_only_commit_log_dirs)
         self._lock = DirectoryLock(
-            root / "lock", self._abort, directories, options.writable_log_dirs, options.on_event
+            root / "lock",
+            self._abort,
+            directories,
+            options.writable_log_dirs,
+            options.on_event,
+            self._note_lost,
         )
         self._checkpoint = StoreCheckpoint(root / "checkpoint")
-        self._log = CommitLog(options, clock_ms, self._lock.ensure_log_dir)
+        self._log = CommitLog(options, clock_ms)
         self._queues = ConsumeQueueTable(options.consume_queue_dir, options)
         self._deleted = DeletedTopics(root / "deletedTopics")
         self._index: IndexService | None = None
         if options.index_enabled:
             self._index = IndexService(
-                options.index_dir, options.index_slots, options.index_entries, clock_ms=clock_ms
+                options.index_dir,
+                options.index_slots,
+                options.index_entries,
+                clock_ms=clock_ms,
+                open_max=options.index_files_open_max,
             )
         self._combine_parts()
         self._show_methods()
+
+    def _hold_paths(self, options: StoreOptions) -> StoreOptions:
+        """Return the options with paths that are checked at each use while the store is open (held_path.py)."""
+
+        def held(path: Path) -> Path:
+            return held_path(path, lambda: self._lock.check())
+
+        return replace(
+            options,
+            data_dir=held(options.data_dir),
+            commit_log_dirs=tuple(map(held, options.commit_log_dirs)),
+            read_only_commit_log_dirs=tuple(map(held, options.read_only_commit_log_dirs)),
+        )
+
+    def _note_lost(self, error: DirectoryLost | FileMissing) -> None:
+        is_first, self._is_lost = not self._is_lost, True
+        if is_first:
+            self.options.on_event("store_directory_lost", {"path": str(error.path), "reason": str(error)})
+            self._flags.become_read_only(str(error))
 
     def _combine_parts(self) -> None:
         """Make what works on the log and on what is derived from it."""
@@ -135,7 +170,7 @@ class MessageStore:
             follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
         )
         self.replay = LogReplay(log, self._deleted, options, lambda: reput.dispatched_offset).replay
-        self._flush = StoreFlush(log, queues, self._checkpoint, reput, flags, stats)
+        self._flush = StoreFlush(log, queues, self._checkpoint, reput, flags, stats, self.check_directories)
         self._cleaners = StoreCleaners(
             options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms
         )
@@ -270,6 +305,7 @@ class MessageStore:
     def _finish(self) -> bool:
         flags, checkpoint = self._flags, self._checkpoint
         try:
+            self.check_directories()
             self.flush_commit_log()
             if not self._reput.finish():
                 return False
@@ -390,6 +426,28 @@ class MessageStore:
     def index_behind_bytes(self) -> int:
         """Bytes of the log whose keys are not in the index yet although they are in the queues."""
         return self._key_index.index_behind_bytes
+
+    def check_directories(self) -> None:
+        """Check that the store's directories and its lock file are at their paths, and the last file of the log in one.
+
+        In any thread; the system calls may block. The first failure makes the store read-only until it is opened again
+        (event `store_directory_lost`). The paths in `options` check the directories each time one is used.
+
+        Raises:
+            DirectoryLost: one of them was moved, deleted, unmounted or covered by another.
+            FileMissing: the file of the log that is in use was deleted.
+        """
+        self._lock.check()
+        last = self._log.files.last_file
+        if last is not None and last.is_deleted:
+            pid = os.getpid()
+            error = FileMissing(
+                last.path,
+                f"it was deleted while the broker writes to it. Copy it from /proc/{pid}/fd before process {pid} ends, "
+                "then restore it and restart the broker",
+            )
+            self._note_lost(error)
+            raise error
 
     # -- topics --------------------------------------------------------------------------------------------
 

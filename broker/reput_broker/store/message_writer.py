@@ -20,8 +20,8 @@ from reput_broker.store.status import PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.errors import InvalidMessage, RecordMalformed
+from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, check_put_block
 from reput_protocol.record import Record
-from reput_protocol.record_batch import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, check_put_block
 
 
 class MessageWriter:
@@ -104,6 +104,8 @@ class MessageWriter:
         flags = self._flags
         if isinstance(error, StorePoolExhausted):
             return flags.refused(PutStatus.OS_PAGE_CACHE_BUSY)
+        if flags.read_only_reason is not None:  # the attempt has found out that the directory is lost
+            return flags.refused_now()
         flags.note_file_refused(error)
         self.want_file()
         is_full = isinstance(error, DiskFull)

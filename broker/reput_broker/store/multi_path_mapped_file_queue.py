@@ -8,12 +8,11 @@ may be added, become full or become read-only at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from reput_broker.store.file_io import make_directories
 from reput_broker.store.mapped_file import MappedFile
-from reput_broker.store.mapped_file_queue import MappedFileQueue
+from reput_broker.store.mapped_file_queue import OPEN_MAX, MappedFileQueue
 from reput_broker.store.options import EventHandler, ignore_event
 
 
@@ -24,7 +23,7 @@ class MultiPathMappedFileQueue(MappedFileQueue):
         directories: where new files are made, at least one that is not read-only too.
         read_only: where no new file is made. What lies there is read, and written only if the log ends in it.
         file_size: bytes of each file.
-        on_event, ensure_directory: see `FileMaker`.
+        on_event, open_max: see `MappedFileQueue`.
     """
 
     def __init__(
@@ -33,12 +32,12 @@ class MultiPathMappedFileQueue(MappedFileQueue):
         read_only: Iterable[Path],
         file_size: int,
         on_event: EventHandler = ignore_event,
-        ensure_directory: Callable[[Path], None] = make_directories,
+        open_max: int = OPEN_MAX,
     ) -> None:
         self._read_only = frozenset(read_only)
         named = dict.fromkeys(directories)
         self._writable = sorted((path for path in named if path not in self._read_only), key=_java_order)
-        super().__init__(self._writable[0], file_size, on_event, ensure_directory)
+        super().__init__(self._writable[0], file_size, on_event, open_max)
         self._all = tuple(dict.fromkeys([*self._writable, *sorted(self._read_only, key=_java_order)]))
         self._full: frozenset[Path] = frozenset()
 

@@ -60,8 +60,8 @@ def open_parts(parts: StoreParts) -> RecoveryReport:
         moved = _put_back(parts)
         judgement = _load_and_judge(parts)
     except BaseException:
-        parts.lock.remove_made()
         take_out(moved)
+        parts.lock.remove_made()
         raise
     report = _begin(parts) if judgement is None else _recover(parts, judgement)
     deleted.end_at(report.end_offset)

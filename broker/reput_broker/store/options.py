@@ -96,6 +96,10 @@ class StoreOptions:
     """Length of such a bit map, a multiple of 8 (RocketMQ: bitMapLengthConsumeQueueExt, set by its bloom filter)."""
     queue_files_open_max: int = 512
     """How many files of queues stay open at once, over all queues."""
+    log_files_open_max: int = 256
+    """How many files of the log stay mapped, besides those that are written. Each takes two descriptors."""
+    index_files_open_max: int = 256
+    """The same of the index."""
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """Delay of each level, from level 1."""
     check_crc: bool = True

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from . import consume_queue_recovery as recovery
 from .consume_queue_ext import BitMaps, ConsumeQueueExt
 from .consume_queue_ext_unit import ConsumeQueueExtUnit, is_address
-from .consume_queue_unit import ConsumeQueueUnit, Units
+from .consume_queue_unit import UNIT, UNIT_BYTES, ConsumeQueueUnit
 from .sparse_file_queue import SparseFileQueue
 
 
@@ -58,14 +54,6 @@ class QueueExtEntries:
             yield ext.put(tags_codes, store_timestamps_ms, bit_maps)
 
     @contextmanager
-    def put_many(
-        self, tags_codes: NDArray[Any], store_timestamps_ms: NDArray[Any]
-    ) -> Iterator[NDArray[np.int64]]:
-        """Do the same for many messages without bit maps, with array code."""
-        with self._undoing() as ext:
-            yield ext.put_many(tags_codes, store_timestamps_ms)
-
-    @contextmanager
     def _undoing(self) -> Iterator[ConsumeQueueExt]:
         ext = self._ext
         assert ext is not None, "the queue keeps extended entries"
@@ -82,13 +70,15 @@ class QueueExtEntries:
         """Return the entry of a unit's message; None if it has none, or it cannot be read."""
         return None if unit is None or self._ext is None else self._ext.get(unit.tags_code)
 
-    def with_tags_codes(self, units: Units) -> Units:
+    def with_tags_codes(self, units: bytes) -> bytes:
         """Return units with tags codes where they hold addresses; an address whose entry cannot be read stays."""
-        if self._ext is None or not len(units):
+        if self._ext is None or not units:
             return units
-        resolved = units.copy()
-        resolved["tags_code"] = self._ext.tags_codes_at(units["tags_code"].astype(np.int64))
-        return resolved
+        places, sizes, codes = zip(*UNIT.iter_unpack(units), strict=True)
+        resolved = bytearray(len(units))
+        for number, unit in enumerate(zip(places, sizes, self._ext.tags_codes_at(codes), strict=True)):
+            UNIT.pack_into(resolved, number * UNIT_BYTES, *unit)
+        return bytes(resolved)
 
     # -- cutting and expiring ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from pathlib import Path
 
 
 class QueueFile:
@@ -19,7 +20,7 @@ class QueueFile:
 
     __slots__ = ("fd", "leases", "listed", "path")
 
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self.fd = fd
         self.leases = 0
@@ -32,13 +33,13 @@ class QueueFileCache:
     def __init__(self, open_max: int) -> None:
         assert open_max > 0
         self.open_max = open_max
-        self._files: OrderedDict[str, QueueFile] = OrderedDict()
+        self._files: OrderedDict[Path, QueueFile] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def lease(self, path: str) -> QueueFile:
+    def lease(self, path: Path) -> QueueFile:
         """Return the open file, opening it if need be; give it back with `release`.
 
         Raises:
@@ -53,7 +54,7 @@ class QueueFileCache:
             file.leases += 1
             return file
 
-    def create(self, path: str, size: int) -> QueueFile:
+    def create(self, path: Path, size: int) -> QueueFile:
         """Create a sparse file of `size` zero bytes and lease it.
 
         Raises:
@@ -78,7 +79,7 @@ class QueueFileCache:
             if file.leases == 0 and not file.listed:
                 os.close(file.fd)
 
-    def forget(self, path: str) -> None:
+    def forget(self, path: Path) -> None:
         """Drop a file that is about to be deleted; its leases stay good until they end."""
         with self._lock:
             file = self._files.pop(path, None)
@@ -91,7 +92,7 @@ class QueueFileCache:
             while self._files:
                 self._unlist(self._files.popitem()[1])
 
-    def _insert(self, path: str, fd: int) -> QueueFile:
+    def _insert(self, path: Path, fd: int) -> QueueFile:
         file = self._files[path] = QueueFile(path, fd)
         if len(self._files) > self.open_max:
             self._unlist(self._files.popitem(last=False)[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
-from reput_broker.store.consume_queue_unit import NO_UNITS, Units
+from reput_broker.store.consume_queue_unit import ConsumeQueueUnit, unpack_units
 from reput_protocol.codes import BoundaryType
 
 _NEAR_END_UNITS = 1024
@@ -107,15 +107,15 @@ class QueueOffsets:
         physical_offset = self._physical_offset_of(topic, queue_id, offset)
         return physical_offset is not None and self._log.max_offset - physical_offset <= self._memory_bytes
 
-    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> Units:
+    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[ConsumeQueueUnit]:
         """The entries of a queue from a queue offset on, at most `count` of them, with their tags codes.
 
         None if there are none; fewer where a file of the queue ends. The offset must not lie below the minimum.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or offset < queue.min_queue_offset:
-            return NO_UNITS
-        return queue.with_tags_codes(queue.read_units(offset, count))
+            return []
+        return unpack_units(queue.with_tags_codes(queue.read_units(offset, count)))
 
     def _physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         queue = self._queues.get(topic, queue_id)

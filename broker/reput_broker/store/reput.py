@@ -26,7 +26,7 @@ from reput_broker.store.dispatch import (
 from reput_broker.store.errors import FileMissing, StoreDamaged
 from reput_broker.store.recovery import REPAIR_REMEDY
 from reput_broker.store.stats import StoreStats
-from reput_protocol.record_batch import DispatchRows, scan_dispatch
+from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
 from reput_protocol.record_scan import ScanStatus
 
 STEP_BYTES_MAX = 1 << 20
@@ -84,7 +84,7 @@ class Reput:
                     raise
                 position = first  # the file has expired: who is so far behind goes on after it
                 continue
-            count = rows.count
+            count = len(rows)
             if count:
                 self._dispatch(position, data, rows, count)
                 position += rows.consumed

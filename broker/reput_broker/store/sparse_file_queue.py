@@ -58,7 +58,7 @@ class SparseFileQueue:
     def _forget_files(self) -> None:
         self.is_empty = True
         self.first_start = self.last_start = self.end = self.flushed = 0
-        self._last_path = ""
+        self._last_path = self.directory
 
     def load(self, *, after_crash: bool = False) -> None:
         """Find the files; each counts as completely written and flushed until recovery knows better.
@@ -96,8 +96,8 @@ class SparseFileQueue:
         self.last_start = start
         self._last_path = self._path(start)
 
-    def _path(self, start: int) -> str:
-        return f"{self.directory}/{file_name(start)}"
+    def _path(self, start: int) -> Path:
+        return self.directory / file_name(start)
 
     def _lease(self, start: int) -> QueueFile:
         path = self._last_path if start == self.last_start else self._path(start)
@@ -200,7 +200,7 @@ class SparseFileQueue:
         for start in created:
             path = self._path(start)
             self._cache.forget(path)
-            Path(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def _sync_before(self, limit: int, written: int) -> None:
         """Keep the promise that only the last three files hold unsynced bytes."""
@@ -394,4 +394,4 @@ class SparseFileQueue:
     def _delete(self, start: int) -> None:
         path = self._path(start)
         self._cache.forget(path)
-        Path(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)

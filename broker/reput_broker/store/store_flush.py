@@ -7,6 +7,7 @@ been opened again and has recovered.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from reput_broker.store.checkpoint import StoreCheckpoint
@@ -27,6 +28,7 @@ class StoreFlush:
         reput: knows what the queues hold.
         flags: told when a sync fails.
         stats: counted in.
+        check_directories: raises DirectoryLost if what was synced is not in the store's directories any more.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class StoreFlush:
         reput: ReputSteps,
         flags: RunningFlags,
         stats: StoreStats,
+        check_directories: Callable[[], None],
     ) -> None:
+        self._check_directories = check_directories
         self._log = log
         self._queues = queues
         self._checkpoint = checkpoint
@@ -96,6 +100,7 @@ class StoreFlush:
         stats = self._stats
         try:
             flushed = log.files.flush()
+            self._check_directories()  # before anything is acknowledged: a sync of a deleted file succeeds too
             if stored_ms and flushed >= wrote:
                 self._checkpoint.physic_msg_timestamp_ms = stored_ms
             self._checkpoint.move_mark(flushed_offset=flushed)

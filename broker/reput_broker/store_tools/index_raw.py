@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from reput_broker.store.index_file import (
     ENTRY_BYTES,
-    ENTRY_DTYPE,
     HEADER,
     HEADER_BYTES,
     SLOT_BYTES,
@@ -24,6 +23,8 @@ from reput_broker.store.index_file import (
     index_file_size,
 )
 
+ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+assert ENTRY_DTYPE.itemsize == ENTRY_BYTES
 INDEX_BYTES_MIN = index_file_size(slots=1, entries=2)
 """Bytes of the smallest index file: a slot, the entry that is never used, and one more."""
 ROCKETMQ_SLOTS = 5_000_000

@@ -27,7 +27,7 @@ from reput_broker.store_tools.log_reader import LogBatch, LogEnd, read_log
 from reput_broker.store_tools.rebuild_index import IndexRebuild
 from reput_broker.store_tools.rebuild_queues import QueuesRebuild
 from reput_broker.store_tools.report import Progress, no_progress
-from reput_protocol.record_batch import scan_dispatch
+from reput_protocol.dispatch_rows import scan_dispatch
 
 
 class Derived(Protocol):

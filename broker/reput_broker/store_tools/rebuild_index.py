@@ -10,6 +10,7 @@ from reput_broker.store.errors import ForeignFile
 from reput_broker.store.index_service import IndexService
 from reput_broker.store_tools.index_sizes import index_sizes
 from reput_broker.store_tools.layout import StoreLayout
+from reput_protocol.counted import counted
 
 _YEAR_9999_MS = 253_370_764_800_000
 
@@ -54,7 +55,7 @@ class IndexRebuild:
         self._index.flush()
         self._digest, self._position = self._index.digest, self._index.position
         files = self._index.files
-        return f"{sum(file.header.next_entry - 1 for file in files)} keys in {len(files)} files"
+        return f"{counted(sum(file.header.next_entry - 1 for file in files), 'key')} in {counted(len(files), 'file')}"
 
     def close(self) -> None:
         """Close all files."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reput_broker.store.consume_queue_unit import PRE_BLANK, UNIT_BYTES, UNIT_DTYPE
+from reput_broker.store.consume_queue_unit import PRE_BLANK, UNIT_BYTES
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch, QueueRows, rows_by_queue
 from reput_broker.store.errors import StoreError
@@ -24,7 +24,8 @@ from reput_broker.store.file_io import sync_directory
 from reput_broker.store_tools.layout import Geometry, StoreLayout
 from reput_broker.store_tools.log_reader import LogBatch, read_log
 from reput_broker.store_tools.rebuild_queues import QueuesRebuild
-from reput_protocol.record_batch import scan_dispatch
+from reput_broker.store_tools.unit_files import UNIT_DTYPE
+from reput_protocol.dispatch_rows import scan_dispatch
 
 _OPEN_MAX = 256
 QueueName = tuple[str, int]

@@ -20,6 +20,7 @@ from reput_broker.store_tools.layout import QueueDirectory, StoreLayout
 from reput_broker.store_tools.queue_ends import queues_digest
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.store_tools.verify import Verification
+from reput_protocol.counted import counted
 
 
 class QueuesRebuild:
@@ -46,7 +47,7 @@ class QueuesRebuild:
         made = self._count()
         kept = self._keep_expired()
         count = len(self._table)
-        words = f"{made} units in {count} queue{'' if count == 1 else 's'}"
+        words = f"{counted(made, 'unit')} in {counted(count, 'queue')}"
         return f"{words}; {_kept_words(kept)}" if kept else words
 
     def close(self) -> None:

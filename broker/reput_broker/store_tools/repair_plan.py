@@ -17,6 +17,7 @@ from reput_broker.store_tools.start_rules import start_checks_from
 from reput_broker.store_tools.tables import table_in_force
 from reput_broker.store_tools.verify import Verification
 from reput_broker.store_tools.verify_log import LOST_PAGE
+from reput_protocol.counted import counted
 
 
 class Cut(NamedTuple):
@@ -84,10 +85,10 @@ class RepairPlan:
                 f"cut the log at offset {cut.offset}: {cut.file} at byte {cut.position}: {cut.reason}"
             )
             lines.append(
-                f"  lost: {cut.lost_bytes} bytes, among them {_counted(cut.lost_records, 'sound record')} behind it"
+                f"  lost: {cut.lost_bytes} bytes, among them {counted(cut.lost_records, 'sound record')} behind it"
             )
             lines += [
-                f"  lost: {_counted(count, 'message')} of topic {topic}"
+                f"  lost: {counted(count, 'message')} of topic {topic}"
                 for topic, count in sorted(cut.lost_topics.items())
             ]
         lines += [
@@ -110,10 +111,6 @@ class RepairPlan:
         if self.clamp:
             lines.append("set committed offsets that lie behind the end of their queue back to that end")
         return lines
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def plan_repair(verification: Verification) -> RepairPlan:

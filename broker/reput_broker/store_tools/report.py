@@ -10,6 +10,8 @@ from typing import NamedTuple
 FAULTS_KEPT = 1000
 """Faults of one kind that are kept with their words; of the rest only the number is."""
 
+FIGURES = ("records", "log_bytes", "log_files", "units", "index_entries", "offsets")
+
 Progress = Callable[[int, int], None]
 """Called now and then with bytes done and bytes in all."""
 
@@ -41,8 +43,8 @@ class Report:
         self.notes: list[str] = []
         self.kinds: Counter[str] = Counter()
         """How many faults of each kind there are, kept or not."""
-        self.figures: Counter[str] = Counter()
-        """What was looked at: records, bytes, units, entries."""
+        self.figures: Counter[str] = Counter(dict.fromkeys(FIGURES, 0))
+        """What was looked at, each of `FIGURES` at least."""
         self._faults_kept = faults_kept
 
     @property

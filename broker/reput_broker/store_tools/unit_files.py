@@ -7,12 +7,18 @@ from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from reput_broker.store.consume_queue_unit import UNIT_BYTES, UNIT_DTYPE, Units
+from reput_broker.store.consume_queue_unit import UNIT_BYTES
 from reput_broker.store.file_io import end_of_data
 from reput_broker.store_tools.layout import Stream
 
 _OPEN_MAX = 256
+UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert UNIT_DTYPE.itemsize == UNIT_BYTES
+
+Units = NDArray[np.void]
+"""A structured array of `UNIT_DTYPE`: fields physical_offset, size, tags_code."""
 
 
 class OpenFiles:

@@ -21,9 +21,9 @@ from reput_broker.store_tools.log_reader import Damage, LogBatch
 from reput_broker.store_tools.report import Report
 from reput_broker.store_tools.verify_index_file import verify_index_file
 from reput_protocol.columns import BoolArray, IntArray
+from reput_protocol.counted import counted
 from reput_protocol.dispatch_rows import DispatchRows
-from reput_protocol.hashing import index_hash
-from reput_protocol.index_keys import hash_keys, index_keys
+from reput_protocol.hashing import index_hash, index_keys
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 
 _SECONDS_MAX = 0x7FFF_FFFF
@@ -150,17 +150,16 @@ class IndexCheck:
         stop_offset = batch.offset + int(batch.columns.position[-1]) + int(batch.columns.head["size"][-1])
         if not self._total or stop_offset <= self._begin_offset:
             return
-        hashes, rows = map(np.asarray, hash_keys(batch.data, found))
-        offsets = batch.columns.position[rows] + batch.offset
+        hashes, offsets, times = np.frombuffer(found.keys(), np.int64).reshape(-1, 3).T
         if batch.offset < self._begin_offset:
             keep = offsets >= self._begin_offset
-            rows, hashes, offsets = rows[keep], hashes[keep], offsets[keep]
+            hashes, offsets, times = hashes[keep], offsets[keep], times[keep]
+        rows = np.searchsorted(batch.columns.position, offsets - batch.offset)
         self._pass_over(batch.offset)
         self._compared_until = stop_offset
         count = len(rows)
         if not count:
             return
-        times = batch.columns.store_timestamp_ms[rows]
         entries = self._entries.read(self._cursor, count)
         if (
             len(entries) == count
@@ -306,7 +305,10 @@ class IndexCheck:
             if (int(entry["physical_offset"]), int(entry["hash"])) not in self._last_keys:
                 self._wrong_entry(number, entry)
         if self._behind:
-            words = f"{self._behind} keys are not in the index, from the record at log offset {self._behind_from} on"
+            words = (
+                f"{counted(self._behind, 'key is', 'keys are')} not in the index, from the record at log offset "
+                f"{self._behind_from} on"
+            )
             if stopped:
                 path, position = self._layout.log.place(self._behind_from)
                 self._report.fault("index", path, position, words)

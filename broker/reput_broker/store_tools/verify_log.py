@@ -16,8 +16,7 @@ from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogE
 from reput_broker.store_tools.report import Progress, Report
 from reput_broker.store_tools.verify_index import IndexCheck
 from reput_broker.store_tools.verify_queues import QueuesCheck
-from reput_protocol.dispatch_columns import rows_of_columns
-from reput_protocol.dispatch_rows import DispatchRows
+from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
 
 LOST_PAGE = "its properties hold zeros where a lost page would leave them"
 _NO_LETTER = "\N{REPLACEMENT CHARACTER}"
@@ -147,7 +146,8 @@ class LogCheck:
         self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck, levels_ms: Sequence[int]
     ) -> None:
         columns = batch.columns
-        rows = rows_of_columns(batch.data, columns, levels_ms)
+        end = int(columns.position[-1]) + int(columns.head["size"][-1])
+        rows = scan_dispatch(memoryview(batch.data)[:end], levels_ms=levels_ms)
         nameless = self._nameless(batch, rows)
         bad = nameless | dict(crc_faults(batch)) | dict(self._lost_pages(batch))
         for row, reason in sorted(bad.items()):

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from reput_broker.store.consume_queue_ext_unit import is_address
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES, UNIT_DTYPE, Units
+from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
 from reput_broker.store.dispatch import QueueRows
 from reput_broker.store_tools.ext_units import ExtUnits
 from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage
 from reput_broker.store_tools.report import Fault
-from reput_broker.store_tools.unit_files import UnitFiles
+from reput_broker.store_tools.unit_files import UNIT_DTYPE, UnitFiles, Units
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record_layout import QUEUE_OFFSET_AT
 

@@ -16,6 +16,7 @@ from reput_broker.store_tools.log_reader import Damage
 from reput_broker.store_tools.report import Report
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.store_tools.verify_queue import QueueCheck, QueueFindings, QueueState
+from reput_protocol.counted import counted
 
 LMQ_PREFIX = "%LMQ%"
 
@@ -179,15 +180,20 @@ class QueuesCheck:
                     "queue",
                     path,
                     position,
-                    f"{count} units are missing at the end: message {number} of {check.topic}/{check.queue_id} is the "
-                    f"record at log offset {offset}",
+                    f"{counted(count, 'unit is', 'units are')} missing at the end: message {number} of "
+                    f"{check.topic}/{check.queue_id} is the record at log offset {offset}",
                 )
             else:
                 behind += check.behind_count
         if behind:
-            report.note(f"{behind} messages have no unit yet: the next start makes them")
+            report.note(
+                f"{counted(behind, 'message has', 'messages have')} no unit yet: the next start makes them"
+            )
         if dangling:
-            report.note(f"{dangling} units point behind the end of the log: the next start removes them")
+            report.note(
+                f"{counted(dangling, 'unit points', 'units point')} behind the end of the log: "
+                "the next start removes them"
+            )
         if (other := self.other_delays()) is not None:
             report.note(
                 f"the messages in {other} are due at other times than their delay levels say: if the broker that wrote "
@@ -195,5 +201,7 @@ class QueuesCheck:
             )
         for topic, count in self._skipped.items():
             if topic not in self._skip:
-                report.note(f"{count} records belong to topic {topic}, which has been deleted")
+                report.note(
+                    f"{counted(count, 'record belongs', 'records belong')} to topic {topic}, which has been deleted"
+                )
         self.files.close()

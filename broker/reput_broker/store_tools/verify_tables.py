@@ -21,6 +21,7 @@ from reput_broker.store_tools.tables import (
     read_table,
     table_in_force,
 )
+from reput_protocol.counted import counted
 
 _OTHER_TABLES = (
     "subscriptionGroup.json",
@@ -88,7 +89,9 @@ def verify_topics(
             continue
         counts = [entry.get(member, 16) for member in ("readQueueNums", "writeQueueNums")]
         if all(type(count) is int and 0 < count <= queue_id for count in counts):
-            report.note(f"topic {topic} has {max(counts)} queues, but queue {queue_id} holds messages")
+            report.note(
+                f"topic {topic} has {counted(max(counts), 'queue')}, but queue {queue_id} holds messages"
+            )
 
 
 def verify_offsets(
@@ -144,10 +147,14 @@ def _verify_offset(
 ) -> None:
     group, topic, queue_id = key
     where = f"group {group} in {topic}/{queue_id}"
-    if type(offset) is not int or offset < 0:
+    if type(offset) is not int:
         report.fault(kind, path, position, f"the offset of {where} is {offset!r}")
     elif (end := queues.get((topic, queue_id))) is not None and offset > end:
-        report.fault(kind, path, position, f"the offset of {where} is {offset}, but the queue ends at {end}")
+        # Nothing is damaged: a client may commit any offset, and a power cut may take messages that were consumed.
+        report.note(
+            f"the offset of {where} is {offset}, but the queue ends at {end}: the group continues at the end, or set "
+            "its offset with `reput group reset`"
+        )
 
 
 def _position_of(data: bytes, key: OffsetKey) -> int:

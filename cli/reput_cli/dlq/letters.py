@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_client.blocking import Admin, PullConsumer
 from reput_client.received import ReceivedMessage
 from reput_protocol import properties as names
 from reput_protocol.errors import TopicNotFound
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import check_group, dlq_topic
 from reput_protocol.properties import encode_properties
 from reput_protocol.sql import SqlFilter

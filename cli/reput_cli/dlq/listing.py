@@ -16,11 +16,11 @@ from reput_cli.dlq.letters import (
     filter_option,
     read_letters,
 )
-from reput_cli.exit_codes import ExitCode
 from reput_cli.message_lines import rfc3339
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin, PullConsumer
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
 
 _COLUMNS = ("group", "messages", "oldest", "newest", "origins", "reasons", "attempts")

@@ -10,11 +10,12 @@ import click
 
 from reput_cli import message_lines
 from reput_cli.dlq.letters import READER_GROUP, DeadLetter, bounds_of, chosen_by, filter_option, read_letters
-from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import printable, write_line
+from reput_cli.output import write_message
 from reput_cli.positions import Position, RangeType
 from reput_client.blocking import Admin, PullConsumer
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import printable, printable_json
 
 
 @click.command()
@@ -53,7 +54,7 @@ def peek(
         for letter in read_letters(consumer, topic, start, end):
             if not chosen(letter):
                 continue
-            write_line(render(letter))
+            write_message(render(letter))
             left -= 1
             if not left:
                 break
@@ -71,16 +72,14 @@ def _renderer(settings: Settings, text: str | None) -> Callable[[DeadLetter], st
 
 
 def _json_line(letter: DeadLetter) -> str:
-    return json.dumps(
-        {**json.loads(message_lines.json_line(letter.message)), **letter.fields}, ensure_ascii=False
-    )
+    return printable_json({**json.loads(message_lines.json_line(letter.message)), **letter.fields})
 
 
 def _plain(letter: DeadLetter) -> str:
     head = (letter.message.queue_offset, letter.origin_topic or "-", letter.attempts, letter.reason)
     # Queue, offset, tag and body; the queue of dead letters is always 0.
     _, _, rest = message_lines.plain(letter.message).split("\t", 2)
-    return "\t".join([*map(str, head), rest])
+    return "\t".join([*(printable(str(value)) for value in head), rest])
 
 
 def _block(letter: DeadLetter) -> str:
@@ -88,4 +87,4 @@ def _block(letter: DeadLetter) -> str:
     if letter.cause:
         line += f"  cause {letter.cause}"
     head, _, body = message_lines.block(letter.message).partition("\n")
-    return f"{head}\n{printable(line.encode())}\n{body}"
+    return f"{head}\n{printable(line)}\n{body}"

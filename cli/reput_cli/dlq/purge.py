@@ -6,11 +6,12 @@ import click
 
 from reput_cli.dlq.letters import bounds_of
 from reput_cli.dlq.progress import replayed_until
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_client.blocking import Admin, PullConsumer
+from reput_protocol.counted import counted
+from reput_protocol.exit_codes import ExitCode
 
 
 @click.command()
@@ -28,7 +29,7 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
     with Admin(settings.server, timeout_s=settings.timeout_s) as admin:
         topic, start, end = bounds_of(admin, group)
         left = end - max(start, min(end, _replayed(settings, topic)))
-        printer.note(f"topic {topic}: {end - start} dead letters, of which {left} have not been replayed")
+        printer.note(f"topic {topic}: {counted(end - start, 'dead letter')}, {left} not replayed yet")
         if dry_run:
             return ExitCode.DONE
         if not settings.yes and click.prompt("type the group's name to delete them", err=True) != group:
@@ -39,7 +40,7 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
         if end_now > end:
             raise CommandFailed(
                 f"the dead letters of {group} were not deleted",
-                reason=f"{end_now - end} more have come since they were counted",
+                reason=f"{counted(end_now - end, 'more has', 'more have')} come since they were counted",
                 remedy=f"reput dlq peek {group} -o {end}, then purge again",
             )
         admin.delete_topic(topic)

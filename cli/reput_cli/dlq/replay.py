@@ -28,14 +28,15 @@ from reput_cli.dlq.letters import (
 )
 from reput_cli.dlq.pace import Pace, RateType
 from reput_cli.dlq.progress import replayed_until
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_cli.positions import Position, RangeType
 from reput_client.blocking import Admin, Producer, PullConsumer
 from reput_protocol import properties as names
+from reput_protocol.counted import counted
 from reput_protocol.errors import TopicNotFound
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import check_send_topic
 
 _BATCH = 32
@@ -139,7 +140,8 @@ class _Replay:
             end = min(end, span[1].resolve(admin, topic, 0)) if span[1] is not None else end
         if span is None and start > low:
             self._printer.note(
-                f"{start - low} dead letters were replayed or passed over before; -o earliest begins anew"
+                f"{counted(start - low, 'dead letter was', 'dead letters were')} replayed or passed over before; "
+                "-o earliest begins again"
             )
         done_until = committed = start
         with _until_interrupted(self.outcome):
@@ -200,14 +202,14 @@ class _Replay:
         outcome, printer = self.outcome, self._printer
         verb = "would be sent" if self._dry_run else "sent"
         for topic, number in sorted(outcome.sent.items()):
-            printer.note(f"{number} dead letters of {self._group} {verb} to {topic}")
+            printer.note(f"{counted(number, 'dead letter')} of {self._group} {verb} to {topic}")
         if not outcome.sent:
             printer.note(f"no dead letter of {self._group} {verb}")
         if outcome.passed_over:
             printer.note(f"{outcome.passed_over} passed over by the filter")
         if outcome.without_origin:
             printer.note(
-                f"{outcome.without_origin} left: they do not say where they came from; try: "
+                f"{counted(outcome.without_origin, 'was', 'were')} left without a topic to return to; try: "
                 f"reput dlq replay {self._group} --filter {quote(without_origin(self._expression))} --to TOPIC"
             )
         if left and (outcome.interrupted or self._left == 0):

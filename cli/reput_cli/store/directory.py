@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import SIZE, Settings
+from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from reput_broker.store.dir_lock import DirectoryLock

@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
-from reput_cli.output import Printer, printable, write_line
+from reput_cli.output import Printer, write_line
 from reput_cli.store.directory import StoreDirectory, directory_options, layout_of, locked
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import printable
 
 _TEXT_MAX = 80
 
@@ -106,5 +107,5 @@ def _rows(
 
 
 def _text(value: Any) -> str:
-    text = printable(str(value).encode()).replace("\n", "\\n").replace("\t", "\\t")
+    text = printable(str(value))
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +10,14 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
-from reput_cli.output import Printer, counted
+from reput_cli.output import Printer, say
 from reput_cli.positions import Position, RangeType
 from reput_cli.store.directory import StoreDirectory, directory_options, layout_of, locked, progress
+from reput_protocol.counted import counted
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import printable_json
 
 if TYPE_CHECKING:
     from reput_broker.store_tools.export import ExportRange, TopicExport
@@ -86,7 +87,7 @@ def export(
             require_parquet()
         except ParquetMissing as error:
             raise CommandFailed(
-                str(error), remedy="pip install 'reput[spark]', or -f jsonl", code=ExitCode.FAILED
+                str(error), remedy="pip install pyarrow, or -f jsonl", code=ExitCode.FAILED
             ) from error
     with locked(directory), progress(settings, f"exporting {topic}") as report_progress:
         try:
@@ -104,7 +105,8 @@ def export(
     printer.note(f"{counted(count, 'message')} of {topic}")
     if source.bad_count:
         printer.note(
-            f"{source.bad_count} messages are damaged and were left out: reput store verify {directory.root}"
+            f"{counted(source.bad_count, 'damaged message was', 'damaged messages were')} left out: "
+            f"reput store verify {directory.root}"
         )
         return ExitCode.DAMAGE
     return ExitCode.DONE
@@ -127,7 +129,7 @@ def _good(source: TopicExport, report_progress: Callable[[int, int], None]) -> I
     done = -1
     for message in source.messages():
         if isinstance(message, BadMessage):
-            print(f"damaged: {message}", file=sys.stderr)
+            say(f"damaged: {message}")
         else:
             yield message
         if source.units_done != done:
@@ -140,7 +142,7 @@ def _write_lines(file: TextIO, records: Iterator[Record]) -> int:
 
     count = 0
     for record in records:
-        file.write(json.dumps(record_fields(record), ensure_ascii=False) + "\n")
+        file.write(printable_json(record_fields(record)) + "\n")
         count += 1
     return count
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
@@ -20,6 +19,8 @@ from reput_cli.store.directory import (
     locked,
     progress,
 )
+from reput_protocol.counted import counted
+from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from reput_broker.store_tools.verify import Verification
@@ -80,8 +81,8 @@ def rebuild(
                 refuse_other_delays(verification)
             if verification.log.damages:
                 printer.note(
-                    f"{len(verification.log.damages)} records have a wrong checksum; what is known of them is kept: "
-                    f"reput store verify {directory.root}"
+                    f"{counted(len(verification.log.damages), 'wrong checksum')} of records; what is known of them is "
+                    f"kept: reput store verify {directory.root}"
                 )
             lock.acquire()
             with progress(settings, "rebuilding") as report_progress:

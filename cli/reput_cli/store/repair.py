@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer, write_line
@@ -18,6 +17,7 @@ from reput_cli.store.directory import (
     locked,
     progress,
 )
+from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from reput_broker.store_tools.repair_plan import RepairPlan

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
-from reput_cli.exit_codes import ExitCode
 from reput_cli.options import Settings
-from reput_cli.output import Printer, counted, write_line
+from reput_cli.output import Printer, write_line
 from reput_cli.store.directory import StoreDirectory, delay_levels_option, directory_options, examined, locked
+from reput_protocol.counted import counted
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import printable
 
 
 @click.command()
@@ -50,7 +52,7 @@ def verify(
         )
     else:
         for fault in report.faults:
-            write_line(f"{fault.kind}: {fault}")
+            write_line(printable(f"{fault.kind}: {fault}"))
         if report.fault_count > len(report.faults):
             write_line(f"... and {report.fault_count - len(report.faults)} more")
         for note in report.notes:

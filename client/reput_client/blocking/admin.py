@@ -80,23 +80,35 @@ class Admin(BlockingGroupAdmin):
         """Return the brokers of the cluster and their addresses."""
         return self._runtime.run(self._admin.cluster_info())
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
         """Return the offset of the first message that is still in the queue."""
-        return self._runtime.run(self._admin.min_offset(topic, queue_id))
+        return self._runtime.run(self._admin.min_offset(topic, queue_id, broker_name=broker_name))
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
+    def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
         """Return the offset that the queue's next message will get."""
-        return self._runtime.run(self._admin.max_offset(topic, queue_id))
+        return self._runtime.run(self._admin.max_offset(topic, queue_id, broker_name=broker_name))
 
     def offset_by_time(
-        self, topic: str, queue_id: int, when: datetime | int, boundary: str = BoundaryType.LOWER
+        self,
+        topic: str,
+        queue_id: int,
+        when: datetime | int,
+        boundary: str = BoundaryType.LOWER,
+        *,
+        broker_name: str | None = None,
     ) -> int:
         """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970)."""
-        return self._runtime.run(self._admin.offset_by_time(topic, queue_id, when, boundary))
+        return self._runtime.run(
+            self._admin.offset_by_time(topic, queue_id, when, boundary, broker_name=broker_name)
+        )
 
-    def earliest_message_time_ms(self, topic: str, queue_id: int) -> int | None:
+    def earliest_message_time_ms(
+        self, topic: str, queue_id: int, *, broker_name: str | None = None
+    ) -> int | None:
         """Return when the first message of the queue was stored, in ms since 1970, or None if it is empty."""
-        return self._runtime.run(self._admin.earliest_message_time_ms(topic, queue_id))
+        return self._runtime.run(
+            self._admin.earliest_message_time_ms(topic, queue_id, broker_name=broker_name)
+        )
 
     def find_messages(
         self,

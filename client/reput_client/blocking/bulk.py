@@ -11,6 +11,7 @@ from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.fetching import FetchedBlock
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_protocol.bodies_bounds import QueueBoundsTable
+from reput_protocol.bodies_route import ClusterInfo
 from reput_protocol.commands_fetch import FETCH_BYTES
 
 
@@ -35,9 +36,9 @@ class BulkReader(BlockingClient):
         )
         super().__init__(self._reader, runtime)
 
-    def brokers(self) -> dict[str, str]:
-        """Return the address of every broker of the cluster by name, as `host:port`."""
-        return self._runtime.run(self._reader.brokers())
+    def cluster(self) -> ClusterInfo:
+        """Return the brokers of the cluster."""
+        return self._runtime.run(self._reader.cluster())
 
     def topics(self) -> list[str]:
         """Return the names of all topics, system ones included."""
@@ -68,10 +69,13 @@ class BulkReader(BlockingClient):
         *,
         max_bytes: int = FETCH_BYTES,
         tags: str = "*",
+        generation: str | None = None,
     ) -> FetchedBlock:
         """Return the first records of `[start, end)` of a queue; see `reput_client.bulk.BulkReader.fetch`."""
         return self._runtime.run(
-            self._reader.fetch(topic, queue_id, start, end, max_bytes=max_bytes, tags=tags)
+            self._reader.fetch(
+                topic, queue_id, start, end, max_bytes=max_bytes, tags=tags, generation=generation
+            )
         )
 
     def prefetch(
@@ -83,6 +87,11 @@ class BulkReader(BlockingClient):
         *,
         max_bytes: int = FETCH_BYTES,
         tags: str = "*",
+        generation: str | None = None,
     ) -> None:
         """Ask for what a `fetch` with the same arguments will want, without waiting."""
-        self._runtime.run(self._reader.prefetch(topic, queue_id, start, end, max_bytes=max_bytes, tags=tags))
+        self._runtime.run(
+            self._reader.prefetch(
+                topic, queue_id, start, end, max_bytes=max_bytes, tags=tags, generation=generation
+            )
+        )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.errors import ClientClosed
 
 
 class _AsyncClient(Protocol):
-    async def __aenter__(self) -> object: ...
+    def __aenter__(self) -> Coroutine[Any, Any, object]: ...
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> Coroutine[Any, Any, None]: ...
 
-    async def aclose(self) -> None: ...
+    def aclose(self) -> Coroutine[Any, Any, None]: ...
 
     def after_fork(self) -> None: ...
 
@@ -44,14 +46,17 @@ class BlockingClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._runtime.run(self._client.__aexit__(kind, error, trace))
-        finally:
-            self._runtime.close()
+        self._close(self._client.__aexit__(kind, error, trace))
 
     def close(self) -> None:
         """Close the connections; any thread may. Calls in progress in other threads end with `ClientClosed`."""
+        self._close(self._client.aclose())
+
+    def _close(self, closing: Coroutine[Any, Any, None]) -> None:
         try:
-            self._runtime.run(self._client.aclose())
+            self._runtime.run(closing)
+        except ClientClosed:
+            if self._runtime.interruption is None:
+                raise  # else an interrupt has closed it before
         finally:
             self._runtime.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Self
 
 from reput_client import consumer as asynchronous
@@ -12,6 +13,7 @@ from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.handler_threads import run_in_threads
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.errors import ClientClosed
 from reput_client.group.allocation import AllocationStrategy, averagely
 from reput_client.group.failures import OnFailure
 from reput_client.group.starting import Start
@@ -52,6 +54,7 @@ class Consumer(BlockingClient):
         commit_interval_s: float = 5.0,
         heartbeat_interval_s: float = 30.0,
         offset_store: BlockingOffsetStore | None = None,
+        wait_for_topic: bool = True,
         instance: str = "DEFAULT",
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
@@ -79,6 +82,7 @@ class Consumer(BlockingClient):
             commit_interval_s=commit_interval_s,
             heartbeat_interval_s=heartbeat_interval_s,
             offset_store=offset_store.asynchronous if offset_store is not None else None,
+            wait_for_topic=wait_for_topic,
             instance=instance,
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
@@ -208,7 +212,8 @@ class Consumer(BlockingClient):
                 )
         finally:
             hands.end()
-            self.rewind()
+            with suppress(ClientClosed):  # by an interrupt
+                self.rewind()
 
     def _handle(self, message: ReceivedMessage, handler: Callable[[ReceivedMessage], object]) -> None:
         try:

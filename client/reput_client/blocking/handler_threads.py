@@ -49,9 +49,9 @@ def run_in_threads(
     started = [
         threading.Thread(target=work, name=f"reput-handler-{n}", args=(n,)) for n in range(hands.count)
     ]
-    for thread in started:
-        thread.start()
     try:
+        for thread in started:
+            thread.start()
         for thread in started:
             # Python calls signal handlers in the main thread. Where another thread got the signal, as it may when the
             # process was stopped, the main thread only notices when it comes back from its wait.
@@ -60,6 +60,7 @@ def run_in_threads(
     except BaseException as error:
         failures.append(error)
         for thread in started:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
     if failures:
         raise failures[0]

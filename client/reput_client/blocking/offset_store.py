@@ -22,7 +22,7 @@ class BlockingOffsetStore:
 
     @property
     def failure(self) -> Exception | None:
-        """Why the last `read` answered -2, or None."""
+        """The error because of which the last `read` answered -1 or -2; None if there simply is no offset."""
         return self.asynchronous.failure
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = False) -> None:
@@ -30,7 +30,7 @@ class BlockingOffsetStore:
         self.asynchronous.update(queue, offset, increase_only=increase_only)
 
     def read(self, queue: MessageQueue, kind: ReadOffsetType) -> int:
-        """Return the queue's offset; -1 if none is kept, -2 if the store could not tell (see `failure`)."""
+        """Return the queue's offset; -1 if none is kept or the broker refuses to tell, -2 if no answer came."""
         return self._runtime.run(self.asynchronous.read(queue, kind))
 
     def persist(self, queue: MessageQueue) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
 
 from reput_client import producer as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.errors import ClientClosed, PostsFailed
 from reput_client.post_gathering import OnDone
 from reput_client.posted import Posted
 from reput_client.posting import BUFFER_BYTES
@@ -20,6 +24,15 @@ from reput_client.session import CONNECT_TIMEOUT_S
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.message import Message
+
+log = logging.getLogger("reput_client")
+
+T = TypeVar("T")
+
+
+def _copy(items: Sequence[T]) -> Sequence[T]:
+    """Return the application's `items`, read without the client's lock: an error of theirs leaves the client whole."""
+    return items if type(items) in (list, tuple) else list(items)
 
 
 class Producer(BlockingClient):
@@ -66,7 +79,29 @@ class Producer(BlockingClient):
             runtime=runtime,
         )
         super().__init__(self._producer, runtime)
-        runtime.on_interrupt(self._producer.after_interrupt)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Flush what was posted, and close; see `reput_client.Producer.__aexit__`."""
+        try:
+            self._runtime.run(self._producer.flush_at_exit(error))
+        except ClientClosed:
+            if self._runtime.interruption is None:
+                raise
+            if error is None:
+                self._producer.tell_interrupted()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections; any thread may. See `reput_client.Producer.aclose`."""
+        super().close()
+        if self._runtime.interruption is not None:
+            try:
+                self._producer.tell_interrupted()
+            except PostsFailed as failed:
+                log.error("an interrupted producer was closed: %s", failed)
 
     @property
     def group(self) -> str:
@@ -183,7 +218,9 @@ class Producer(BlockingClient):
     ) -> list[SendReceipt]:
         """Send messages of one topic to one queue, in order; see `reput_client.Producer.send_batch`."""
         return self._runtime.run(
-            self._producer.send_batch(messages, ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s)
+            self._producer.send_batch(
+                _copy(messages), ack=ack, queue_id=queue_id, key=key, timeout_s=timeout_s
+            )
         )
 
     def send_pipelined(
@@ -203,7 +240,7 @@ class Producer(BlockingClient):
         """
         return self._runtime.run(
             self._producer.send_pipelined(
-                messages,
+                self._runtime.read(messages),
                 in_flight=in_flight,
                 batch=batch,
                 ack=ack,
@@ -237,10 +274,10 @@ class Producer(BlockingClient):
         return self._runtime.run(
             self._producer.send_many(
                 topic,
-                bodies,
+                self._runtime.read(bodies),
                 tag=tag,
-                tags=tags,
-                keys=keys,
+                tags=None if tags is None else _copy(tags),
+                keys=None if keys is None else _copy(keys),
                 properties=properties,
                 flag=flag,
                 batch=batch,
@@ -261,14 +298,14 @@ class Producer(BlockingClient):
         key: str | None = None,
         on_done: OnDone | None = None,
     ) -> Posted:
-        """Hand over one message and go on; see `reput_client.Producer.post`. What that waits for, this blocks for.
+        """Hand over one message and return; see `reput_client.Producer.post`. What that waits for, this blocks for.
 
         There is no thread: blocks leave, answers are taken and `on_done` is called during calls of `post`, `flush`,
-        `close` and the answers' `result()`, by whoever calls. So a message whose `linger_s` is over leaves with the
-        next of these calls, and not before; who posts no more flushes. `on_done` may use the producer. A broker
-        that neither takes nor refuses a connection holds up the caller for `connect_timeout_s` with each attempt.
-        A `KeyboardInterrupt` or `SystemExit` of `on_done` goes to whoever calls. One that interrupts a call leaves the
-        producer usable; whether an interrupted `post` has taken its message is not known.
+        `close` and the answers' `result()`, in the calling thread. So a message whose `linger_s` is over leaves with
+        the next of these calls, and not before: call `flush` after the last `post`. `on_done` may use the producer. A
+        broker that neither takes nor refuses a connection blocks the caller for `connect_timeout_s` at each attempt.
+        A `KeyboardInterrupt` or `SystemExit` of `on_done` is raised by that call, and the producer stays usable.
+        Whether an interrupted `post` has taken its message is not known.
         """
         return self._runtime.run(
             self._producer.post(message, ack=ack, queue_id=queue_id, key=key, on_done=on_done)
@@ -276,4 +313,9 @@ class Producer(BlockingClient):
 
     def flush(self) -> None:
         """Send at once what was posted and wait until all is done; see `reput_client.Producer.flush`."""
-        self._runtime.run(self._producer.flush())
+        try:
+            self._runtime.run(self._producer.flush())
+        except ClientClosed:
+            if self._runtime.interruption is not None:
+                self._producer.tell_interrupted()
+            raise

@@ -64,6 +64,7 @@ class PullConsumer(BlockingClient):
         sql: str | None = None,
         max_bytes: int = PULL_BYTES_MAX,
         read_ahead: bool = False,
+        broker_name: str | None = None,
     ) -> PullResult:
         """Return messages of one queue from `offset` on; see `reput_client.PullConsumer.pull`."""
         return self._runtime.run(
@@ -77,6 +78,7 @@ class PullConsumer(BlockingClient):
                 sql=sql,
                 max_bytes=max_bytes,
                 read_ahead=read_ahead,
+                broker_name=broker_name,
             )
         )
 
@@ -90,6 +92,7 @@ class PullConsumer(BlockingClient):
         tags: str = "*",
         max_bytes: int = COLUMN_BYTES,
         read_ahead: bool = True,
+        broker_name: str | None = None,
     ) -> ColumnsResult:
         """Return messages of one queue as columns; see `reput_client.PullConsumer.pull_columns`."""
         return self._runtime.run(
@@ -101,27 +104,47 @@ class PullConsumer(BlockingClient):
                 tags=tags,
                 max_bytes=max_bytes,
                 read_ahead=read_ahead,
+                broker_name=broker_name,
             )
         )
 
-    def commit(self, topic: str, queue_id: int, offset: int) -> None:
+    def commit(self, topic: str, queue_id: int, offset: int, *, broker_name: str | None = None) -> None:
         """Commit that the group goes on at `offset`; once this returns it survives a killed broker."""
-        self._runtime.run(self._consumer.commit(topic, queue_id, offset))
+        self._runtime.run(self._consumer.commit(topic, queue_id, offset, broker_name=broker_name))
 
-    def committed(self, topic: str, queue_id: int) -> int | None:
-        """Return the group's committed offset, or None if it has none."""
-        return self._runtime.run(self._consumer.committed(topic, queue_id))
+    def committed(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        broker_name: str | None = None,
+        set_zero_if_not_found: bool = False,
+    ) -> int | None:
+        """Return the group's committed offset, or None; see `reput_client.PullConsumer.committed`."""
+        return self._runtime.run(
+            self._consumer.committed(
+                topic, queue_id, broker_name=broker_name, set_zero_if_not_found=set_zero_if_not_found
+            )
+        )
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
         """Return the offset of the first message that is still in the queue."""
-        return self._runtime.run(self._consumer.min_offset(topic, queue_id))
+        return self._runtime.run(self._consumer.min_offset(topic, queue_id, broker_name=broker_name))
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
+    def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
         """Return the offset that the queue's next message will get."""
-        return self._runtime.run(self._consumer.max_offset(topic, queue_id))
+        return self._runtime.run(self._consumer.max_offset(topic, queue_id, broker_name=broker_name))
 
     def offset_by_time(
-        self, topic: str, queue_id: int, when: datetime | int, boundary: str = BoundaryType.LOWER
+        self,
+        topic: str,
+        queue_id: int,
+        when: datetime | int,
+        boundary: str = BoundaryType.LOWER,
+        *,
+        broker_name: str | None = None,
     ) -> int:
         """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970)."""
-        return self._runtime.run(self._consumer.offset_by_time(topic, queue_id, when, boundary))
+        return self._runtime.run(
+            self._consumer.offset_by_time(topic, queue_id, when, boundary, broker_name=broker_name)
+        )

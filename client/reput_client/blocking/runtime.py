@@ -1,11 +1,17 @@
 """The runtime of programs without an event loop: every wait blocks the calling thread.
 
-One lock stands for the event loop: a thread holds it while it runs the client's code and lets go of it while
-it waits, so that several threads may share one client and pipeline over its one connection. After a fork the
-child starts with a lock of its own and connects anew; it never touches the parent's connection.
+Threads may share one client. A coroutine of the client runs in the thread of its caller, from one wait to the next as
+one *step*. One lock serialises the steps, and no thread holds it while it waits. After a fork the child starts with a
+lock of its own and connects again; it never touches the parent's connection.
 
-Signal handlers run between any two instructions of the main thread, and may raise there. So the lock is let go of
-inside the `try` whose `finally` takes it again: nothing comes between entering that and the release.
+Ctrl-C and signal handlers may raise between any two instructions of the main thread. One rule covers them all:
+
+- An exception in a wait is raised into the coroutine, as cancelling a task would: its `finally` blocks run, and the
+  client stays whole.
+- An exception in a step closes the client for good (`interruption`), because the state may be half changed, unless the
+  step itself raised it: an error of the client, of its arguments, or of the operating system (`errno`). Setting one
+  attribute does it, and nothing is repaired: every wait ends, every later call raises `ClientClosed`, and what is
+  still open has an unknown outcome. Other threads notice within a second, even if the lock was never released.
 """
 
 from __future__ import annotations
@@ -17,37 +23,61 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from types import coroutine
+from typing import Any, Final, TypeVar
 
+from reput_client.errors import ClientClosed
 from reput_protocol.errors import ReputError
 
 T = TypeVar("T")
-_LOOK_ROUND_S = 1.0
-_LOOK_ROUND_MS = 1000
+
+_SLICE_S: Final = 1.0
+"""A longer wait is made of such slices: Python calls signal handlers in the main thread, and where another thread got
+the signal, the main thread notices only between two waits. A client that was interrupted is noticed there, too."""
+
+_RAISED_BY_CALLS: Final = (ReputError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+"""What the client's own code and wrong arguments raise. An `OSError` with an `errno` is the operating system's. Any
+other exception in a step may have come from a signal handler."""
+
+
+@coroutine
+def _blocking(function: Callable[[], T]) -> Generator[Callable[[], T], T, T]:
+    """Have `run` call `function`, which may block, without the lock; return what it returns."""
+    return (yield function)
 
 
 class BlockingEvent:
-    """An event whose wait lets go of the client's lock."""
+    """An event that threads wait for without the client's lock."""
 
-    __slots__ = ("_condition", "_flag")
+    __slots__ = ("_gate", "_is_set", "_runtime")
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self._condition = threading.Condition(lock)
-        self._flag = False
+    def __init__(self, runtime: BlockingRuntime) -> None:
+        self._runtime = runtime
+        self._is_set = False
+        self._gate = threading.Lock()  # open once the event is set; it guards nothing
+        self._gate.acquire()
 
     def set(self) -> None:
-        """Wake whoever waits. The caller holds the client's lock."""
-        self._flag = True
-        self._condition.notify_all()
+        """Wake the threads that wait."""
+        if not self._is_set:
+            self._is_set = True
+            self._gate.release()
 
     async def wait(self, timeout_s: float) -> None:
-        """Block until set or `timeout_s` is over; in short waits, as `_poll` says."""
-        until = time.monotonic() + timeout_s
-        while not self._flag and timeout_s > 0:
-            self._condition.wait(min(timeout_s, _LOOK_ROUND_S))
-            timeout_s = until - time.monotonic()
+        """Block until set or `timeout_s` is over."""
+        if not self._is_set and timeout_s > 0:
+            await _blocking(partial(self._block, time.monotonic() + timeout_s))
+
+    def _block(self, until: float) -> None:
+        while not self._is_set and self._runtime.interruption is None:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
+                return
+            if self._gate.acquire(timeout=min(remaining, _SLICE_S)):
+                self._gate.release()
 
 
 class BlockingRuntime:
@@ -58,10 +88,10 @@ class BlockingRuntime:
         self._pid = os.getpid()
         self._on_fork: Callable[[], None] | None = None
         self._on_interrupt: Callable[[], None] | None = None
-        # How many threads want the lock; only a hint, so it is not itself guarded.
-        self._contenders = 0
+        self._interrupted_by: type[BaseException] | None = None
+        self._from_application: BaseException | None = None
         self._polling = False
-        self._interrupted = False
+        self._woken = False
         self._closing = False
         self._waker: tuple[socket.socket, socket.socket] | None = None
         self._poller: select.poll | None = None
@@ -72,70 +102,110 @@ class BlockingRuntime:
         self._on_fork = callback
 
     def on_interrupt(self, callback: Callable[[], None]) -> None:
-        """Call `callback`, under the lock, where `run` ends by what the client itself does not raise.
-
-        Such as a `KeyboardInterrupt`, which may come between any two of its instructions.
-        """
+        """Call `callback` when an interrupt has closed the client; it must be idempotent, and closes the sockets."""
         self._on_interrupt = callback
 
+    @property
+    def interruption(self) -> str | None:
+        """Why the client was closed in the middle of an operation; None if it was not."""
+        kind = self._interrupted_by
+        if kind is None:
+            return None
+        return (
+            f"the client was closed because an exception ({kind.__name__}) interrupted it in the middle of an "
+            "operation; make a new one"
+        )
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns; it runs in this thread and holds the lock except while it waits."""
+        """Return what `work` returns. It runs in this thread, and holds the lock except while it waits.
+
+        Raises:
+            ClientClosed: an interrupt has closed the client.
+            Others as `work`.
+        """
         if os.getpid() != self._pid:
             self._after_fork()
         lock = self._lock
-        contends = lock.locked()
+        value: Any = None
+        thrown: BaseException | None = None
         try:
-            if contends:
-                self._contenders += 1
-            with lock:  # and not `acquire` and `try`: a signal handler may raise between these
-                if contends:
-                    self._contenders -= 1
-                    contends = False
+            while True:
+                held = False
                 try:
-                    work.send(None)
+                    while not held and self._interrupted_by is None:
+                        held = lock.acquire(True, _SLICE_S)
+                    if self._interrupted_by is not None and thrown is None:
+                        thrown = ClientClosed(self.interruption or "")
+                    wait = work.send(value) if thrown is None else work.throw(thrown)
                 except StopIteration as done:
                     result: T = done.value
                     return result
-                except ReputError:
+                except _RAISED_BY_CALLS:
                     raise
-                except BaseException:
-                    # Maybe a signal handler's, from the middle of a step.
-                    if self._on_interrupt is not None:
-                        self._on_interrupt()
+                # No call before the assignments: CPython raises what a second signal brings only after calls.
+                except OSError as error:
+                    if error.errno is None and error is not thrown and error is not self._from_application:
+                        self._interrupted_by = error.__class__
                     raise
-        finally:
-            if contends:
-                self._contenders -= 1
-        work.close()
-        raise AssertionError("a coroutine of the client awaited something that is not its runtime's")
+                except BaseException as error:
+                    if error is not thrown and error is not self._from_application:
+                        self._interrupted_by = error.__class__
+                    raise
+                finally:
+                    if held:
+                        lock.release()
+                value = thrown = None
+                try:
+                    value = wait()
+                except BaseException as error:
+                    thrown = error
+        except BaseException as error:
+            if work.cr_frame is not None:  # type: ignore[attr-defined]  # it was left before its end
+                self._interrupted_by = error.__class__
+            self._from_application = None
+            if self._interrupted_by is not None and self._on_interrupt is not None:
+                self._on_interrupt()
+            raise
 
     def call(self, function: Callable[[], T]) -> T:
         """Return what `function`, which never waits, returns; no other thread runs the client's code meanwhile."""
-        if os.getpid() != self._pid:
-            self._after_fork()
-        with self._lock:
+
+        async def work() -> T:
             return function()
 
+        return self.run(work())
+
     def call_soon(self, function: Callable[[], None]) -> None:
-        """As `call`, but never waits: where the client's code is running, `function` follows as soon as that pauses.
+        """As `call`, but never waits: if the client's code is running, `function` follows as soon as that pauses.
 
         So a signal handler may call this, whatever it has interrupted.
         """
-        if self._lock.acquire(blocking=False):
-            try:
-                function()
-            finally:
-                self._lock.release()
-        else:
+        if self._lock.locked():
             # Not a `Thread`: starting one takes locks of its own, which the interrupted code might hold.
-            _thread.start_new_thread(self.call, (function,))
+            _thread.start_new_thread(self._call_unless_closed, (function,))
+        else:
+            self._call_unless_closed(function)
+
+    def _call_unless_closed(self, function: Callable[[], None]) -> None:
+        with suppress(ClientClosed):
+            self.call(function)
+
+    def read(self, items: Iterable[T]) -> Iterable[T]:
+        """Return the application's `items`, to be read in a step; what reading them raises leaves the client whole."""
+        return items if type(items) in (list, tuple) else self._read(items)
+
+    def _read(self, items: Iterable[T]) -> Iterator[T]:
+        try:
+            yield from items
+        except BaseException as error:
+            self._from_application = error
+            raise
 
     def _after_fork(self) -> None:
-        # Another thread of the parent may have held the lock when it forked; here nobody will ever release it.
+        # Another thread of the parent may have held the lock when it forked; here no thread will ever release it.
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._contenders = 0
-        self._polling = self._interrupted = False
+        self._polling = self._woken = False
         self._close_waker()
         if self._on_fork is not None:
             self._on_fork()
@@ -144,24 +214,26 @@ class BlockingRuntime:
     now = staticmethod(time.monotonic)
 
     def event(self) -> BlockingEvent:
-        """Return a new event under this client's lock."""
-        return BlockingEvent(self._lock)
+        """Return a new event."""
+        return BlockingEvent(self)
 
     async def pause(self) -> None:
         """Let other threads that want the lock have it for a moment."""
-        if self._contenders:
-            self._sleep(0.0)
+        await _blocking(partial(time.sleep, 0.0))
 
     async def sleep(self, seconds: float) -> None:
-        """Block for `seconds` without the lock."""
-        self._sleep(seconds)
+        """Block for `seconds`."""
+        await _blocking(partial(time.sleep, seconds))
 
-    def _sleep(self, seconds: float) -> None:
-        try:
-            self._lock.release()
-            time.sleep(seconds)
-        finally:
-            self._lock.acquire()
+    def prepare(self) -> None:
+        """Make the pair of sockets by which `interrupt` ends a wait.
+
+        Raises:
+            OSError: there are no descriptors for it.
+        """
+        if self._waker is None:
+            self._waker = socket.socketpair()
+            self._waker[0].setblocking(False)
 
     async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
         """Block until a socket is readable, interrupted, closed, or `timeout_s` is over."""
@@ -169,62 +241,45 @@ class BlockingRuntime:
         if poller is None or self._polled is not sockets:
             poller = self._new_poller(sockets)
         self._polling = True
-        lock = self._lock
         try:
-            # The first wait of `_poll`, here since usually it is the only one.
-            until = time.monotonic() + timeout_s
-            try:
-                lock.release()
-                found = poller.poll(_milliseconds(timeout_s) if timeout_s < _LOOK_ROUND_S else _LOOK_ROUND_MS)
-            finally:
-                lock.acquire()
-            if not found and timeout_s > _LOOK_ROUND_S:
-                self._poll(poller, until - time.monotonic())
+            await _blocking(partial(self._poll, poller, timeout_s))
         finally:
             self._polling = False
-            if self._interrupted and self._waker is not None:
-                self._interrupted = False
-                self._waker[0].recv(1)
+            if self._woken and self._waker is not None:
+                self._woken = False
+                with suppress(BlockingIOError):
+                    self._waker[0].recv(1)
             if self._closing:
                 self._close_waker()
 
     def _new_poller(self, sockets: tuple[socket.socket, ...]) -> select.poll:
-        if self._waker is None:
-            self._waker = socket.socketpair()
+        self.prepare()
+        assert self._waker is not None, "`prepare` has made it"
         poller = select.poll()
         for sock in (*sockets, self._waker[0]):
             poller.register(sock, select.POLLIN)
-        self._poller, self._polled = poller, sockets  # last: an interrupt before must not leave half of it
+        self._poller, self._polled = poller, sockets
         return poller
 
     def interrupt(self) -> None:
         """Wake the thread that polls, if one does."""
-        if self._polling and not self._interrupted and self._waker is not None:
-            self._interrupted = True
+        if self._polling and not self._woken and self._waker is not None:
+            self._woken = True
             self._waker[1].send(b"\0")
 
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
         """Block until the socket takes bytes, is closed, or `timeout_s` is over."""
         poller = select.poll()
         poller.register(sock, select.POLLOUT)
-        self._poll(poller, timeout_s)
+        await _blocking(partial(self._poll, poller, timeout_s))
 
     def _poll(self, poller: select.poll, timeout_s: float) -> None:
-        """Wait without the lock.
-
-        A long wait is made of short ones: Python calls signal handlers in the main thread, and where another thread got
-        the signal, the main one only notices between two waits.
-        """
         until = time.monotonic() + timeout_s
-        lock = self._lock
-        try:
-            lock.release()
-            while not poller.poll(_milliseconds(min(timeout_s, _LOOK_ROUND_S))):
-                timeout_s = until - time.monotonic()
-                if timeout_s <= 0:
-                    return
-        finally:
-            lock.acquire()
+        # `poll` returns after its time-out, but never before it: so rounded up.
+        while not poller.poll(max(0, math.ceil(min(timeout_s, _SLICE_S) * 1000))):
+            timeout_s = until - time.monotonic()
+            if timeout_s <= 0 or self._interrupted_by is not None:
+                return
 
     def close_socket(self, sock: socket.socket) -> None:
         """Close the socket; threads that poll it wake up."""
@@ -234,25 +289,18 @@ class BlockingRuntime:
 
     def close(self) -> None:
         """Free the descriptors of the runtime itself. The client is closed already and waits no more."""
-        with self._lock:
-            self._closing = True
-            if not self._polling:  # else the thread that polls does it on its way out
-                self._close_waker()
+        self._closing = True
+        if not self._polling or self._interrupted_by is not None:
+            self._close_waker()  # else the thread that polls does it on its way out
 
     def _close_waker(self) -> None:
-        if self._waker is not None:
-            for end in self._waker:
-                end.close()
-            self._waker = None
-            self._poller = None
+        waker, self._waker, self._poller = self._waker, None, None
+        for end in waker or ():
+            end.close()
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Call `function` here, without the lock."""
-        try:
-            self._lock.release()
-            return function()
-        finally:
-            self._lock.acquire()
+        return await _blocking(function)
 
     def spawn(
         self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
@@ -260,29 +308,23 @@ class BlockingRuntime:
         """Run `work` in a thread of its own, which holds up no exit of the program."""
 
         def run() -> None:
-            try:
-                self.run(work())
-            finally:
-                if on_end is not None:
-                    self.call(on_end)
+            with suppress(ClientClosed):
+                try:
+                    self.run(work())
+                finally:
+                    if on_end is not None:
+                        self.call(on_end)
 
         threading.Thread(target=run, name="reput-group", daemon=True).start()
 
+    def end_dead(self) -> None:
+        """Threads end by themselves."""
+
     async def outside(self, function: Callable[[], None]) -> None:
         """Call `function` here, without the lock, so that it may use the client."""
-        lock = self._lock
-        try:
-            lock.release()
-            function()
-        finally:
-            lock.acquire()
+        await _blocking(function)
 
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
         """Await `work()`; nothing can cancel it here, and its own deadlines bound it."""
         del timeout_s
         await work()
-
-
-def _milliseconds(seconds: float) -> int:
-    """Return what `poll` is given; it may last longer, never shorter."""
-    return max(0, math.ceil(seconds * 1000))

@@ -71,7 +71,6 @@ class TransactionProducer(Producer):
             runtime=runtime,
         )
         BlockingClient.__init__(self, self._producer, runtime)  # not Producer's, which makes an ordinary one
-        runtime.on_interrupt(self._producer.after_interrupt)
 
     def send_in_transaction(
         self,

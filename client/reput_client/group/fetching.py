@@ -9,7 +9,7 @@ from typing import Final
 
 from reput_client.connection import Connection
 from reput_client.core import Call, Waiter
-from reput_client.errors import ClientClosed, ConnectFailed
+from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
 from reput_client.group.assigned import AssignedQueue
 from reput_client.group.flow import FlowLimits, Room
 from reput_client.group.serving import Serving
@@ -135,9 +135,8 @@ class Fetcher:
         if room is None:
             return
         try:
-            address = await session.broker_address(queue, deadline)
-            connection = await session.open(address, deadline)
-        except ConnectFailed as error:
+            connection = await session.open_for(queue, deadline)
+        except (ConnectFailed, BrokerNotFound) as error:
             log.warning("consumer of %s: %s", queue.topic, error)
             for other in self.queues.values():
                 # All of this broker's queues wait for the same connection; only the first need try.
@@ -209,6 +208,8 @@ class Fetcher:
                 continue
             if now >= assigned.call_deadline:
                 log.warning("consumer of %s: no answer to a pull, asking again", assigned.queue.topic)
+                if assigned.connection is not None:
+                    assigned.connection.doubt(now - PULL_GRACE_S)
                 self._abandon(assigned)
             else:
                 earliest = min(earliest, assigned.call_deadline)

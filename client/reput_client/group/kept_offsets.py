@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType
+from reput_client.offset_store import OffsetStore, ReadOffsetType
 from reput_client.offsets import OffsetRequests
 from reput_protocol.message import MessageQueue
 
@@ -38,19 +38,14 @@ class BrokerOffsets:
 
     async def read(self, queue: MessageQueue) -> int | None:
         """See `KeptOffsets`."""
-        return await self._offsets.committed(self._group, queue.topic, queue.queue_id)
+        return await self._offsets.committed(self._group, queue)
 
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
     ) -> None:
         """See `KeptOffsets`."""
         await self._offsets.commit(
-            self._group,
-            queue.topic,
-            queue.queue_id,
-            offset,
-            increase_only=increase_only,
-            timeout_s=timeout_s,
+            self._group, queue, offset, increase_only=increase_only, timeout_s=timeout_s
         )
 
 
@@ -65,10 +60,9 @@ class StoredOffsets:
         offset = await self._store.read(queue, ReadOffsetType.READ_FROM_STORE)
         if offset >= 0:
             return offset
-        if offset == OFFSET_NOT_FOUND:
-            return None
-        assert self._store.failure is not None, "a store that answers -2 says why"
-        raise self._store.failure
+        if self._store.failure is not None:
+            raise self._store.failure  # there may be one all the same
+        return None
 
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None

@@ -34,6 +34,7 @@ from reput_client.offset_store import OffsetStore
 from reput_client.offsets import OffsetRequests
 from reput_client.session import Session, wall_clock_ms
 from reput_protocol.codes import RequestCode
+from reput_protocol.errors import TopicNotFound
 from reput_protocol.group_terms import MessageModel
 from reput_protocol.message import MessageQueue
 
@@ -59,6 +60,7 @@ class MemberOptions:
     heartbeat_interval_s: float = 30.0
     handler_timeout_s: float = math.inf
     offset_store: OffsetStore | None = None
+    wait_for_topic: bool = True
 
 
 class GroupMember:
@@ -88,6 +90,7 @@ class GroupMember:
             in_order=options.orderly,
             commit_with_pulls=options.offset_store is None,
         )
+        self._starting = StartingPoints(offsets, options.start, options.subscriptions.retry)
         resets = ResetNotices(options.group, self.fetcher)
         session.requests.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, resets.take)
         MemberAnswers(
@@ -131,7 +134,7 @@ class GroupMember:
             options.subscriptions,
             self.commits,
             kept,
-            StartingPoints(offsets, options.start, options.subscriptions.retry),
+            self._starting,
             self._locks,
         )
         chores: list[Chore] = [self._membership, self._rebalancer, self._handover, self.commits]
@@ -179,13 +182,20 @@ class GroupMember:
 
         Raises:
             ConnectFailed, RequestTimeout: no broker answers.
-            TopicNotFound, NoQueue: a topic is not there, or cannot be read.
+            TopicNotFound: a topic does not exist, and it is not to be waited for.
+            NoQueue: a topic cannot be read.
             BrokerError: the group does not take us.
         """
         session = self._session
         deadline = session.deadline(None)
         for topic in self.options.subscriptions.topics:
-            route = await session.route(topic, deadline)
+            try:
+                route = await session.route(topic, deadline)
+            except TopicNotFound:
+                if not self.options.wait_for_topic:
+                    raise
+                self._wait_for(topic)
+                continue
             if not route.readable:
                 raise NoQueue(topic, "readable queue")
         if not self._membership.client_id:
@@ -204,6 +214,17 @@ class GroupMember:
         if self._overdue is not None:
             self._overdue.begin()
         self._background.start()
+
+    def _wait_for(self, topic: str) -> None:
+        """Take the queues of a topic once it exists; everything in it is sent after this member came."""
+        if topic not in self._rebalancer.awaited:
+            log.warning(
+                "topic %s does not exist yet: group %s waits for it to be created (wait_for_topic=False raises)",
+                topic,
+                self.options.group,
+            )
+        self._rebalancer.awaited.add(topic)
+        self._starting.late_topics.add(topic)
 
     async def _settle(self) -> None:
         """Take what can be taken now."""

@@ -28,6 +28,7 @@ from reput_protocol.group_terms import ConsumeFromWhere, ConsumeType, MessageMod
 from reput_protocol.header import HeaderType
 
 _RETRY_S: Final = 0.25
+_SEVERAL_ADDRESSES_S: Final = 5.0
 _MSGPACK = HeaderType.MSGPACK
 
 log = logging.getLogger("reput_client")
@@ -63,6 +64,9 @@ class Membership:
         self._model = model
         self._where = where
         self._interval_s = heartbeat_interval_s
+        if session.home.others:
+            # So that a broker that is silent is noticed, and looked for at the other addresses.
+            self._interval_s = min(heartbeat_interval_s, _SEVERAL_ADDRESSES_S)
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_failure = on_failure

@@ -50,6 +50,7 @@ class Rebalancer:
 
     Attributes:
         failure: that a topic which was asked for is gone, or None.
+        awaited: topics that have not existed yet; that they do not is no failure.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Rebalancer:
         self._strategy = strategy
         self._on_assignment = on_assignment
         self.failure: TopicNotFound | None = None
+        self.awaited: set[str] = set()
         self._members: dict[str, list[str]] = {}
         self._settled_at: dict[str, float] = {}  # by topic, when all members know the same ones
         self._due_at = 0.0
@@ -112,7 +114,7 @@ class Rebalancer:
             except TopicNotFound as error:
                 self._session.routes.forget(topic)
                 if topic != self._subscriptions.retry:  # that one may not exist before anything has come back
-                    failure = error
+                    failure = failure if topic in self.awaited else error
                     self._due_at = now + _RETRY_S
             except ReputError as error:
                 log.warning("queues of %s not shared out, trying again: %s", topic, error)
@@ -130,6 +132,7 @@ class Rebalancer:
             route = await self._session.fetch_route(topic, self._session.deadline(None))
         if not route.brokers:
             raise BrokerNotFound("any", topic)
+        self.awaited.discard(topic)
         return route
 
     async def _members_at(self, route: Route, asked: dict[Address, list[str]]) -> list[str]:

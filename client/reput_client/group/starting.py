@@ -38,20 +38,23 @@ class StartingPoints:
     """Finds out where a group begins in a queue."""
 
     def __init__(self, offsets: OffsetRequests, start: Start, retry: str | None) -> None:
+        self.late_topics: set[str] = set()
+        """Topics that came into being after this member: it has missed nothing of them."""
         self._offsets = offsets
         self._start = start
         self._retry = retry
 
     async def first(self, queue: MessageQueue) -> int:
         """Return where a group begins that has no offset. What comes back is never skipped."""
-        topic, queue_id = queue.topic, queue.queue_id
         start = self._start
+        if queue.topic == self._retry or start == "earliest":
+            return await self._offsets.min_offset(queue)
         if callable(start):
-            return start(queue) if topic != self._retry else await self._offsets.min_offset(topic, queue_id)
-        if topic == self._retry or start == "earliest":
-            return await self._offsets.min_offset(topic, queue_id)
+            return start(queue)
         if isinstance(start, int):
             return start
         if isinstance(start, datetime):
-            return await self._offsets.offset_by_time(topic, queue_id, start)
-        return await self._offsets.max_offset(topic, queue_id)
+            return await self._offsets.offset_by_time(queue, start)
+        if queue.topic in self.late_topics:
+            return await self._offsets.min_offset(queue)
+        return await self._offsets.max_offset(queue)

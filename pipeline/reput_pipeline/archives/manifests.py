@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from typing import Any, Final
 from reput_broker.store.file_io import sync_directory
 from reput_pipeline.archives.names import is_data_file
 from reput_pipeline.errors import NotAnArchive
-from reput_pipeline.places import QueueKey
+from reput_pipeline.places import Generations, QueueKey
 from reput_pipeline.ranges import QueueRange
 
 VERSION: Final = 1
@@ -57,6 +57,8 @@ class Batch:
 
     number: int
     tasks: tuple[tuple[QueueRange, ...], ...]
+    generations: Generations
+    """Of the topics that were there when it was planned, as far as they are known."""
 
     @property
     def ranges(self) -> list[QueueRange]:
@@ -173,6 +175,10 @@ class ArchiveDirectory:
         last = self.last()
         return {} if last is None else {_queue(entry): int(entry[3]) for entry in last["ends"]}
 
+    def generations(self) -> Generations:
+        """Return the generations of the topics of these queues, as far as they are known."""
+        return _generations(self.last() or {})
+
     def unfinished(self) -> Batch | None:
         """Return the batch that was planned and is not complete."""
         number = self.next_number()
@@ -184,18 +190,26 @@ class ArchiveDirectory:
             tuple(QueueRange(_queue(part), int(part[3]), int(part[4])) for part in task)
             for task in plan["tasks"]
         )
-        return Batch(number, tasks)
+        return Batch(number, tasks, _generations(plan))
 
     def next_number(self) -> int:
         """Return the number of the next batch."""
         last = self.last()
         return 0 if last is None else int(last["batch"]) + 1
 
-    def plan(self, tasks: Sequence[Sequence[QueueRange]]) -> Batch:
+    def plan(self, tasks: Sequence[Sequence[QueueRange]], generations: Generations) -> Batch:
         """Write down what the next batch will be, before anything of it is written."""
-        batch = Batch(self.next_number(), tuple(tuple(task) for task in tasks))
+        topics = {(part.queue.topic, part.queue.broker) for task in tasks for part in task}
+        known = {topic: generations[topic] for topic in topics if topic in generations}
+        batch = Batch(self.next_number(), tuple(tuple(task) for task in tasks), known)
         rows = [[[*part.queue, part.start, part.end] for part in task] for task in batch.tasks]
-        write_whole(self._plan(batch.number), {"version": VERSION, "batch": batch.number, "tasks": rows})
+        plan = {
+            "version": VERSION,
+            "batch": batch.number,
+            "tasks": rows,
+            "generations": _rows(known),
+        }
+        write_whole(self._plan(batch.number), plan)
         return batch
 
     def complete(self, batch: Batch, files: Sequence[ArchiveFile], **more: object) -> None:
@@ -212,6 +226,7 @@ class ArchiveDirectory:
             "rows": sum(file.rows for file in files),
             "ranges": [[*part.queue, part.start, part.end] for part in batch.ranges],
             "ends": [[*queue, end] for queue, end in sorted(ends.items())],
+            "generations": _rows({**self.generations(), **batch.generations}),
             **more,
             "files": [asdict(file) for file in files],
         }
@@ -240,6 +255,15 @@ class ArchiveDirectory:
 
 def _queue(entry: Sequence[Any]) -> QueueKey:
     return QueueKey(str(entry[0]), str(entry[1]), int(entry[2]))
+
+
+def _rows(generations: Generations) -> list[list[str]]:
+    return [[*topic, generation] for topic, generation in sorted(generations.items())]
+
+
+def _generations(written: Mapping[str, Any]) -> Generations:
+    """Read the generations of a plan or a manifest, which old ones do not have."""
+    return {(str(topic), str(broker)): str(found) for topic, broker, found in written.get("generations", ())}
 
 
 def write_whole(path: Path, value: object) -> None:

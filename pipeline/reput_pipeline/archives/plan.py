@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from reput_pipeline.archives.manifests import Batch
-from reput_pipeline.errors import BrokerGone, DataLost
+from reput_pipeline.errors import BrokerGone, DataLost, RemadeTopic
 from reput_pipeline.limits import limited
 from reput_pipeline.live_cluster import LiveCluster
 from reput_pipeline.offline_store import OfflineStore
 from reput_pipeline.options import SourceOptions
-from reput_pipeline.places import QueueKey
+from reput_pipeline.places import Generations, QueueKey, is_remade
 from reput_pipeline.ranges import QueueRange, pack
 from reput_pipeline.resolve import Catalog, resolve, wanted_queues
+from reput_protocol.counted import counted
 
 _TASK_MESSAGES_MIN = 10_000
 
@@ -50,15 +51,21 @@ def check_brokers(batch: Batch, addresses: Mapping[str, str]) -> None:
 
 
 def open_ranges(
-    catalog: Catalog, options: SourceOptions, done: Mapping[QueueKey, int]
+    catalog: Catalog, options: SourceOptions, done: Mapping[QueueKey, int], known: Generations
 ) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
     """Return where each queue goes on, and where it ends now.
 
     A queue that the archive knows goes on where it was left; another begins where the options say.
 
+    Args:
+        catalog: the place.
+        options: what is wanted of it.
+        done: where the queues of the archive end.
+        known: the generations of their topics.
+
     Raises:
         NoSuchTopic, DataLost, OptionError: see `resolve.batch_ranges`; also if messages that were not archived yet
-            are gone, or a queue ends before what has been archived of it.
+            are gone, or a queue is not the one that has been archived.
     """
     queues = wanted_queues(catalog, options)
     bounds = catalog.bounds(queues)
@@ -69,9 +76,12 @@ def open_ranges(
         at = done.get(queue)
         if at is None:
             at = resolve(catalog, options, options.start, queue, bounds[queue])
+        elif is_remade(queue, known, catalog.generations):
+            raise RemadeTopic(queue, at)
         elif at > high:
             raise DataLost(
-                queue, f"{at} messages of it are archived, but it ends at {high}: it was made anew"
+                queue,
+                f"{counted(at, 'message')} of it archived, but it ends at {high}: its topic was created again",
             )
         elif at < low and options.fail_on_data_loss:
             raise DataLost(queue, f"messages {at} to {low - 1} are gone and not in the archive")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from reput_pipeline.archives.columns import spark_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.errors import NotAnArchive
+from reput_protocol.counted import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,7 @@ def read_archive(spark: SparkSession, root: str | Path) -> DataFrame:
     missing = [file.path for file in files if not (archive.root / file.path).is_file()]
     if missing:
         raise NotAnArchive(
-            f"{len(missing)} files of {archive.root} are gone, the first is {missing[0]}; the manifests name them"
+            f"{archive.root} lacks {counted(len(missing), 'file')} that its manifests name, the first is {missing[0]}"
         )
     if not files:
         return spark.createDataFrame([], schema)

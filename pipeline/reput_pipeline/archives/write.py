@@ -21,10 +21,11 @@ from reput_pipeline.archives.columns import file_schema, read_schema, split
 from reput_pipeline.archives.manifests import ArchiveFile
 from reput_pipeline.archives.names import file_path
 from reput_pipeline.errors import TooManyPartitions
-from reput_pipeline.live_plan import LivePartition
+from reput_pipeline.live_plan import LivePartition, live_partition
 from reput_pipeline.narrowing import NOTHING_NARROWED
 from reput_pipeline.offline_plan import QueuePartition
 from reput_pipeline.options import SourceOptions
+from reput_pipeline.places import Generations
 from reput_pipeline.ranges import QueueRange
 from reput_pipeline.tasks import read_task
 
@@ -42,6 +43,8 @@ class ArchiveTask:
     options: SourceOptions
     addresses: Mapping[str, str]
     """Of the brokers, by name; empty for a store directory."""
+    generations: Generations
+    """Of the topics that the ranges were planned for."""
     partition_by: tuple[str, ...]
     compression: str
 
@@ -61,7 +64,7 @@ def write_task(task: ArchiveTask) -> Iterator[ArchiveFile]:
 def _partition(task: ArchiveTask, part: QueueRange) -> QueuePartition | LivePartition:
     if task.options.path is not None:
         return QueuePartition([part])
-    return LivePartition([part], {part.queue.broker: task.addresses[part.queue.broker]})
+    return live_partition([part], task.addresses, task.generations)
 
 
 class _RangeFiles:

@@ -15,7 +15,7 @@ from reput_pipeline.options import SourceOptions, parse_source_options
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 DEFAULT_SERVER = "127.0.0.1:10911"
-NO_SYSTEM_TOPICS = r"(?!(?:%|rmq_sys_|RMQ_SYS_|SCHEDULE_TOPIC_XXXX$|TBW102$|OFFSET_MOVED_EVENT$)).*"
+APPLICATION_TOPICS = "(?!%).*"
 """Topics of applications: what is read where no topic is named."""
 
 
@@ -78,7 +78,7 @@ def source_arguments(function: _Function) -> _Function:
                 source[name] = str(value)
         names = set(proper) | set(source)
         if not names & {"subscribe", "subscribePattern", "assign"}:
-            source["subscribePattern"] = NO_SYSTEM_TOPICS
+            source["subscribePattern"] = APPLICATION_TOPICS
         if since is not None and "startingOffsetsByTimestampStrategy" not in names:
             source["startingOffsetsByTimestampStrategy"] = "latest"
         return function(*given, source=source, **arguments)

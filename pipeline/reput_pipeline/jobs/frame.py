@@ -7,7 +7,6 @@ is given a wrong argument names it and changes nothing.
 from __future__ import annotations
 
 import functools
-import json
 import re
 import sys
 import time
@@ -18,9 +17,12 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from reput_pipeline.java import INSTALL_SPARK
 from reput_pipeline.jobs import JOBS
-from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, Exit, Failure, Outcome, failure_of
+from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, Failure, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import printable_json, printable_lines
 
 _MASTER: Final = re.compile(
     r"local|local\[(\d+|\*)(, *\d+)?\]|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]|yarn|(spark|k8s)://.+"
@@ -100,26 +102,26 @@ def run_job(name: str, arguments: Sequence[str], *, stop_session: bool = True) -
         code = outcome.code
         result |= {"status": STATUS[code], "exit_code": int(code), **outcome.figures}
     except ImportError as error:
-        code = _failed(run, result, Failure(Exit.FAILED, f"{error}; pip install 'reput[spark]'"), error)
+        code = _failed(run, result, Failure(ExitCode.FAILED, f"{error}; {INSTALL_SPARK}"), error)
     except (Exception, KeyboardInterrupt) as error:
         code = _failed(run, result, failure_of(error), error)
     finally:
         run.close()
     result["elapsed_s"] = round(time.monotonic() - started_at, 3)
-    sys.stdout.write(json.dumps(result, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(printable_json(result, default=str) + "\n")
     sys.stdout.flush()
     return int(code)
 
 
-def _failed(run: JobRun, result: dict[str, Any], failure: Failure, error: BaseException) -> Exit:
+def _failed(run: JobRun, result: dict[str, Any], failure: Failure, error: BaseException) -> ExitCode:
     result |= {"status": STATUS[failure.code], "exit_code": int(failure.code), "error": failure.text}
     if failure.argument is not None:
         result["argument"] = failure.argument
-    sys.stderr.write(f"error: {failure.text}\n")
-    if failure.code is Exit.USAGE:
+    sys.stderr.write(f"error: {printable_lines(failure.text)}\n")
+    if failure.code is ExitCode.USAGE:
         sys.stderr.write(f"  try:    reput pipeline {run.name} --help\n")
     if run.verbosity >= 2:
-        traceback.print_exception(error)
+        sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
     return failure.code
 
 

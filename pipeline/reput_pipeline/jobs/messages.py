@@ -26,6 +26,7 @@ _ARCHIVE_KNOWS = frozenset(
     (
         "subscribe",
         "subscribePattern",
+        "includeSystemTopics",
         "subExpression",
         "startingTimestamp",
         "endingTimestamp",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, Final
 
 import click
@@ -15,6 +14,7 @@ from reput_pipeline.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAS
 from reput_pipeline.java import JavaMissing
 from reput_pipeline.known_options import OptionError
 from reput_protocol.errors import NotFound, PermissionDenied, TopicNotFound
+from reput_protocol.exit_codes import ExitCode
 
 ARGUMENT_OF: Final = {
     "nameServer": "--server",
@@ -28,31 +28,7 @@ _REMOTE = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$")
 _TEXT_MAX: Final = 2000
 
 
-class Exit(IntEnum):
-    """Exit codes, those of every `reput` command."""
-
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    CANNOT_CONNECT = 3
-    NOT_AUTHORISED = 4
-    NOT_FOUND = 5
-    PARTIAL = 6
-    FINDINGS = 7
-    INTERRUPTED = 130
-
-
-STATUS: Final = {
-    Exit.DONE: "done",
-    Exit.FAILED: "failed",
-    Exit.USAGE: "usage",
-    Exit.CANNOT_CONNECT: "cannot_connect",
-    Exit.NOT_AUTHORISED: "not_authorised",
-    Exit.NOT_FOUND: "not_found",
-    Exit.PARTIAL: "partial",
-    Exit.FINDINGS: "findings",
-    Exit.INTERRUPTED: "interrupted",
-}
+STATUS: Final = {code: code.name.lower() for code in ExitCode} | {ExitCode.DAMAGE: "findings"}
 """What the last line calls each exit code."""
 
 
@@ -61,7 +37,7 @@ class Outcome:
     """What a job found or did: the members of the last line of its output."""
 
     figures: Mapping[str, Any] = field(default_factory=dict)
-    code: Exit = Exit.DONE
+    code: ExitCode = ExitCode.DONE
 
 
 class ArgumentError(ValueError):
@@ -75,7 +51,7 @@ class ArgumentError(ValueError):
 class JobFailed(Exception):
     """A job cannot go on, in its own words."""
 
-    def __init__(self, what: str, *, code: Exit = Exit.FAILED) -> None:
+    def __init__(self, what: str, *, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(what)
         self.code = code
 
@@ -84,22 +60,23 @@ class JobFailed(Exception):
 class Failure:
     """What went wrong, for the person and for the last line."""
 
-    code: Exit
+    code: ExitCode
     text: str
     argument: str | None = None
 
 
-_CODES: Final[Mapping[str, Exit]] = {
-    "OptionError": Exit.USAGE,
-    "SchemaError": Exit.USAGE,
-    "NotAStore": Exit.NOT_FOUND,
-    "NoSuchTopic": Exit.NOT_FOUND,
-    "DamagedStore": Exit.FINDINGS,
-    "DataLost": Exit.FAILED,
-    "TooManyPartitions": Exit.USAGE,
-    "ConnectFailed": Exit.CANNOT_CONNECT,
-    "ConnectionLost": Exit.CANNOT_CONNECT,
-    "RequestTimeout": Exit.PARTIAL,
+_CODES: Final[Mapping[str, ExitCode]] = {
+    "OptionError": ExitCode.USAGE,
+    "SchemaError": ExitCode.USAGE,
+    "NotAStore": ExitCode.NOT_FOUND,
+    "NoSuchTopic": ExitCode.NOT_FOUND,
+    "DamagedStore": ExitCode.DAMAGE,
+    "DataLost": ExitCode.FAILED,
+    "RemadeTopic": ExitCode.FAILED,
+    "TooManyPartitions": ExitCode.USAGE,
+    "ConnectFailed": ExitCode.CANNOT_CONNECT,
+    "ConnectionLost": ExitCode.CANNOT_CONNECT,
+    "RequestTimeout": ExitCode.TIMEOUT,
 }
 """Errors that come back from Spark's planner and workers as text, by their class."""
 
@@ -108,22 +85,24 @@ def failure_of(error: BaseException) -> Failure:
     """Say what an error means: its exit code, its words, and the argument that is to blame if one is."""
     if isinstance(error, OptionError):
         argument = ARGUMENT_OF.get(error.option, f"--option {error.option}")
-        return Failure(Exit.USAGE, f"{argument}: {_OPTION_NAMES.sub(_as_argument, error.reason)}", argument)
+        return Failure(
+            ExitCode.USAGE, f"{argument}: {_OPTION_NAMES.sub(_as_argument, error.reason)}", argument
+        )
     if isinstance(error, ArgumentError):
-        return Failure(Exit.USAGE, str(error), error.argument)
+        return Failure(ExitCode.USAGE, str(error), error.argument)
     if isinstance(error, click.ClickException):
-        return Failure(Exit.USAGE, error.format_message(), _argument_of(error))
+        return Failure(ExitCode.USAGE, error.format_message(), _argument_of(error))
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        return Failure(Exit.INTERRUPTED, "interrupted")
+        return Failure(ExitCode.INTERRUPTED, "interrupted")
     if isinstance(error, JobFailed):
         return Failure(error.code, str(error))
     for kinds, code in (
-        ((NotAStore, NotAnArchive, NoSuchTopic, NotFound, TopicNotFound), Exit.NOT_FOUND),
-        (DamagedStore, Exit.FINDINGS),
-        ((ConnectFailed, ConnectionLost), Exit.CANNOT_CONNECT),
-        (RequestTimeout, Exit.PARTIAL),
-        (PermissionDenied, Exit.NOT_AUTHORISED),
-        (JavaMissing, Exit.FAILED),
+        ((NotAStore, NotAnArchive, NoSuchTopic, NotFound, TopicNotFound), ExitCode.NOT_FOUND),
+        (DamagedStore, ExitCode.DAMAGE),
+        ((ConnectFailed, ConnectionLost), ExitCode.CANNOT_CONNECT),
+        (RequestTimeout, ExitCode.TIMEOUT),
+        (PermissionDenied, ExitCode.NOT_AUTHORISED),
+        (JavaMissing, ExitCode.FAILED),
     ):
         if isinstance(error, kinds):
             return Failure(code, str(error))
@@ -161,5 +140,5 @@ def _remote_failure(error: BaseException) -> Failure:
         lines = [line.strip() for line in text.splitlines()]
         ends = [line for line in lines if re.match(r"^[\w.]*(?:Error|Exception|\w+Failed)\b: ", line)]
         python = [line for line in ends if not line.startswith(("org.apache.", "java."))]
-        return Failure(Exit.FAILED, (python or ends or lines or [type(error).__name__])[-1][:_TEXT_MAX])
-    return Failure(Exit.FAILED, (text or type(error).__name__)[:_TEXT_MAX])
+        return Failure(ExitCode.FAILED, (python or ends or lines or [type(error).__name__])[-1][:_TEXT_MAX])
+    return Failure(ExitCode.FAILED, (text or type(error).__name__)[:_TEXT_MAX])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reput_pipeline.session import make_session
 from reput_pipeline.worker_process import TaskOf
+from reput_protocol.printable import printable_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,12 +87,12 @@ class JobRun:
     def note(self, text: str) -> None:
         """Say something to the person, on stderr, unless asked to be quiet."""
         if not self.quiet:
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(printable_lines(text) + "\n")
             sys.stderr.flush()
 
     def write(self, text: str) -> None:
         """Write a line of the result to stdout."""
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(printable_lines(text) + "\n")
         sys.stdout.flush()
 
     @contextmanager

@@ -13,6 +13,7 @@ Parsing takes time and memory in proportion to the text and no recursion, whatev
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -95,6 +96,7 @@ _KEYWORDS: Final = {
 
 _WORDS: Final = {"_OPEN": "(", "_CLOSE": ")", "_COMMA": ",", "SEARCH": "CONTAINS", "STRING": "a text"}
 _SHOWN_MAX: Final = 40
+_TOKENS_A_STEP: Final = 64
 
 _CHARACTER_HINTS: Final = {
     "!": "unequal is written <>",
@@ -134,16 +136,20 @@ def _keyword(token: Token) -> Token:
     return token if keyword is None else token.update(type=keyword)
 
 
-def parse(expression: str) -> Node:
-    """Parse and compile an expression.
+def parsing(expression: str) -> Generator[None, None, Node]:
+    """Parse and compile an expression, with a pause after each fraction of a millisecond; return its root.
 
     Raises:
         FilterSyntaxError: it follows no rule, combines what cannot be combined, or is too large.
     """
     from lark import UnexpectedCharacters, UnexpectedToken
 
+    parser = _parser().parse_interactive(expression)
     try:
-        root = _parser().parse(expression)
+        for number, _ in enumerate(parser.iter_parse(), start=1):
+            if number % _TOKENS_A_STEP == 0:
+                yield
+        root = parser.feed_eof()  # type: ignore[no-untyped-call]
     except UnexpectedCharacters as error:
         at = error.pos_in_stream or 0
         found = expression[at]

@@ -1,15 +1,19 @@
+import errno
 import json
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from reput_broker.config import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.health import BrokerState, Health
-from reput_broker.http import HttpListenFailed, make_app, serve_http
+from reput_broker.http import make_app
+from reput_broker.http_server import HttpListenFailed, HttpServer, serve_http
 from reput_broker.metrics import MetricsCollector, MetricsSources
 
 
@@ -93,6 +97,77 @@ def test_metrics_in_the_format_that_was_asked_for() -> None:
     serving(make_sources(), scenario)
 
 
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=abc",
+        "application/openmetrics-text; version=0.0.1",
+        "application/openmetrics-text; version=99.0.0",
+        "text/plain; version=x",
+        "text/plain; version=1.0.0; escaping=allow-utf-8",
+    ],
+)
+def test_other_versions_of_the_formats_get_the_usual_one(accept: str) -> None:
+    async def scenario(address: tuple[str, int]) -> None:
+        status, headers, _ = await ask(address, request("/metrics", "GET", f"Accept: {accept}"))
+        assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+
+    serving(make_sources(), scenario)
+
+
+class Unread(trio.abc.Stream):
+    """A connection whose client asks for /metrics and reads nothing of the answer."""
+
+    def __init__(self, accept: str) -> None:
+        self.requests = [request("/metrics", "GET", f"Accept: {accept}")]
+        self.pages: list[int] = []
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return self.requests.pop()
+
+    async def send_all(self, data: object) -> None:
+        if isinstance(data, bytes) and not data.startswith(b"HTTP/1.1"):
+            self.pages.append(id(data))
+            await trio.sleep_forever()
+
+    async def wait_send_all_might_not_block(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+def test_pages_that_clients_do_not_read_are_few_however_many_the_clients() -> None:
+    """They share them; a client that reads gets an answer, and a new page once the others have been given up."""
+    sources = make_sources()
+
+    async def main() -> None:
+        server = HttpServer(make_app(MetricsCollector(sources)), (), ("127.0.0.1", 80))
+        streams = [
+            Unread(f"application/openmetrics-text; version=1.0.{number % 3}; escaping=values")
+            for number in range(60)
+        ]
+        async with trio.open_nursery() as nursery:
+
+            async def scrape() -> bytes:
+                ours, theirs = trio.testing.memory_stream_pair()
+                nursery.start_soon(server.serve, theirs, ("127.0.0.2", 1))
+                await ours.send_all(request("/metrics"))
+                return b"".join([bytes(data) async for data in ours])
+
+            for stream in streams:
+                nursery.start_soon(server.serve, stream, ("127.0.0.1", 1))
+            await trio.sleep(1)
+            pages = [page for stream in streams for page in stream.pages]
+            assert len(pages) == 60
+            assert len(set(pages)) <= 4
+            assert (await scrape()).startswith(b"HTTP/1.1 200 ")
+            sources.health.state = BrokerState.RUNNING
+            await trio.sleep(10)
+            assert b"reput_ready 1.0" in await scrape()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_status_tells_state_and_what_the_broker_adds() -> None:
     async def scenario(address: tuple[str, int]) -> None:
         _, headers, body = await ask(address, request("/status"))
@@ -173,5 +248,51 @@ def test_a_client_that_says_nothing_does_not_hold_up_the_end() -> None:
         # Over, although both clients are still there.
         await silent.aclose()
         await halfway.aclose()
+
+    trio.run(main)
+
+
+def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_served(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("reput_broker.acceptor._PAUSE_S", 1000.0)
+    taken = 3
+    real_accept = socket.socket.accept
+
+    def accept(listening: socket.socket) -> Any:
+        nonlocal taken
+        taken -= 1
+        if taken >= 0 and taken % 2 == 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real_accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+
+    async def scenario(address: tuple[str, int]) -> None:
+        with trio.fail_after(10):
+            for _ in range(2):
+                async with await trio.open_tcp_stream(*address) as refused:
+                    assert await refused.receive_some() == b""
+            assert (await ask(address, request("/livez")))[0] == 200
+
+    serving(make_sources(), scenario)
+    assert "ulimit" in capsys.readouterr().out
+
+
+def test_as_many_connections_as_there_are_descriptors_for() -> None:
+    async def main() -> None:
+        app = make_app(MetricsCollector(make_sources()))
+        serve = partial(serve_http, connections_max=2)
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(serve, app, "127.0.0.1", 0)
+            streams = [await trio.open_tcp_stream(*address) for _ in range(3)]
+            with trio.fail_after(10):
+                assert await streams[0].receive_some() == b""
+                for stream in streams[1:]:
+                    await stream.send_all(request("/livez"))
+                    assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+            for stream in streams:
+                await stream.aclose()
+            nursery.cancel_scope.cancel()
 
     trio.run(main)

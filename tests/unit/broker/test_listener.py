@@ -163,7 +163,7 @@ async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_
 async def test_what_goes_wrong_with_one_new_connection_is_not_the_end_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("reput_broker.server.listener._ACCEPT_PAUSE_S", 0.001)
+    monkeypatch.setattr("reput_broker.acceptor._PAUSE_S", 0.001)
     bench = Bench(tmp_path)
     codes = [errno.EMFILE, errno.EPROTO, errno.EPERM, errno.EHOSTUNREACH, errno.ENETDOWN]
     failures = [ConnectionAbortedError(), *(OSError(code, "no") for code in codes)]
@@ -184,6 +184,41 @@ async def test_what_goes_wrong_with_one_new_connection_is_not_the_end_of_the_oth
     logged = capsys.readouterr().out
     assert "ulimit" in logged
     assert "firewall" in logged
+
+
+@pytest.mark.trio
+async def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("reput_broker.acceptor._PAUSE_S", 1000.0)
+    bench = Bench(tmp_path)
+    spare: list[int] = []
+    taken = 3
+
+    class Bound(socket.socket):
+        """As if all descriptors were taken, but what is closed is free again."""
+
+        def accept(self) -> Any:
+            nonlocal taken
+            if taken and not spare:
+                taken -= 1
+                spare.append(1)
+                raise OSError(errno.EMFILE, "Too many open files")
+            spare.clear()
+            return super().accept()
+
+    bound = Bound(fileno=bench.bound.detach())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(bench.server.run, {"main": bound})
+        with trio.fail_after(10):
+            for _ in range(3):
+                async with await bench.connect() as refused:
+                    assert await refused.receive_some() == b""
+            async with await bench.connect() as stream:
+                await exchange(stream)
+        nursery.cancel_scope.cancel()
+    assert not taken
+    assert "ulimit" in capsys.readouterr().out
 
 
 @pytest.mark.trio

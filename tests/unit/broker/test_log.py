@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 import structlog
 
-from reput_broker.log import RateLimitWarnings, configure_logging, set_level
+from reput_broker.log import RateLimitWarnings, configure_logging, flush_log, set_level
 
 
 @pytest.fixture(autouse=True)
@@ -15,8 +15,13 @@ def restored() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+def text_of(stream: io.StringIO) -> str:
+    flush_log()
+    return stream.getvalue()
+
+
 def lines(stream: io.StringIO) -> list[dict[str, object]]:
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
+    return [json.loads(line) for line in text_of(stream).splitlines()]
 
 
 def test_one_json_object_a_line_with_fixed_keys_first() -> None:
@@ -36,8 +41,8 @@ def test_text_holds_the_same_facts() -> None:
     stream = io.StringIO()
     configure_logging(format="text", stream=stream)
     structlog.get_logger("x").info("broker_ready", port=10911)
-    assert "broker_ready" in stream.getvalue()
-    assert "port=10911" in stream.getvalue()
+    assert "broker_ready" in text_of(stream)
+    assert "port=10911" in text_of(stream)
 
 
 def test_the_level_can_change_while_the_broker_runs() -> None:
@@ -61,8 +66,8 @@ def test_a_traceback_does_not_show_local_variables(form: Literal["json", "text"]
         raise ValueError(len(body))
     except ValueError:
         structlog.get_logger("x").exception("handler_failed")
-    assert "ValueError: 14" in stream.getvalue()
-    assert "secret payload" not in stream.getvalue()
+    assert "ValueError: 14" in text_of(stream)
+    assert "secret payload" not in text_of(stream)
 
 
 def test_a_flood_of_one_warning_is_held_back_and_counted() -> None:
@@ -83,3 +88,19 @@ def test_a_flood_of_one_warning_is_held_back_and_counted() -> None:
     assert passes("slow") == {"event": "slow", "suppressed": 4}
     now += 10.0
     assert passes("slow") == {"event": "slow"}
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_names_that_control_a_terminal_are_escaped(form: Literal["json", "text"]) -> None:
+    stream = io.StringIO()
+    configure_logging(format=form, stream=stream)
+    log = structlog.get_logger("x")
+    log.info("member_joined", client_id="a\x1b[2J\u202e\n", names=["\x9b31m"])
+    try:
+        raise ValueError("\x1b[2J")
+    except ValueError:
+        log.exception("failed")
+    flush_log()
+    for escape in "\x1b\u202e\x9b":
+        assert escape not in stream.getvalue()
+    assert "[2J\\u202e\\n" in stream.getvalue()

@@ -109,7 +109,8 @@ def test_the_data_version_steps_every_500th_commit(opened: Open) -> None:
     manager = opened()
     for offset in range(1000):
         manager.commit("g", "t", 0, offset)
-    assert manager.members()["dataVersion"] == {
+    manager.persist()
+    assert json.loads(manager.file.path.read_bytes())["dataVersion"] == {
         "counter": 2,
         "stateVersion": 0,
         "timestamp": 1_700_000_000_000,

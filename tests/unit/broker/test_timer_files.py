@@ -6,15 +6,14 @@ import struct
 from pathlib import Path
 from zlib import crc32
 
-import numpy as np
 import pytest
 
 from reput_broker.delivery.offset_set import OffsetSet
 from reput_broker.delivery.timer_checkpoint import TimerCheckDamaged, TimerCheckpoint, TimerProgress
 from reput_broker.delivery.timer_log import TimerLog
 from reput_broker.delivery.timer_rebuild import image_of
-from reput_broker.delivery.timer_unit import TimerUnit, unpack_timer_unit
-from reput_broker.delivery.timer_wheel import EMPTY, SLOT_DTYPE, SLOTS, Slot, TimerWheel
+from reput_broker.delivery.timer_unit import UNIT, TimerUnit, unpack_timer_unit
+from reput_broker.delivery.timer_wheel import EMPTY, SLOT_BYTES, SLOTS, Slot, TimerWheel
 from reput_broker.store.errors import ForeignFile
 from stores import T0, flip_bit
 
@@ -102,7 +101,9 @@ def test_a_file_made_ahead_and_not_used_is_no_unit(tmp_path: Path) -> None:
     assert [p.stat().st_size for p in sorted(tmp_path.iterdir())] == [FILE_BYTES, 0]
     for number in range(2, 9):
         append(again, unit(number))
-    assert [u for _, us in again.columns() for u in us["record_size"].tolist()] == [100 + n for n in range(9)]
+    assert [fields[6] for _, units in again.pieces() for fields in UNIT.iter_unpack(units)] == [
+        100 + n for n in range(9)
+    ]
 
 
 @pytest.mark.parametrize("name", ["x", "123", f"{17:020}"])
@@ -230,9 +231,7 @@ def test_an_empty_wheel_holds_no_chain(tmp_path: Path) -> None:
     assert wheel.slot(T0) == EMPTY
     assert wheel.filled(0, 1000) == []
     wheel.create()
-    image = np.zeros(5000, SLOT_DTYPE)
-    image["last"] = -1
-    wheel.fill(image)
+    wheel.fill(bytearray(5000 * SLOT_BYTES))
     assert not any((tmp_path / "timerwheel").read_bytes())
     wheel.close()
 

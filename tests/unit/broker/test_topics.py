@@ -99,6 +99,37 @@ def test_topics_survive(tmp_path: Path) -> None:
     assert again.version.counter == 3
 
 
+def test_a_topic_has_another_generation_once_it_was_created_again(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    created = manager.create_on_send("T")
+    assert created is not None
+    first = created.generation
+    assert len(first) == 16
+    given = {"reput.generation": "mine", "message.type": "FIFO"}
+    manager.put(TopicConfig("T", 8, 8, attributes=given))
+    changed = manager.get("T")
+    assert changed is not None
+    assert (changed.generation, changed.attributes["message.type"]) == (first, "FIFO"), "changed, not created"
+    manager.persist()
+    again = opened(tmp_path)
+    assert again.all()["T"].generation == first
+    again.delete("T")
+    again.put(TopicConfig("T", attributes=given))
+    assert again.all()["T"].generation not in (first, "mine", "")
+
+
+def test_topics_that_were_not_created_here_have_no_generation(tmp_path: Path) -> None:
+    """A topic of RocketMQ's, one whose queues were found without it, and the system's."""
+    file = tmp_path / "config" / "topics.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"topicConfigTable": {"T": {"topicName": "T"}}}))
+    manager = opened(tmp_path)
+    manager.put(TopicConfig("T", 8, 8))
+    manager.adopt_queues("adopted", 2)
+    manager.put(TopicConfig("rmq_sys_reput_sink", 1, 1))
+    assert {topic.generation for topic in manager.all().values()} == {""}
+
+
 def test_the_file_is_one_that_rocketmq_reads(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     manager.put(
@@ -112,10 +143,11 @@ def test_the_file_is_one_that_rocketmq_reads(tmp_path: Path) -> None:
     )
     manager.persist()
     text = (tmp_path / "config" / "topics.json").read_text()
+    text = text.replace(manager.all()["BatchT"].generation, "5f3c")
     assert text.startswith(
         '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n'
         '\t"topicConfigTable":{\n\t\t"BatchT":{\n\t\t\t"attributes":{\n\t\t\t\t"message.type":"NORMAL",\n'
-        '\t\t\t\t"queue.type":"BatchCQ"\n\t\t\t},\n\t\t\t"order":false,\n\t\t\t"perm":6,\n'
+        '\t\t\t\t"queue.type":"BatchCQ",\n\t\t\t\t"reput.generation":"5f3c"\n\t\t\t},\n\t\t\t"order":false,\n\t\t\t"perm":6,\n'
         '\t\t\t"readQueueNums":4,\n\t\t\t"topicFilterType":"SINGLE_TAG",\n\t\t\t"topicName":"BatchT",\n'
         '\t\t\t"topicSysFlag":0,\n\t\t\t"writeQueueNums":4\n\t\t},\n'
     )

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.server.transport import SocketTransport
+from reput_broker.server.transport import SocketTransport, StreamTransport, Transport
 
 
 class Counting(socket.socket):
@@ -85,6 +85,30 @@ async def test_a_peer_with_long_pauses_is_hardly_ever_looked_at_in_vain(
             assert await transport.receive() == b"x"
     # Two for each read cannot be avoided: one finds nothing, one comes after the wait. More only now and then.
     assert ends[0].receives <= 2 * reads + 30
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("plain", [True, False], ids=["socket", "stream"])
+async def test_what_has_arrived_is_still_received(plain: bool) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        transport: Transport
+        if plain:
+            transport = SocketTransport(ours)
+        else:
+            transport = StreamTransport(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+        with trio.move_on_after(0.01) as waiting:
+            await transport.arrived()
+        assert waiting.cancelled_caught
+        for data in (b"first", b"second"):
+            theirs.send(data)
+            await transport.arrived()
+            await transport.arrived()
+            assert await transport.receive() == data
+        theirs.shutdown(socket.SHUT_WR)
+        await transport.arrived()
+        assert await transport.receive() == b""
+        transport.close()
 
 
 @pytest.mark.trio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reput_cli.options import Settings
-from reput_cli.output import Printer, counted
+from reput_cli.output import Printer
 
 COLUMNS = ["queue", "start", "end", "committed", "lag", "lag_age", "inflight", "last_commit"]
 TABLE = Settings("", 5.0, "table", color=False, quiet=False, verbosity=0, yes=False)
@@ -31,7 +31,3 @@ def test_a_long_name_is_folded_and_nothing_else(capsys: pytest.CaptureFixture[st
     assert lines[0].split() == ["TOPIC", "QUEUE", "MEMBER"]
     text = "".join(lines[2:])
     assert (text.count("t"), text.count("x")) == (90, 30)
-
-
-def test_numbers_of_things() -> None:
-    assert [counted(n, "queue") for n in (0, 1, 2)] == ["0 queues", "1 queue", "2 queues"]

@@ -10,7 +10,7 @@ from reput_client.coded_values import SHORT_BYTES_MAX, coded_parts, coded_texts
 from reput_client.message_columns import MessageColumns
 from reput_protocol.columns import gather
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 
 _TEXTS = st.sampled_from(["a", "b", "paid", "größe", "12345678", "a\0b", "a\0"]) | st.text(
     st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=12

@@ -9,8 +9,10 @@ import pytest
 from reput_client.blocking import LocalFileOffsetStore
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.errors import OffsetStoreDamaged, RequestTimeout
+from reput_client.errors import ConnectFailed, OffsetStoreDamaged, RequestTimeout
+from reput_client.group.kept_offsets import StoredOffsets
 from reput_client.offset_store import ReadOffsetType, RemoteOffsetStore
+from reput_protocol.errors import BrokerBusy, BrokerError, ErrorCode, PermissionDenied, ReputError
 from reput_protocol.message import MessageQueue
 
 MEMORY = ReadOffsetType.READ_FROM_MEMORY
@@ -20,19 +22,22 @@ Q0, Q1 = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 
 
 class Group:
-    """A group's offsets at a broker that may be out of reach."""
+    """A group's offsets at brokers, the answer of which may be an error, or never come."""
 
     def __init__(self) -> None:
-        self.offsets: dict[tuple[str, int], int] = {}
-        self.reachable = True
+        self.offsets: dict[MessageQueue, int] = {}
+        self.failure: ReputError | None = None
 
-    async def committed(self, topic: str, queue_id: int) -> int | None:
-        if not self.reachable:
-            raise RequestTimeout("offset", 1.0)
-        return self.offsets.get((topic, queue_id))
+    async def committed(
+        self, topic: str, queue_id: int, *, broker_name: str | None, set_zero_if_not_found: bool
+    ) -> int | None:
+        assert set_zero_if_not_found, "the broker decides, as for RocketMQ's clients"
+        if self.failure is not None:
+            raise self.failure
+        return self.offsets.get(MessageQueue(topic, str(broker_name), queue_id))
 
-    async def commit(self, topic: str, queue_id: int, offset: int) -> None:
-        self.offsets[topic, queue_id] = offset
+    async def commit(self, topic: str, queue_id: int, offset: int, *, broker_name: str | None) -> None:
+        self.offsets[MessageQueue(topic, str(broker_name), queue_id)] = offset
 
 
 @pytest.fixture
@@ -94,14 +99,46 @@ def test_a_clone_is_a_copy_of_one_topic(store: BlockingOffsetStore) -> None:
     assert len(store.clone()) == 2
 
 
-def test_a_broker_out_of_reach_is_minus_two(group: Group) -> None:
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (RequestTimeout("offset", 1.0), -2),
+        (ConnectFailed("h:1", "refused"), -2),
+        (BrokerBusy(ErrorCode.BUSY), -1),
+        (PermissionDenied(ErrorCode.NO_PERMISSION), -1),
+        (BrokerError(ErrorCode.INTERNAL), -1),
+    ],
+)
+def test_an_error_of_the_broker_is_minus_one_and_no_answer_minus_two(
+    group: Group, failure: ReputError, expected: int
+) -> None:
     store = BlockingOffsetStore(RemoteOffsetStore(group), BlockingRuntime())
-    group.reachable = False
-    assert store.read(Q0, STORE) == -2
-    assert isinstance(store.failure, RequestTimeout)
-    group.reachable = True
+    group.failure = failure
+    assert store.read(Q0, STORE) == expected
+    assert store.failure is failure
+    group.failure = None
     assert store.read(Q0, STORE) == -1
     assert store.failure is None
+
+
+def test_a_member_does_not_take_an_error_for_a_group_without_progress(group: Group) -> None:
+    """Else it would begin where new groups do, and take the group's progress back with its first commit."""
+    kept, runtime = StoredOffsets(RemoteOffsetStore(group)), BlockingRuntime()
+    group.failure = BrokerBusy(ErrorCode.BUSY)
+    with pytest.raises(BrokerBusy):
+        runtime.run(kept.read(Q0))
+    group.failure = None
+    assert runtime.run(kept.read(Q0)) is None
+
+
+def test_queues_of_two_brokers_are_two_queues(group: Group) -> None:
+    store = BlockingOffsetStore(RemoteOffsetStore(group), BlockingRuntime())
+    there = Q0._replace(broker_name="c")
+    for queue, offset in ((Q0, 5), (there, 7)):
+        store.update(queue, offset)
+    store.persist_all([Q0, there])
+    assert [store.read(queue, STORE) for queue in (Q0, there)] == [5, 7]
+    assert group.offsets == {Q0: 5, there: 7}
 
 
 def test_a_file_is_read_by_the_next_process_and_keeps_other_queues(tmp_path: Path) -> None:

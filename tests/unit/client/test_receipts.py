@@ -13,8 +13,8 @@ from reput_protocol.commands import PutMessageResult
 from reput_protocol.errors import BrokerError
 from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType
 from reput_protocol.message import Message
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.record import decode_record
-from reput_protocol.record_batch import encode_put_block
 
 
 def test_ids() -> None:

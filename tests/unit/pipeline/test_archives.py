@@ -14,7 +14,7 @@ from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, Arc
 from reput_pipeline.archives.names import NULL_VALUE, file_path, is_data_file, partition_name
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
-from reput_pipeline.errors import DataLost, NotAnArchive, TooManyPartitions
+from reput_pipeline.errors import DataLost, NotAnArchive, RemadeTopic, TooManyPartitions
 from reput_pipeline.options import SourceOptions, parse_source_options
 from reput_pipeline.places import QueueKey
 from reput_pipeline.ranges import QueueRange
@@ -44,12 +44,13 @@ def test_a_plan_without_a_manifest_is_an_unfinished_batch(tmp_path: Path) -> Non
         archive.existing()
     with archive:
         archive.begin(ArchiveKind("archive", "broker", ("tags",)))
-        batch = archive.plan([[QueueRange(QUEUE, 0, 7)], [QueueRange(QUEUE, 7, 9)]])
+        batch = archive.plan([[QueueRange(QUEUE, 0, 7)], [QueueRange(QUEUE, 7, 9)]], {("T", ""): "5f3c"})
         assert archive.unfinished() == batch
-        assert archive.ends() == {}
+        assert (archive.ends(), archive.generations()) == ({}, {})
         file = ArchiveFile("topic=T/x.parquet", "T", 9, 100, 1, 2)
         archive.complete(batch, [file])
         assert archive.unfinished() is None
+        assert archive.generations() == {("T", ""): "5f3c"}
         assert (archive.ends(), archive.files(), archive.next_number()) == ({QUEUE: 9}, [file], 1)
         with pytest.raises(NotAnArchive, match="another job writes"), ArchiveDirectory(tmp_path / "a"):
             pass
@@ -70,7 +71,7 @@ def test_only_strays_of_our_own_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     with archive:
         archive.begin(ArchiveKind("archive", "broker"))
-        archive.complete(archive.plan([]), [ArchiveFile(names[0], "T", 1, 1, 1, 1)])
+        archive.complete(archive.plan([], {}), [ArchiveFile(names[0], "T", 1, 1, 1, 1)])
         assert sorted(archive.remove_strays()) == sorted(names[1:3])
     assert [(tmp_path / name).exists() for name in names] == [True, False, False, True, True]
 
@@ -88,7 +89,7 @@ def test_batches_cover_each_message_once(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with catalog_of(options) as catalog:
         while True:
-            start, end = open_ranges(catalog, options, done)
+            start, end = open_ranges(catalog, options, done, {})
             tasks = next_tasks(start, end, most=13, file_messages=4, parts=3)
             if not tasks:
                 break
@@ -97,13 +98,29 @@ def test_batches_cover_each_message_once(tmp_path: Path) -> None:
                 seen += [(part.queue.queue_id, number) for number in range(part.start, part.end)]
                 done[part.queue] = part.end
         assert sorted(seen) == sorted((queue, number) for queue in (0, 1) for number in range(MESSAGES // 2))
-        with pytest.raises(DataLost, match="it was made anew"):
-            open_ranges(catalog, options, {QUEUE: MESSAGES})
+        with pytest.raises(DataLost, match="its topic was created again"):
+            open_ranges(catalog, options, {QUEUE: MESSAGES}, {})
+
+
+def test_a_topic_that_was_created_again_is_not_archived_on_top_of_the_old_one(tmp_path: Path) -> None:
+    """Its messages have the offsets of others in the archive, however many there are of either."""
+    fill(tmp_path / "s")
+    options = options_of(tmp_path / "s", failOnDataLoss="false")
+    done = {QUEUE: 3}
+    with catalog_of(options) as catalog:
+        assert open_ranges(catalog, options, done, {})[0][QUEUE] == 3
+        now = catalog.generations
+        assert len(now["T", ""]) == 16
+        assert open_ranges(catalog, options, done, now)[0][QUEUE] == 3
+        with pytest.raises(
+            RemadeTopic, match="deleted and created again since messages up to 3 were archived"
+        ):
+            open_ranges(catalog, options, done, {("T", ""): "another"})
 
 
 def task_of(tmp_path: Path, *partition_by: str) -> ArchiveTask:
     ranges = (QueueRange(QUEUE, 3, 20), QueueRange(QueueKey("T", "", 1), 0, 2))
-    return ArchiveTask(str(tmp_path / "a"), ranges, options_of(tmp_path / "s"), {}, partition_by, "zstd")
+    return ArchiveTask(str(tmp_path / "a"), ranges, options_of(tmp_path / "s"), {}, {}, partition_by, "zstd")
 
 
 def test_the_files_of_a_range_hold_it_and_nothing_else(tmp_path: Path) -> None:
@@ -135,7 +152,7 @@ def test_a_manifest_does_not_name_a_file_twice(tmp_path: Path) -> None:
     archive.begin(ArchiveKind("archive", "s"))
     file = ArchiveFile("topic=T/x.parquet", "T", 1, 1, None, None)
     with pytest.raises(AssertionError, match="batch 0 has written a file twice"):
-        archive.complete(archive.plan([]), [file, file])
+        archive.complete(archive.plan([], {}), [file, file])
     assert archive.files() == []
 
 
@@ -160,7 +177,7 @@ def test_a_manifest_comes_after_all_of_its_files_are_on_the_disk(
     task = task_of(tmp_path, "tags")
     archive = ArchiveDirectory(tmp_path / "a")
     archive.begin(ArchiveKind("archive", "s", ("tags",)))
-    batch = archive.plan([task.ranges])
+    batch = archive.plan([task.ranges], {})
     files = list(write_task(task))
     archive.complete(batch, files)
     (manifest,) = (at for at, (what, path) in enumerate(done) if what == "named" and path.stem == f"{0:020d}")

@@ -11,12 +11,12 @@ from pipeline_jobs import Run, runner
 from reput_client.errors import ConnectFailed, ConnectionLost
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask
-from reput_pipeline.jobs.outcomes import Exit
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.live_cluster import LiveCluster
 from reput_pipeline.options import SourceOptions
 from reput_pipeline.places import QueueKey
 from reput_pipeline.ranges import Bounds
+from reput_protocol.exit_codes import ExitCode
 
 QUEUE = QueueKey("orders", "b", 0)
 
@@ -36,6 +36,7 @@ class FakeCluster(LiveCluster):
             raise what
         self._addresses = self.brokers
         self._bounds = {QUEUE: Bounds(0, what)}
+        self._generations = {}
         return self
 
     def close(self) -> None:
@@ -91,7 +92,7 @@ def test_an_archive_is_not_continued_from_other_brokers(scene: Scene) -> None:
     assert scene.archive().result["rows"] == 10
     scene.cluster(30, b="10.0.0.9:1")
     refused = scene.archive()
-    assert (refused.code, refused.result["argument"]) == (Exit.USAGE, "--to")
+    assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, "--to")
     assert "is of b at 127.0.0.1:1, not of b at 10.0.0.9:1" in refused.err
     assert scene.archive("--same-source").result["rows"] == 20
     assert ArchiveDirectory(scene.root).existing().source == "b at 10.0.0.9:1"
@@ -113,18 +114,18 @@ def test_following_outlives_a_broker_that_is_away(scene: Scene) -> None:
 
 def test_without_following_a_broker_that_is_away_ends_the_job(scene: Scene) -> None:
     scene.cluster(10, ConnectFailed("127.0.0.1:1", "refused"))
-    assert scene.archive().code == Exit.CANNOT_CONNECT
+    assert scene.archive().code == ExitCode.CANNOT_CONNECT
 
 
 def test_other_errors_end_a_job_that_follows(scene: Scene) -> None:
     scene.task_errors = [Broken("reput_pipeline.errors.DataLost: queue orders/0: messages are gone")]
-    assert scene.archive("--follow").code == Exit.FAILED
+    assert scene.archive("--follow").code == ExitCode.FAILED
 
 
 def test_a_plan_with_a_broker_that_is_gone_says_so(scene: Scene) -> None:
     scene.task_errors = [Broken("the disk is full")]
-    assert scene.archive().code == Exit.FAILED
+    assert scene.archive().code == ExitCode.FAILED
     scene.cluster(10, c="127.0.0.1:2")
     ran = scene.archive("--same-source")
-    assert ran.code == Exit.FAILED
+    assert ran.code == ExitCode.FAILED
     assert "of broker b, but the cluster now names only c; start that broker" in ran.err

@@ -10,8 +10,9 @@ import pytest
 from reput_client.blocking import Message
 from reput_client.errors import ConnectFailed
 from reput_pipeline.dlq import _send
-from reput_pipeline.jobs.outcomes import Exit, JobFailed
+from reput_pipeline.jobs.outcomes import JobFailed
 from reput_pipeline.jobs.run import JobRun
+from reput_protocol.exit_codes import ExitCode
 
 
 class Letters:
@@ -59,12 +60,12 @@ class Refusing:
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (ConnectFailed("127.0.0.1:1", "refused"), Exit.CANNOT_CONNECT, "cannot connect to"),
-        (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted"),
+        (ConnectFailed("127.0.0.1:1", "refused"), ExitCode.CANNOT_CONNECT, "cannot connect to"),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted"),
     ],
 )
 def test_a_run_that_ends_early_says_how_many_it_has_sent(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: Exit, words: str
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: ExitCode, words: str
 ) -> None:
     monkeypatch.setattr("reput_pipeline.dlq.Producer", Refusing)
     monkeypatch.setattr(Refusing, "error", error)

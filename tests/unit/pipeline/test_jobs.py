@@ -8,27 +8,27 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from reput_cli.exit_codes import ExitCode
-from reput_cli.main import root
+from reput_cli.root import root
 from reput_pipeline.errors import DamagedStore, NotAStore
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.jobs.frame import run_job
-from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, Exit, failure_of
+from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
 from reput_pipeline.jobs.tables import table_lines
 from reput_pipeline.known_options import OptionError
 from reput_pipeline.reporting.page import Page, merged
+from reput_protocol.exit_codes import ExitCode
 
 
 def test_exit_codes_are_those_of_every_command() -> None:
-    assert [int(code) for code in Exit] == [int(code) for code in ExitCode]
-    assert set(STATUS) == set(Exit)
+    assert set(STATUS) == set(ExitCode)
+    assert len(ExitCode.__members__) == len(ExitCode)  # none is another's alias
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_job_has_help_and_names_a_wrong_argument(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_job(name, ["--help"]) == 0
     assert f"Usage: reput pipeline {name}" in capsys.readouterr().out
-    assert run_job(name, ["--sideways", "1"]) == Exit.USAGE
+    assert run_job(name, ["--sideways", "1"]) == ExitCode.USAGE
     captured = capsys.readouterr()
     result = json.loads(captured.out.splitlines()[-1])
     assert (result["job"], result["status"], result["argument"]) == (name, "usage", "--sideways")
@@ -58,18 +58,18 @@ class PythonException(Exception):
 @pytest.mark.parametrize(
     ("error", "code", "text", "argument"),
     [
-        (OptionError("subscribe", "is empty"), Exit.USAGE, "--topic: is empty", "--topic"),
-        (OptionError("minPartitions", "is 0"), Exit.USAGE, "is 0", "--option minPartitions"),
-        (ArgumentError("--to", "is bad"), Exit.USAGE, "--to: is bad", "--to"),
-        (click.NoSuchOption("--x"), Exit.USAGE, "No such option", "--x"),
-        (NotAStore("/x", "there is none"), Exit.NOT_FOUND, "/x is not a store", None),
-        (DamagedStore("/x at byte", 3, "bad"), Exit.FINDINGS, "/x at byte 3: bad", None),
-        (PythonException(REMOTE), Exit.FINDINGS, "/s/commitlog/0 at byte 17: BODYCRC is 1", None),
-        (PythonException("Traceback\nValueError: no"), Exit.FAILED, "ValueError: no", None),
-        (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted", None),
+        (OptionError("subscribe", "is empty"), ExitCode.USAGE, "--topic: is empty", "--topic"),
+        (OptionError("minPartitions", "is 0"), ExitCode.USAGE, "is 0", "--option minPartitions"),
+        (ArgumentError("--to", "is bad"), ExitCode.USAGE, "--to: is bad", "--to"),
+        (click.NoSuchOption("--x"), ExitCode.USAGE, "No such option", "--x"),
+        (NotAStore("/x", "there is none"), ExitCode.NOT_FOUND, "/x is not a store", None),
+        (DamagedStore("/x at byte", 3, "bad"), ExitCode.DAMAGE, "/x at byte 3: bad", None),
+        (PythonException(REMOTE), ExitCode.DAMAGE, "/s/commitlog/0 at byte 17: BODYCRC is 1", None),
+        (PythonException("Traceback\nValueError: no"), ExitCode.FAILED, "ValueError: no", None),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", None),
     ],
 )
-def test_what_an_error_means(error: BaseException, code: Exit, text: str, argument: str | None) -> None:
+def test_what_an_error_means(error: BaseException, code: ExitCode, text: str, argument: str | None) -> None:
     failure = failure_of(error)
     assert failure.code is code
     assert text in failure.text

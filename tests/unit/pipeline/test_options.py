@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from pipeline_schemas import spark_schema_of
 from reput_pipeline.known_options import OptionError
 from reput_pipeline.options import parse_source_options
 from reput_pipeline.places import EARLIEST, GROUP, LATEST, QueueKey
+from reput_pipeline.sink_options import parse_sink_options
+from reput_pipeline.table_options import options_in_force, with_options_kept
+from reput_protocol.names import SYSTEM_TOPICS
 
 LIVE = {"nameServer": "127.0.0.1:10911", "subscribe": "t"}
 
@@ -76,6 +82,9 @@ REFUSED: list[tuple[dict[str, str], bool, str]] = [
     ({"nameServer": "http://a:1", "subscribe": "t"}, False, "is a URL"),
     ({**LIVE, "maxOffsetsPerTriger": "5"}, True, "did you mean maxOffsetsPerTrigger?"),
     ({**LIVE, "groupID2": "5"}, True, "did you mean groupId?"),
+    ({**LIVE, "semantics": "exactly-once"}, False, "it is one of the sink"),
+    ({**LIVE, "includeSystemTopics": "true"}, False, "needs subscribePattern"),
+    ({}, False, "Spark keeps the options of a table from the source if CREATE TABLE declares columns"),
     ({**LIVE, "startingOffsets": "latest"}, False, "is 'latest'; it is earliest or group"),
     ({**LIVE, "startingOffsets": '{"t":{"0":-1}}'}, False, "-1 (latest) has no meaning here"),
     ({**LIVE, "endingOffsets": "earliest"}, False, "is 'earliest'; it is latest"),
@@ -114,3 +123,98 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, str], streaming: boo
 def test_limits_of_streams_are_told_to_mean_nothing_in_a_batch() -> None:
     with pytest.warns(UserWarning, match="maxOffsetsPerTrigger has no effect"):
         parse_source_options({**LIVE, "maxOffsetsPerTrigger": "5"}, streaming=False)
+
+
+def of_table(options: dict[str, str], **properties: str) -> dict[str, str]:
+    """The options of `CREATE TABLE ... USING reput OPTIONS (...)` as Spark 4 hands them to the source."""
+    copies = {f"option.{name}".lower(): value for name, value in options.items()}
+    plain = {name.lower(): value for name, value in options.items()}
+    return {**plain, **copies, "owner": "me", "provider": "reput", **properties}
+
+
+SPARKS = {
+    "queryName": "copies",
+    "checkpointLocation": "/c",
+    "path": "/p",
+    "asyncProgressTrackingEnabled": "false",
+}
+
+
+def test_what_spark_adds_to_the_options_is_passed_over(recwarn: pytest.WarningsRecorder) -> None:
+    sink = parse_sink_options({"nameServer": "a:1", "topic": "t", **SPARKS}, streaming=True)
+    assert (sink.name_servers, sink.topic) == ("a:1", "t")
+    source = parse_source_options({**LIVE, "queryName": "q", "checkpointLocation": "/c"}, streaming=True)
+    assert source.topics == ("t",)
+    assert not recwarn
+
+
+def test_an_option_that_nobody_knows_has_no_effect_and_is_named() -> None:
+    for parse in (parse_source_options, parse_sink_options):
+        given = (
+            {**LIVE, "color": "red"}
+            if parse is parse_source_options
+            else {"nameServer": "a:1", "color": "red"}
+        )
+        with pytest.warns(UserWarning, match="option color is not one of the"):
+            parse(given, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"topics": "t"}, "the sink has no such option; did you mean topic?"),
+        ({"subscribe": "t"}, "the sink has no such option, it is one of the source"),
+    ],
+)
+def test_a_mistyped_option_of_the_sink_is_named(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(words)):
+        parse_sink_options({"nameServer": "a:1", **given}, streaming=True)
+
+
+def test_a_sink_that_is_given_a_directory_is_told_what_it_writes_to() -> None:
+    with pytest.raises(OptionError, match="the sink writes to a broker, not into a directory"):
+        parse_sink_options({"path": "/var/lib/reput"}, streaming=False)
+
+
+def test_a_table_hands_over_its_properties_and_second_copies(recwarn: pytest.WarningsRecorder) -> None:
+    options = parse_source_options(of_table({**LIVE, "topic": "u"}, comment="x", select="topic"))
+    assert (options.name_servers, options.topics, options.select) == ("127.0.0.1:10911", ("t",), ("topic",))
+    sink = parse_sink_options(of_table({**LIVE, "topic": "u"}, comment="x"), streaming=False)
+    assert (sink.name_servers, sink.topic) == ("127.0.0.1:10911", "u")
+    of_directory = {"path": "file:/d", "location": "file:/d", "option.subscribe": "t", "provider": "reput"}
+    assert parse_source_options(of_directory).path == "file:/d"
+    assert not recwarn
+    with pytest.raises(OptionError, match="did you mean subscribe"):
+        parse_source_options(of_table({**LIVE, "subscrib": "u"}))
+
+
+def test_a_table_keeps_its_options_in_its_columns() -> None:
+    columns = spark_schema_of(parse_source_options(LIVE))
+    kept = with_options_kept(spark_schema_of(parse_source_options(LIVE)), of_table({**LIVE, "topic": "u"}))
+    read = parse_source_options(options_in_force({"minPartitions": "3"}, kept), streaming=False)
+    assert (read.name_servers, read.topics, read.min_partitions) == ("127.0.0.1:10911", ("t",), 3)
+    assert parse_sink_options(options_in_force({}, kept), streaming=False).topic == "u"
+    elsewhere = {"nameServer": "b:2", "topic": "v"}
+    assert parse_sink_options(options_in_force(elsewhere, kept), streaming=False).topic == "v"
+    assert with_options_kept(spark_schema_of(parse_source_options(LIVE)), LIVE) == columns, (
+        "it is not a table"
+    )
+
+
+def test_a_pattern_leaves_out_system_topics() -> None:
+    given = {"nameServer": "a:1", "subscribePattern": ".*"}
+    own = {"DefaultCluster", "broker-a"}
+    system = {
+        *SYSTEM_TOPICS,
+        *own,
+        "DefaultCluster_REPLY_TOPIC",
+        "rmq_sys_reput_sink",
+        "rmq_sys_REVIVE_LOG_X",
+    }
+    ours = {"orders", "%RETRY%g", "%DLQ%g", "orders_REPLY_TOPIC"}
+    options = parse_source_options(given, streaming=True)
+    assert {topic for topic in system | ours if options.is_wanted(topic, own)} == ours
+    options = parse_source_options({**given, "includeSystemTopics": "true"}, streaming=True)
+    assert {topic for topic in system | ours if options.is_wanted(topic, own)} == system | ours
+    named = parse_source_options({"nameServer": "a:1", "subscribe": "rmq_sys_reput_sink"}, streaming=True)
+    assert named.is_wanted("rmq_sys_reput_sink", own)

@@ -47,11 +47,25 @@ def test_a_limit_is_split_in_proportion_and_starves_no_queue(sizes: list[int], m
 @given(st.dictionaries(st.tuples(st.text(), st.text(), st.integers(0, 99)), st.integers(0, 2**62)))
 def test_offsets_of_a_stream_come_back(table: dict[tuple[str, str, int], int]) -> None:
     offsets = {QueueKey(*key): value for key, value in table.items()}
-    assert decode_offsets(encode_offsets(offsets)) == offsets
+    generations = {(topic, broker): topic + broker for topic, broker, _ in table}
+    assert decode_offsets(encode_offsets(offsets, generations)) == (offsets, generations)
+    assert decode_offsets(encode_offsets(offsets, {})) == (offsets, {})
+
+
+def test_offsets_of_the_first_version_are_read() -> None:
+    old = {"version": 1, "topics": {"t": {"b": {"0": 17}}}}
+    assert decode_offsets(old) == ({QueueKey("t", "b", 0): 17}, {})
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"version": 2, "topics": {}}, {"version": 1}, {"version": 1, "topics": {"t": 3}}]
+    "data",
+    [
+        {},
+        {"version": 3, "topics": {}},
+        {"version": 1},
+        {"version": 1, "topics": {"t": 3}},
+        {"version": 2, "topics": {}, "generations": {"t": 3}},
+    ],
 )
 def test_offsets_of_another_version_are_refused(data: dict[str, object]) -> None:
     with pytest.raises(OffsetsUnreadable):

@@ -13,7 +13,7 @@ from reput_pipeline.errors import SinkError
 from reput_pipeline.record_blocks import Columns, encode_records
 from reput_pipeline.unique_id_rows import UniqueIds
 from reput_protocol.message import Message
-from reput_protocol.record_batch import check_put_block, encode_put_block
+from reput_protocol.put_block import check_put_block, encode_put_block
 from reput_protocol.record_view import record_views
 
 NOW = 1_700_000_000_000

@@ -14,7 +14,7 @@ from pipeline_schemas import spark_schema_of
 from reput_client.errors import ConnectFailed
 from reput_pipeline.errors import DataLost
 from reput_pipeline.options import SourceOptions, parse_source_options
-from reput_pipeline.places import QueueKey
+from reput_pipeline.places import QueueKey, TopicKey
 from reput_pipeline.ranges import Bounds
 from reput_pipeline.stream import ReputStreamReader
 
@@ -29,6 +29,7 @@ class FakeCluster:
         self.commits: list[tuple[QueueKey, int]] = []
         self.refuses = False
         self.addresses = {"b": "127.0.0.1:1"}
+        self.generations: dict[TopicKey, str] = {}
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
         found: dict[str, list[QueueKey]] = {}
@@ -202,6 +203,83 @@ def test_a_queue_that_comes_back_goes_on_where_it_was() -> None:
     stream.cluster.queues[key(1)] = Bounds(0, gone.high + 5)
     (partition,) = stream.reader.partitions(end, stream.latest(end))
     assert [tuple(part) for part in partition.ranges] == [(key(1), 10, 15)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("before", ["first", ""])
+def test_a_topic_that_was_created_again_is_told_apart_however_long_it_is(before: str) -> None:
+    """Its queues end beyond the checkpoint's offsets: by these alone 10 messages would be missing in silence."""
+    stream = Stream()
+    stream.has(10, 10)
+    stream.cluster.generations["t", "b"] = before
+    start = stream.reader.initialOffset()
+    stream.has(20)  # of one queue now
+    del stream.cluster.queues[key(1)]
+    stream.cluster.generations["t", "b"] = "second"
+    with pytest.raises(
+        DataLost, match="its topic was deleted and created again; what followed message 10 of"
+    ):
+        stream.latest(start)
+    stream = Stream(failOnDataLoss="false")
+    stream.has(20)
+    stream.cluster.generations["t", "b"] = "second"
+    with pytest.warns(UserWarning, match="its topic was deleted and created again"):
+        end = stream.latest(start)
+    assert (ends(end), end["generations"]) == ([20], {"t": {"b": "second"}})
+    (partition,) = stream.reader.partitions(start, end)
+    assert [tuple(part) for part in partition.ranges] == [(key(0), 0, 20)]  # type: ignore[attr-defined]
+    assert partition.generations == {("t", "b"): "second"}  # type: ignore[attr-defined]
+    stream.has(21)
+    (partition,) = stream.reader.partitions(end, stream.latest(end))
+    assert [tuple(part) for part in partition.ranges] == [(key(0), 20, 21)]  # type: ignore[attr-defined]
+
+
+def test_a_topic_created_again_that_is_empty_yet_makes_no_batch() -> None:
+    stream = Stream(failOnDataLoss="false")
+    stream.has(10)
+    stream.cluster.generations["t", "b"] = "first"
+    start = stream.reader.initialOffset()
+    stream.has(0)
+    stream.cluster.generations["t", "b"] = "second"
+    with pytest.warns(UserWarning, match="created again"):
+        assert stream.latest(start) == start
+    stream.has(3)
+    with pytest.warns(UserWarning, match="created again"):
+        assert ends(stream.latest(start)) == [3]
+
+
+def test_a_generation_that_is_not_known_is_not_compared() -> None:
+    """Neither that of an old checkpoint nor that of an old broker, nor of a topic whose table was lost."""
+    old = {"version": 1, "topics": {"t": {"b": {"0": 10}}}}
+    first = {**old, "version": 2, "generations": {"t": {"b": "first"}}}
+    cases: list[tuple[dict[str, Any], dict[TopicKey, str]]] = [
+        (old, {("t", "b"): "first"}),
+        (first, {}),
+        (first, {("t", "b"): ""}),
+    ]
+    for start, now in cases:
+        stream = Stream()
+        stream.has(12)
+        stream.cluster.generations = now
+        (partition,) = stream.reader.partitions(start, stream.latest(start))
+        assert [tuple(part) for part in partition.ranges] == [(key(0), 10, 12)]  # type: ignore[attr-defined]
+
+
+def test_a_topic_out_of_sight_keeps_its_generation() -> None:
+    stream = Stream(failOnDataLoss="false")
+    stream.has(10)
+    stream.has(10, topic="t2")
+    stream.cluster.generations = {("t", "b"): "first", ("t2", "b"): "other"}
+    start = stream.reader.initialOffset()
+    away = stream.cluster.queues.pop(key(0))
+    stream.cluster.generations = {("t2", "b"): "other"}
+    stream.has(11, topic="t2")
+    with pytest.warns(UserWarning, match="not there any more"):
+        end = stream.latest(start)
+    assert end["generations"] == {"t": {"b": "first"}, "t2": {"b": "other"}}
+    stream.cluster.queues[key(0)] = away
+    stream.cluster.generations = {("t", "b"): "second", ("t2", "b"): "other"}
+    with pytest.warns(UserWarning, match="created again"):
+        assert ends(stream.latest(end)) == [10]
 
 
 def test_available_now_keeps_the_place_of_a_queue_that_was_away_when_it_began() -> None:

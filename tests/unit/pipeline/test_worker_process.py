@@ -6,7 +6,6 @@ import gc
 import pickle
 import sys
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
@@ -60,28 +59,3 @@ def test_a_function_as_a_task() -> None:
     task = pickle.loads(pickle.dumps(TaskOf(range)))
     assert list(task(3)) == [0, 1, 2]
     assert worker_process._tasks == 1
-
-
-def test_a_worker_of_sparks_daemon_that_nobody_listens_to_ends_without_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Over a socket of the file system, the end of a session left tracebacks of its workers on stderr."""
-    daemon = ModuleType("__main__")
-    daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
-    monkeypatch.setitem(sys.modules, "__main__", daemon)
-    begin_task()
-    for error in (BrokenPipeError(32, "Broken pipe"), RuntimeError("anything else")):
-        try:
-            raise error
-        except Exception:
-            daemon.traceback.print_exc()
-    said = capsys.readouterr().err
-    assert "Broken pipe" not in said
-    assert "anything else" in said
-
-
-def test_another_program_keeps_its_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", program)
-    begin_task()
-    assert not hasattr(program, "traceback")

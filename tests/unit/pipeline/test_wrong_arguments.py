@@ -24,7 +24,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = ArchiveDirectory(root / "A")
     with archive:
         archive.begin(ArchiveKind("archive", str(root / "S")))
-        archive.complete(Batch(0, ()), [ArchiveFile("topic=T/x.parquet", "T", 1, 1, None, None)])
+        archive.complete(Batch(0, (), {}), [ArchiveFile("topic=T/x.parquet", "T", 1, 1, None, None)])
     (root / "other").mkdir()
     (root / "other" / "notes.txt").write_text("hello")
     (root / "file").write_text("hello")

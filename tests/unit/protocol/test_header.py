@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reput_protocol.errors import UnknownHeaderType
+from reput_protocol.errors import HeaderMalformed, UnknownHeaderType
 from reput_protocol.header import Header, HeaderType, decode_header, encode_header, value_text
+from reput_protocol.header_model import FIELDS_MAX
 
 
 @pytest.mark.parametrize("header_type", list(HeaderType))
@@ -38,3 +39,21 @@ def test_text_of_values(value: bool | int | float | str | bytes, text: str) -> N
 def test_an_absent_value_has_no_text() -> None:
     with pytest.raises(ValueError, match="absent"):
         value_text(None)
+
+
+@pytest.mark.parametrize("header_type", list(HeaderType))
+def test_a_header_has_a_bounded_number_of_fields(header_type: HeaderType) -> None:
+    most = Header(105, 7, ext={str(number): "x" for number in range(FIELDS_MAX)})
+    assert decode_header(header_type, encode_header(most, header_type)).ext == most.ext
+    most.ext["one more"] = "x"
+    with pytest.raises(HeaderMalformed):
+        decode_header(header_type, encode_header(most, header_type))
+
+
+def test_fields_that_come_again_and_again_are_counted_each_time() -> None:
+    head = encode_header(Header(105, 7), HeaderType.BINARY)[:-4]
+    assert decode_header(HeaderType.BINARY, head + (6 * 1024).to_bytes(4, "big") + bytes(6 * 1024)).ext == {
+        "": ""
+    }
+    with pytest.raises(HeaderMalformed, match="1024 fields"):
+        decode_header(HeaderType.BINARY, head + (60_000).to_bytes(4, "big") + bytes(60_000))

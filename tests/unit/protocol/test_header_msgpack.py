@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
@@ -110,3 +111,29 @@ def test_threads_encode_at_once() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_a_large_header_is_left_after_a_few_containers(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each empty array costs its sender a byte, and the reader that makes it a microsecond: they are not all made."""
+    made = []
+    unpack = msgpack.unpackb
+
+    def watched(data: bytes, **options: Any) -> Any:
+        for name in ("list_hook", "object_hook"):
+            hook = options.get(name)
+            options[name] = lambda value, hook=hook: (made.append(value), hook(value) if hook else value)[1]
+        return unpack(data, **options)
+
+    monkeypatch.setattr(msgpack, "unpackb", watched)
+    for value in ([kind()] * 1000, [[kind()] * 15] * 64):
+        data = msgpack.packb([*FIXED, {"properties": "x" * 3000}, value])
+        made.clear()
+        with pytest.raises(HeaderMalformed, match="more than 64 arrays and maps"):
+            decode_msgpack_header(data)
+        assert len(made) <= 65
+
+
+def test_a_large_header_of_text_is_read() -> None:
+    header = Header(10, 1, ext={"properties": "x" * 60_000, "n": 1})
+    assert decode_msgpack_header(encode_msgpack_header(header)) == header

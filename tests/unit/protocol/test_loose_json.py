@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reput_protocol import loose_json
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.loose_json import read_json, write_json, write_object_keyed_map
 
@@ -72,7 +75,8 @@ def test_the_loose_reader_reads_all_strict_json_alike(value: object) -> None:
         b'{{"a":[]}:1}',
         b'{{"a":{}}:1}',
         b"{0:" + b"9" * 5000 + b"}",
-        b"{0:" + b"[" * 33 + b"]" * 33 + b"}",
+        b'{"a":{"b":1}:2}',
+        b"{0:1" + b" " * 8192 + b"}",
         b"{" * 100_000,
         b"[" * 100_000,
         b"{0:" * 100_000,
@@ -81,3 +85,28 @@ def test_the_loose_reader_reads_all_strict_json_alike(value: object) -> None:
 def test_what_is_no_such_json_is_malformed(data: bytes) -> None:
     with pytest.raises(BodyMalformed):
         read_json(data)
+
+
+def test_text_with_loose_keys_is_bounded_unless_its_writer_is_trusted() -> None:
+    """A stranger's request is refused by its size alone; a broker's answer of that size is read."""
+    text = b'{"t":{' + b",".join(b'{"queueId":%d}:%d' % (number, number) for number in range(150)) + b"}}"
+    with pytest.raises(BodyMalformed):
+        read_json(text)
+    read = read_json(text, loose_bytes_max=len(text))["t"]
+    assert read == {(("queueId", number),): number for number in range(150)}
+
+
+@pytest.mark.parametrize("pattern", ["{", '{"', "{0 ", "1", '\\"', "{} ", "-", '"'])
+def test_hostile_text_is_looked_at_once(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds no key is one match, whatever it resembles: no character is a new start."""
+    calls = []
+    tokens = loose_json._UP_TO_KEY
+
+    class Counted:
+        def sub(self, replace: Callable[[re.Match[str]], str], text: str) -> str:
+            return tokens.sub(lambda match: calls.append(match) or replace(match), text)
+
+    monkeypatch.setattr(loose_json, "_UP_TO_KEY", Counted())
+    with pytest.raises(BodyMalformed):
+        read_json(b"{" + pattern.encode() * 2000)
+    assert len(calls) <= 2

@@ -8,16 +8,10 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from reput_protocol.columns import decode_columns
-from reput_protocol.dispatch_columns import rows_of_columns
-from reput_protocol.dispatch_rows import COLUMNS
-from reput_protocol.dispatch_scan import scan_dispatch
-from reput_protocol.hashing import index_hash, java_hash
-from reput_protocol.index_keys import hash_keys, index_keys
+from reput_protocol.hashing import java_hash
 from reput_protocol.properties import decode_properties
 from reput_protocol.properties_spans import PropertiesSpans
 from reput_protocol.properties_table import PropertiesTable, PropertiesTexts, read_texts
-from reput_protocol.record import Host, Record, encode_record
 
 PLAIN = [b"UNIQ_KEY\x01U%07d\x02KEYS\x01k%03d\x02TAGS\x01t%d\x02" % (n, n, n % 3) for n in range(20)]
 OTHERS = [b"TAGS\x01t%d\x02UNIQ_KEY\x01U%07d\x02KEYS\x01k%03d\x02" % (n % 3, n, n) for n in range(20)]
@@ -105,53 +99,3 @@ def test_a_text_much_longer_than_the_others_is_read_with_them() -> None:
     texts = [b"a\x01%s\x02TAGS\x01long\x02" % (b"x" * 5000), *PLAIN]
     assert tags_of(read(texts), 21)[0] == java_hash("long")
     assert tags_of(read(texts), 21)[20] == java_hash("t1")
-
-
-def test_hashes_of_a_batch_are_those_of_its_records() -> None:
-    texts = [
-        b"",
-        b"KEYS\x01a\x02",
-        *[
-            b"UNIQ_KEY\x01U%07d\x02KEYS\x01k%03d other-%d\x02TAGS\x01t%d\x02" % (n, n, n % 10, n % 3)
-            for n in range(40)
-        ],
-        "KEYS\x01schlüssel ключ\x02TAGS\x01größe\x02".encode(),
-        b"KEYS\x01  a  b \x02",
-        b"KEYS\x01first\x02KEYS\x01second\x02",
-        b"TAGS\x01x\x02UNIQ_KEY\x01unfinished",
-        b"\x02\x02KEYS\x01odd\x01value\x02",
-        *[
-            b"UNIQ_KEY\x01V%07d\x02KEYS\x01%s\x02TAGS\x01t\x02" % (n, b"a b" if n % 2 else b"abc")
-            for n in range(20)
-        ],
-        *[b"KEYS\x01\xc3\xa4%04d\x02TAGS\x01t\x02" % n for n in range(10)],
-        b"KEYS\x01AaAa\x02",
-        b"DELAY\x013\x02TAGS\x01x\x02",
-    ]
-    records = [
-        Record(
-            ("T", "größer", "SCHEDULE_TOPIC_XXXX")[number % 3],
-            b"x",
-            properties=text,
-            store_timestamp_ms=1_700_000_000_000,
-            born_host=Host("10.0.0.1", 1),
-        )
-        for number, text in enumerate(texts)
-    ]
-    data = b"".join(map(encode_record, records))
-    columns = decode_columns(data)
-    rows = rows_of_columns(data, columns)
-    assert rows.texts is not None
-    assert len(rows.texts.alone) > 1
-    hashes, owners = hash_keys(data, rows)
-    properties = [decode_properties(text) for text in texts]
-    wanted = [
-        (row, index_hash(key))
-        for row, (record, found) in enumerate(zip(records, properties, strict=True))
-        for key in index_keys(record.topic, found.get("UNIQ_KEY"), found.get("KEYS"))
-    ]
-    assert list(zip(map(int, owners), map(int, hashes), strict=True)) == wanted
-    assert rows.tags_code.tolist() == columns.tags_codes().tolist()
-    one_by_one = scan_dispatch(data, columns=False)
-    assert (rows.runs, rows.consumed) == (one_by_one.runs, one_by_one.consumed)
-    assert all((getattr(rows, name) == getattr(one_by_one, name)).all() for name in COLUMNS)

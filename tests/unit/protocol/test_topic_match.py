@@ -2,7 +2,7 @@ import numpy as np
 
 from reput_protocol.columns import chain, decode_columns, gather
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.topic_match import has_topic
 
 

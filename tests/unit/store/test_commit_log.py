@@ -13,7 +13,7 @@ from reput_broker.store.status import PutStatus
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.record import Record, decode_record
-from reput_protocol.record_layout import record_bytes
+from reput_protocol.record_layout import encode_blank, record_bytes
 from stores import T0, FakeClock, opened, put, small_options
 
 
@@ -192,6 +192,17 @@ def test_under_sync_flush_message_at_shows_what_is_flushed(tmp_path: Path) -> No
     assert store.message_at(0) is None
     store.flush_commit_log()
     assert store.message_at(0) is not None
+
+
+def test_the_last_file_is_read_though_it_is_full_and_rests(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path))
+    result = put(store, b"x")
+    before = log_bytes(store)
+    (file,) = store._log.files.files
+    file.seal(encode_blank(file.left_bytes))
+    file.flush()
+    assert file.rest()
+    assert store._log.read(0, result.end_offset) == before[: result.end_offset]
 
 
 def test_reading_what_has_been_deleted(tmp_path: Path) -> None:

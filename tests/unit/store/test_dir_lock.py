@@ -24,7 +24,6 @@ from reput_broker.store.errors import (
     StoreLocked,
 )
 from reput_broker.store.log_dir_locks import LogDirectoryLocks
-from reput_broker.store.status import PutStatus
 from store_samples import hashes
 from stores import dispatch_all, flip_bit, opened, put, small_options
 
@@ -181,69 +180,6 @@ def test_the_checkpoint_is_five_numbers_in_4096_bytes(tmp_path: Path) -> None:
     assert again.load()
     assert again.min_timestamp_ms == 1_700_000_000_123 - 3_000
     again.close()
-
-
-# Directories of the log that change while the store runs
-
-
-@pytest.mark.parametrize("directories", [1, 2])
-def test_a_log_directory_that_is_made_again_is_locked_again(tmp_path: Path, directories: int) -> None:
-    names = [tmp_path / name for name in ("a", "b")[:directories]]
-    store = opened(small_options(tmp_path / "first", commit_log_dirs=tuple(names)))
-    for gone in names:
-        shutil.rmtree(gone)
-    while not all(path.is_dir() for path in names):
-        assert put(store, bytes(300)).status is PutStatus.PUT_OK
-    for again in names:
-        with pytest.raises(LogDirectoryLocked):
-            opened(small_options(tmp_path / "second", commit_log_dirs=(again,)))
-    assert not (tmp_path / "second").exists()
-
-
-def test_what_another_store_made_there_meanwhile_is_not_taken(tmp_path: Path) -> None:
-    """Nor is anything in it removed: the files that were left there were of another directory."""
-    names = (tmp_path / "a", tmp_path / "b")
-    events: list[str] = []
-    options = small_options(
-        tmp_path / "first", commit_log_dirs=names, on_event=lambda event, _: events.append(event)
-    )
-    store = opened(options)
-    put(store, b"x")
-    shutil.rmtree(names[1])
-    other = opened(small_options(tmp_path / "second", commit_log_dirs=(names[1],)))
-    put(other, b"y")
-    for _ in range(40):
-        assert put(store, bytes(300)).status is PutStatus.PUT_OK, "there is another directory"
-    assert events == ["commit_log_dir_failed"]
-    assert [path.name for path in names[1].iterdir()] == [f"{0:020d}"]
-    assert other.close()
-    for _ in range(40):
-        assert put(store, bytes(300)).status is PutStatus.PUT_OK
-    assert [path.name for path in names[1].iterdir()] == [f"{0:020d}"], "nobody has judged what that one left"
-    opened(small_options(tmp_path / "second", commit_log_dirs=(names[1],))).close()
-    dispatch_all(store)
-    assert store.close()
-
-
-def test_a_directory_that_comes_back_from_below_another_is_still_locked(tmp_path: Path) -> None:
-    """As when a disk is mounted over it, and taken away again."""
-    log = tmp_path / "log"
-    log.mkdir()
-    locks = LogDirectoryLocks([log], [log])
-    locks.lock_existing()
-    log.rename(tmp_path / "below")
-    log.mkdir()
-    (log / "lost+found").mkdir()
-    locks.ensure(log)
-    for path in (log, tmp_path / "below"):
-        with pytest.raises(LogDirectoryLocked):
-            LogDirectoryLocks([path]).lock_existing()
-    shutil.rmtree(log)
-    (tmp_path / "below").rename(log)
-    (log / "file").touch()
-    locks.ensure(log)
-    locks.release()
-    LogDirectoryLocks([log]).lock_existing()
 
 
 # What cannot be locked

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from reput_broker.store import message_reader
-from reput_broker.store.consume_queue_unit import UNIT_DTYPE
-from reput_broker.store.get_message import LogWindow, first_damaged, select_few, select_many, spans_files
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import Extent, GetMessageResult, TransferLimits
+from reput_broker.store.results import GetMessageResult, TransferLimits
 from reput_broker.store.status import GetStatus
 from reput_protocol.filters import TagFilter
-from reput_protocol.hashing import tags_code
 from reput_protocol.record import decode_record
 from stores import PLENTY, dispatch_all, opened, put, small_options
 
@@ -80,7 +75,7 @@ def test_offsets_outside(store: MessageStore) -> None:
 def test_a_queue_file_that_cannot_be_read(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = store._queues.get("T", 0)
     assert queue is not None
-    monkeypatch.setattr(type(queue), "read_units", lambda *_: np.empty(0, UNIT_DTYPE))
+    monkeypatch.setattr(type(queue), "read_units", lambda *_: b"")
     assert outline(get(store, 3)) == (GetStatus.OFFSET_FOUND_NULL, 10, 0, 25)
 
 
@@ -162,62 +157,6 @@ def test_at_most_800_entries_are_scanned_for_a_filter(tmp_path: Path) -> None:
     assert get(store, 0, tag_filter=rare).next_begin_offset == 800
     assert get(store, 0, tag_filter=rare, max_messages=900).next_begin_offset == 900
     assert get(store, 0, tag_filter=rare, limits=PLENTY).next_begin_offset == 1000
-
-
-def test_the_loop_and_the_arrays_choose_the_same() -> None:
-    rng = random.Random(5)
-    expressions = [
-        None,
-        TagFilter.parse("a"),
-        TagFilter.parse("a||b"),
-        TagFilter.parse("x"),
-        TagFilter.parse("*"),
-    ]
-    for _ in range(400):
-        units, at = [], rng.choice([0, 500])
-        for _ in range(rng.randint(1, 60)):
-            at += rng.choice([0, 0, 0, 40])
-            size = rng.choice([91, 150, 400])
-            units.append((at, size, tags_code(rng.choice(["a", "b", "c"]))))
-            at += size
-        array = np.array(units, UNIT_DTYPE)
-        window = LogWindow(
-            rng.choice([0, 0, 700]), rng.choice([at, at, at - 1]), rng.choice([0, 2000, 1 << 40]), 1 << 20
-        )
-        limits = TransferLimits(
-            rng.choice([300, 3000, 1 << 20]),
-            rng.choice([3, 32]),
-            rng.choice([91, 3000]),
-            rng.choice([1, 8]),
-            0,
-        )
-        arguments = (
-            window,
-            rng.choice([1, 5, 1000]),
-            rng.choice([100, 2000, 1 << 20]),
-            rng.choice(expressions),
-            limits,
-        )
-        assert select_many(array, *arguments) == select_few(array.tolist(), *arguments)
-
-
-def test_nothing_taken_has_no_extents() -> None:
-    window = LogWindow(0, 1000, 0, 4096)
-    units = np.array([(0, 100, 1), (100, 100, 1)], UNIT_DTYPE)
-    selection = select_many(units, window, 10, 1000, TagFilter.parse("a"), PLENTY)
-    assert (selection.scanned, selection.taken, selection.extents) == (2, 0, ())
-    assert select_many(units, window, 10, 1000, None, PLENTY).extents == (Extent(0, 200),)
-
-
-def test_what_leaves_its_file_is_found_out_wherever_it_hides() -> None:
-    window = LogWindow(0, 8192, 0, 4096)
-    sound = [Extent(0, 100), Extent(3996, 100), Extent(4096, 4096)]
-    assert not spans_files(sound, window)
-    assert spans_files([*sound, Extent(3997, 100)], window)
-    units = np.array([(0, 100, 1), (3996, 100, 1), (3996, 101, 1), (4096, 4096, 1)], UNIT_DTYPE)
-    assert first_damaged(units[:2], window) is None
-    assert first_damaged(units[3:], window) is None
-    assert first_damaged(units, window) == 2
 
 
 def test_what_memory_does_not_hold_any_more_is_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 import threading
+from array import array
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +21,8 @@ from reput_broker.store.index_file import IndexFile, IndexHeader
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_protocol.message import Message
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.record import decode_record
-from reput_protocol.record_batch import encode_put_block
 from stores import BORN_HOST, T0, FakeClock, dispatch_all, killed, opened, small_options
 
 Key = tuple[int, int, int]
@@ -99,7 +101,7 @@ def test_keys_inserted_together_lie_as_keys_inserted_one_by_one(
         part = some[start : start + count]
         for key in part:
             model.put_key(*key)
-        file.insert(*(np.array(column, dtype=np.int64) for column in zip(*part, strict=True)))
+        file.insert(flat(part), 0, count)
         start += count
     file.flush()
     file.close()
@@ -465,8 +467,8 @@ def test_a_query_misses_nothing_whatever_the_clock_did(
     store.close()
 
 
-def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array(values, np.int64)
+def flat(keys: Iterable[Key]) -> array[int]:
+    return array("q", chain.from_iterable(keys))
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -477,11 +479,10 @@ def test_a_long_chain_is_left_early_only_where_times_are_in_order(
     count = 5000
     file = IndexFile(tmp_path / "0", 10, count + 10, create=True)
     for start in range(0, count, 500):
-        numbers = np.arange(start, start + 500, dtype=np.int64)
-        times = T0 + 1000 * numbers
+        keys = flat((3, 100 * number, T0 + 1000 * number) for number in range(start, start + 500))
         if back_at == start:
-            times[7] = T0 + 1000 * count  # the clock ran ahead for one message
-        file.insert(np.full(500, 3, np.int64), numbers * 100, times)
+            keys[3 * 7 + 2] = T0 + 1000 * count  # the clock ran ahead for one message
+        file.insert(keys, 0, 500)
     if loaded:
         file.close()
         file = IndexFile(file.path, 10, count + 10, create=False)
@@ -507,7 +508,7 @@ def test_a_time_tells_only_what_is_certain(tmp_path: Path) -> None:
     file = IndexFile(tmp_path / "0", 10, 100, create=True)
     file.continue_from(IndexHeader(1, T0 + HOUR_MS, 0, 50, 1, 2))
     assert not file.holds_times(0, 1 << 60), "it is empty"
-    file.insert(column(1, 2, 3), column(100, 200, 300), column(T0, T0 - HOUR_MS, T0 + 5000))
+    file.insert(flat([(1, 100, T0), (2, 200, T0 - HOUR_MS), (3, 300, T0 + 5000)]), 0, 3)
     assert list(file.find(1, T0, T0)) == [100], "its seconds count from another file's end"
     assert list(file.find(2, T0 - HOUR_MS, T0 - HOUR_MS)) == [200], "0 seconds may be any earlier time"
     assert list(file.find(3, T0 + 5000, T0 + 5000)) == [300]

@@ -75,7 +75,7 @@ def test_an_index_file_that_cannot_be_made_is_made_later(
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", open_)
         if missing == "mapping":
-            patched.setattr("reput_broker.store.index_file.mmap.mmap", none_left)
+            patched.setattr("reput_broker.store.file_io.mmap.mmap", none_left)
         for number in range(3):
             assert put(store, b"%d" % number, keys=[f"k{number}"]).status is PutStatus.PUT_OK
             store.flush_commit_log()

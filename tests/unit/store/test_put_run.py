@@ -12,7 +12,7 @@ from reput_broker.store.results import PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from stores import BORN_HOST, T0, bodies, dispatch_all, opened, put, small_options
 
 Blocks = list[tuple[PutMessageHeader, bytes]]

@@ -25,7 +25,7 @@ from reput_broker.store.retention import MANUAL_ROUNDS, DiskLevel, DiskWatch, Re
 from reput_broker.store.stats import StoreStats
 from reput_broker.store.status import GetStatus, PutStatus
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from retention import HOUR_MS, RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files
 from stores import (
     BORN_HOST,

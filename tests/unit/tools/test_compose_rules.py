@@ -17,6 +17,13 @@ def test_the_shipped_file_keeps_every_promise() -> None:
     assert compose_problems(COMPOSE) == []
 
 
+def test_the_image_and_the_compose_file_advertise_nothing() -> None:
+    """The address of a published port is another broker's elsewhere; clients went there in silence."""
+    assert "REPUT_ADVERTISE" not in (REPOSITORY / "Dockerfile").read_text()
+    service = yaml.safe_load(COMPOSE.read_text())["services"]["reput"]
+    assert service["environment"] == {"REPUT_ADVERTISE": "${REPUT_ADVERTISE:-}"}
+
+
 @pytest.mark.parametrize(
     ("kept", "broken", "problem"),
     [

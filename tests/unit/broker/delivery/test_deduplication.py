@@ -14,7 +14,7 @@ from reput_broker.store import index_query
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from stores import BORN_HOST, T0, FakeClock, opened, put, small_options
 
 

@@ -206,3 +206,64 @@ def test_locks_are_kept_on_leaving_if_so_configured_or_if_the_member_is_still_th
     twice.locks.lock("g", "a", [("T", 0)])
     twice.membership.left(first, consumer_group="g", producer_group=None)
     assert twice.locks.owner("g", ("T", 0)) == "a"
+
+
+class Name(str):
+    """A group's name that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__ne__(self, other)  # type: ignore[arg-type]
+
+    __hash__ = str.__hash__
+
+
+def test_many_groups_of_a_client_come_and_go_in_proportion_to_their_number(bench: Bench) -> None:
+    """A connection that ends takes each of its groups out once, without a look at the others."""
+    client, count = FakeClient(), 500
+    names = [Name(f"g{number}") for number in range(count)]
+    Name.compared = 0
+    bench.heard(client, "a", *(consumer_data(name, "T") for name in names), producers=tuple(names))
+    bench.membership.gone(client)
+    assert len(bench.membership.producers) == len(bench.groups) == 0
+    assert Name.compared < 20 * count
+
+
+def test_what_is_held_of_members_is_counted_while_they_are_members(bench: Bench) -> None:
+    first, second = FakeClient(), FakeClient()
+    bench.heard(first, "a", consumer_data("g", "T" * 100, version=9), producers=("p",))
+    held = bench.groups.held_bytes
+    bench.heard(first, "a", consumer_data("g", "T" * 100, version=9), producers=("p",))
+    assert bench.groups.held_bytes == held, "what is said again counts once"
+    bench.heard(second, "b", consumer_data("g", "U"))
+    bench.membership.left(first, consumer_group="g", producer_group="p")
+    assert 0 < bench.groups.held_bytes < held
+    assert bench.membership.producers.held_bytes == 0
+    bench.now += 3600
+    bench.membership.expire()
+    assert bench.groups.held_bytes == 0
+
+
+def test_a_conflict_is_found_without_a_look_at_every_member(bench: Bench) -> None:
+    for number in range(100):
+        bench.heard(FakeClient(), f"c{number}", consumer_data("g", "T"))
+    group = bench.groups.get("g")
+    assert group is not None
+    group.members = LookedAt(group.members)
+    bench.heard(FakeClient(), "other", consumer_data("g", "U"))
+    assert bench.counters.subscription_conflicts == {"g": 1}
+
+
+class LookedAt(dict[Any, Any]):
+    """A table that must not be gone through."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("every member is looked at")
+
+    items = values = keys = __iter__

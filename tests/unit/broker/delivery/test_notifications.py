@@ -120,10 +120,11 @@ async def test_a_member_that_left_before_it_could_be_told_is_forgotten(
         assert bench.notifier._late == {}
 
 
-def test_the_request_is_in_the_words_of_each_header_type(tmp_path: Path) -> None:
+@pytest.mark.trio
+async def test_the_request_is_in_the_words_of_each_header_type(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     native = FakeClient(HeaderType.MSGPACK)
     bench.groups.register(channel_of("n", native), consumer_data("g", "T"), 0.0)
     bench.notifier.changed("g")
-    bench.notifier._tell_due(0.0)
+    await bench.notifier._tell_due(0.0)
     assert native.sent == [(40, {"consumerGroup": "g"}, b"")]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from reput_broker.config_groups import GroupsConfig
-from reput_broker.delivery.queue_locks import QueueLocks
+from reput_broker.delivery.queue_locks import QueueLock, QueueLocks
+from reput_broker.request import Refusal
+from reput_protocol.errors import ErrorCode
 
 Q0, Q1, Q2 = ("T", 0), ("T", 1), ("U", 0)
 
@@ -117,7 +121,42 @@ class Model(RuleBasedStateMachine):
     def agree(self) -> None:
         for queue in (Q0, Q1, Q2):
             assert self.locks.owner("g", queue) == self.owner(queue)
+        assert len(self.locks) == sum(len(locks) for locks in self.locks._locks.values())
         assert self.locks.has_locks("g") == any(self.owner(queue) for queue in (Q0, Q1, Q2))
 
 
 TestModel = Model.TestCase
+
+
+def test_locks_are_bounded_and_those_that_are_held_can_be_renewed(clock: Clock) -> None:
+    locks = QueueLocks(GroupsConfig(locks_max=2), clock)
+    assert locks.lock("g", "a", [Q0, Q1, Q2]) == [Q0, Q1]
+    with pytest.raises(Refusal, match=r"groups\.locks_max") as refused:
+        locks.lock("h", "b", [Q2])
+    assert refused.value.error is ErrorCode.BUSY
+    assert locks.lock("g", "a", [Q0, Q1, Q2]) == [Q0, Q1]
+    locks.unlock("g", "a", [Q0])
+    assert locks.lock("h", "b", [Q2]) == [Q2]
+
+
+def test_a_lock_is_given_without_counting_those_of_all_groups(clock: Clock) -> None:
+    walks: list[str] = []
+
+    class Watched(dict[str, dict[tuple[str, int], QueueLock]]):
+        def values(self) -> Any:
+            walks.append("all groups")
+            return super().values()
+
+    locks = QueueLocks(GroupsConfig(), clock)
+    locks._locks = Watched()
+    for number in range(10):
+        locks.lock(f"g{number}", "a", [Q0, Q1, Q0])
+    assert walks == []
+    assert len(locks) == 20
+    locks.unlock("g0", "a", [Q0, Q0, Q2])
+    locks.forget_group("g1")
+    locks.forget_topic("U")
+    assert len(locks) == 17
+    clock.now += 1000
+    locks.expire()
+    assert len(locks) == 0

@@ -30,7 +30,7 @@ from reput_client.bulk import BulkReader
 from reput_protocol.bodies_stage import StagedPart
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.message import Message
-from reput_protocol.record_batch import encode_put_block
+from reput_protocol.put_block import encode_put_block
 from reput_protocol.record_view import record_views
 
 pytestmark = pytest.mark.trio

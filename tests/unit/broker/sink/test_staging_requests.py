@@ -19,7 +19,7 @@ from reput_client.aio import AnyioRuntime
 from reput_client.batch_writer import BatchWriter, StagingScope
 from reput_protocol.errors import BrokerError, RecordMalformed
 from reput_protocol.message import Message
-from reput_protocol.record_batch import DEFAULT_LIMITS, encode_put_block
+from reput_protocol.put_block import DEFAULT_LIMITS, encode_put_block
 from reput_protocol.staged_blocks import encode_staged_head
 
 COUNT = 40

@@ -1,0 +1,92 @@
+"""Accept connections from a listening socket, whatever goes wrong with one of them or with the machine for a moment."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import suppress
+from types import TracebackType
+
+import structlog
+import trio
+
+log = structlog.get_logger(__name__)
+
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NOT_LISTENING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
+_PAUSE_S = 0.1
+
+
+class Acceptor:
+    """Accepts from one listening socket; a context manager that gives up its spare descriptor at the end."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._spare = _SpareDescriptor()
+
+    def __enter__(self) -> Acceptor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spare.close()
+
+    async def accept(self) -> socket.socket:
+        """Return the next connection. Raises OSError only if the socket does not listen."""
+        while True:
+            await trio.lowlevel.wait_readable(self._listening)
+            try:
+                return self._listening.accept()[0]
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if error.errno in _NOT_LISTENING:
+                    raise
+                if not self._send_away(error):
+                    await trio.sleep(_PAUSE_S)
+
+    def _send_away(self, error: OSError) -> bool:
+        """Note that a connection could not be accepted; False if the listener has to wait before the next.
+
+        What is left is trouble of the new connection alone, or of the machine for the moment. Where there is no
+        descriptor for it, the spare one lets it be accepted and closed, so that its client need not wait.
+        """
+        hint = "see whether a firewall or the network stands in the way; others are still served"
+        if error.errno in _OUT_OF_DESCRIPTORS:
+            hint = "raise the limit of open files (ulimit -n, LimitNOFILE)"
+        log.warning("accept_failed", detail=str(error), hint=hint)
+        if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._spare.is_open:
+            self._spare.open()
+            return False
+        self._spare.close()
+        with suppress(OSError):
+            self._listening.accept()[0].close()
+        self._spare.open()
+        return True
+
+
+class _SpareDescriptor:
+    """A descriptor that is kept to be given up when there are no others."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self.open()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is one."""
+        return self._fd >= 0
+
+    def open(self) -> None:
+        """Take one if there is none, and if the system has one."""
+        if self._fd < 0:
+            with suppress(OSError):
+                self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Give it up."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

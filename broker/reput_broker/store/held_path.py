@@ -1,0 +1,56 @@
+"""Paths below directories that a running store holds: checked each time the system receives one.
+
+While a broker runs, its directory can be moved, deleted or unmounted, and another directory can take its name: that
+of a second broker, for example. A path that was valid at the start then leads to files of another store, or to none,
+and what is made there is lost to this one. So the store derives all its paths from one that calls a check whenever
+it is converted for a system call (`os.fspath`), which no caller can forget. Text made of a path (`str`, an f-string)
+bypasses the check: open nothing by such a text.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path, PosixPath
+
+from .errors import DirectoryLost
+
+_LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE})
+
+
+def held_path(path: Path, check: Callable[[], None]) -> Path:
+    """Return a path like `path` that runs `check` before each system call; so does every path derived from it."""
+
+    class HeldPath(PosixPath):
+        __slots__ = ()
+
+        def __fspath__(self) -> str:
+            check()
+            return str(self)
+
+    return HeldPath(str(path))
+
+
+def check_identity(path: Path, fd: int) -> None:
+    """Check that a path leads to the file or directory that is open as `fd`, and not to another of that name.
+
+    The descriptor keeps the system from giving the inode's number to another file. A path that cannot be examined for
+    another reason, such as an I/O error, passes: the use of it reports that.
+
+    Raises:
+        DirectoryLost: it does not.
+    """
+    try:
+        now = os.stat(str(path))
+    except OSError as error:
+        if error.errno in _LEADS_NOWHERE:
+            raise DirectoryLost(path, f"nothing is there ({error.strerror})") from error
+        return
+    held = os.fstat(fd)
+    if not os.path.samestat(now, held):
+        raise DirectoryLost(
+            path,
+            f"another one is there (device {now.st_dev}, inode {now.st_ino}; "
+            f"opened was device {held.st_dev}, inode {held.st_ino})",
+        )

@@ -1,0 +1,85 @@
+"""The root command: finds the file of a noun when it is asked for, so that `reput --help` loads nothing else."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import version
+
+import click
+
+# Command -> (module, one line of help). The module's `command` is loaded when the command is used.
+_COMMANDS = {
+    "serve": ("reput_cli.serve", "Run the broker."),
+    "dev": ("reput_cli.dev", "Run a throw-away broker in a temporary directory."),
+    "produce": ("reput_cli.produce", "Send messages to a topic."),
+    "request": ("reput_cli.request", "Send a request and print the reply to it."),
+    "consume": ("reput_cli.consume", "Read messages of a topic."),
+    "topic": ("reput_cli.topic", "List, describe, create, alter and delete topics."),
+    "group": ("reput_cli.group", "List and describe consumer groups, see members, set offsets."),
+    "message": ("reput_cli.message", "Look at single messages."),
+    "dlq": ("reput_cli.dlq", "List, show, replay and purge dead letters."),
+    "delay": ("reput_cli.delay", "List and cancel messages that wait for their time."),
+    "broker": ("reput_cli.broker", "Ask a broker about itself."),
+    "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
+    "health": ("reput_cli.health", "Exit 0 if the broker is ready (for container health checks)."),
+    "pipeline": ("reput_cli.pipeline", "Archive, audit, rebuild, report and more, on Spark."),
+    "bench": ("reput_cli.bench", "Measure produce, consume and round trips."),
+}
+
+
+_READ_THE_ENVIRONMENT = ("serve", "dev", "health")
+"""The first two name every mistake in it at once; the third asks a broker of the same container, which has."""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(_COMMANDS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or name the one that was probably meant."""
+        near = [] if args[0] in _COMMANDS else get_close_matches(args[0], _COMMANDS, n=1)
+        if near:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("reput"), prog_name="reput")
+@click.pass_context
+def root(context: click.Context) -> None:
+    """Reput: a durable, ordered message broker with RocketMQ's store format.
+
+    Start one with `reput dev` or `reput serve`, then `reput produce TOPIC` and `reput consume TOPIC` in other
+    terminals.
+    """
+    if context.invoked_subcommand not in _READ_THE_ENVIRONMENT:
+        _refuse_unknown_variables()
+
+
+def _refuse_unknown_variables() -> None:
+    """Refuse variables that nothing reads. The options' own, as a container has them, may be set for any command."""
+    from reput_broker.config_variables import OTHER_VARIABLES, own_variables, unknown_variables
+
+    if own_variables(os.environ).keys() <= OTHER_VARIABLES.keys():
+        return
+    from reput_broker.config_loader import option_variables
+
+    for name, near in unknown_variables(os.environ, option_variables()).items():
+        raise click.UsageError(
+            f"The environment variable {name} is unknown." + (f" Did you mean {near}?" if near else "")
+        )

@@ -1,0 +1,1665 @@
+"""Every walk over records, as plain loops. Cython compiles this file where it can; elsewhere it runs as it is.
+
+Nothing here knows a socket, a file or a clock, and nothing is read outside of the buffer that is passed: every length
+is checked before it is used. What a buffer holds is described by a table of integers, one row per record
+(`scan_records`); checking and patching a put block need no table.
+"""
+
+from __future__ import annotations
+
+from array import array
+from struct import Struct
+from typing import Any, Final
+from zlib import crc32 as _zlib_crc32
+
+try:
+    import cython
+except ImportError:
+    from reput_protocol import uncompiled as cython
+
+from reput_protocol.properties import properties_fault
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.reput_protocol.crc32 import reput_crc32, reput_crc32_prepare
+
+    reput_crc32_prepare()
+
+FORM: Final = "compiled" if cython.compiled else "interpreted"
+"""How this module runs."""
+
+COLUMNS: Final = (
+    "position", "size", "queue_id", "queue_offset", "physical_offset", "store_timestamp_ms", "sys_flag", "flag",
+    "born_timestamp_ms", "reconsume_times", "prepared_transaction_offset", "body_crc", "body_position", "body_size",
+    "topic_position", "topic_size", "properties_position", "properties_size", "tag_position", "tag_size",
+    "unique_id_position", "unique_id_size", "keys_position", "keys_size",
+)  # fmt: skip
+"""What a row of a table says of its record, in this order. Positions are bytes from the start of the buffer.
+
+Tag, unique id and keys are the values of the last units of these names that have a value; a size of 0 means none.
+"""
+
+# What is at a position: a record, the end of a file, something else, the beginning of a record or too little to tell.
+_RECORD = cython.declare(cython.int, 0)
+_BLANK = cython.declare(cython.int, 1)
+_INVALID = cython.declare(cython.int, 2)
+_TRUNCATED = cython.declare(cython.int, 3)
+RECORD: Final = 0
+BLANK: Final = 1
+INVALID: Final = 2
+TRUNCATED: Final = 3
+
+
+class Refusal(Exception):
+    """A put block breaks a rule.
+
+    Attributes:
+        index, position: the record that does, and where it starts.
+        reason: which rule, with the values that break it.
+        is_size: the record is sound, but larger than is accepted.
+    """
+
+    def __init__(self, index: int, position: int, reason: str, is_size: bool = False) -> None:
+        super().__init__(index, position, reason, is_size)
+        self.index = index
+        self.position = position
+        self.reason = reason
+        self.is_size = is_size
+
+
+# -- numbers and bytes --------------------------------------------------------------------------------------------
+# The only code that exists twice: machine code reads bytes one by one, an interpreter has faster means.
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _i16(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.int:
+    if cython.compiled:
+        return cython.cast(cython.short, cython.cast(cython.int, data[at]) << 8 | data[at + 1])
+    return _I16(data, at)[0]  # type: ignore[no-any-return]
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _i32(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.int:
+    if cython.compiled:
+        high: cython.uint = (
+            cython.cast(cython.uint, data[at]) << 24 | cython.cast(cython.uint, data[at + 1]) << 16
+        )
+        return cython.cast(cython.int, high | cython.cast(cython.uint, data[at + 2]) << 8 | data[at + 3])
+    return _I32(data, at)[0]  # type: ignore[no-any-return]
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _i64(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.longlong:
+    if cython.compiled:
+        high: cython.ulonglong = cython.cast(cython.uint, _i32(data, at))
+        return cython.cast(cython.longlong, high << 32 | cython.cast(cython.uint, _i32(data, at + 4)))
+    return _I64(data, at)[0]  # type: ignore[no-any-return]
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_i32(data: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.longlong) -> cython.void:
+    if cython.compiled:
+        shift: cython.int
+        for shift in range(4):
+            data[at + shift] = cython.cast(cython.uchar, value >> (24 - 8 * shift) & 0xFF)
+    else:
+        _PACK_I32(data, at, value)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _copy(
+    source: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    target: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Copy `size` bytes and return where they end in `target`."""
+    if cython.compiled:
+        if size:
+            memcpy(cython.address(target[at]), cython.address(source[start]), size)
+    else:
+        target[at : at + size] = source[start : start + size]
+    return at + size
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _has(
+    data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, stop: cython.Py_ssize_t, text: bytes
+) -> cython.bint:
+    """Tell whether `text` is at `at`, before `stop`."""
+    if stop - at < len(text):
+        return False
+    if cython.compiled:
+        index: cython.Py_ssize_t
+        for index in range(len(text)):
+            if data[at + index] != text[index]:
+                return False
+        return True
+    return data[at : at + len(text)] == text
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _find(
+    data: cython.const[cython.uchar][::1], byte: cython.uchar, at: cython.Py_ssize_t, stop: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Return where `byte` is in `[at, stop)`; `stop` if it is not there."""
+    if cython.compiled:
+        while at < stop and data[at] != byte:
+            at += 1
+        return at
+    found = data.find(byte, at, stop)
+    return stop if found < 0 else found
+
+
+@cython.cfunc
+@cython.inline
+def _searchable(buffer: object) -> object:
+    """Return a buffer in which `_find` searches: an interpreter can search bytes only, and copies a view of some."""
+    if cython.compiled or isinstance(buffer, bytes | bytearray):
+        return buffer
+    return bytes(buffer)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_i64(data: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.longlong) -> cython.void:
+    if cython.compiled:
+        shift: cython.int
+        for shift in range(8):
+            data[at + shift] = cython.cast(cython.uchar, value >> (56 - 8 * shift) & 0xFF)
+    else:
+        _PACK_I64(data, at, value)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _crc31(
+    data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t
+) -> cython.int:
+    """Return the CRC-32 of `[start, stop)` with the top bit cleared, the only checksum of a record."""
+    if cython.compiled:
+        if start == stop:
+            return 0
+        return cython.cast(
+            cython.int, reput_crc32(0, cython.address(data[start]), stop - start) & 0x7FFF_FFFF
+        )
+    return _zlib_crc32(data[start:stop]) & 0x7FFF_FFFF
+
+
+def crc32(data: cython.const[cython.uchar][::1], value: cython.uint = 0) -> int:
+    """Return the CRC-32 of `data`, as `zlib.crc32` computes it; `value` is that of the bytes before."""
+    if cython.compiled:
+        if not len(data):
+            return value
+        return reput_crc32(value, cython.address(data[0]), len(data))
+    return _zlib_crc32(data, value)
+
+
+_I16: Final = Struct(">h").unpack_from
+_I32: Final = Struct(">i").unpack_from
+_I64: Final = Struct(">q").unpack_from
+_PACK_I32: Final = Struct(">i").pack_into
+_PACK_I64: Final = Struct(">q").pack_into
+
+
+# -- the bytes of one record --------------------------------------------------------------------------------------
+
+
+@cython.cclass
+class _Record:
+    """Where the parts of one record lie. A scan has one, and fills it again for every record."""
+
+    size: cython.Py_ssize_t
+    sys_flag: cython.int
+    store_timestamp: cython.Py_ssize_t
+    back: cython.Py_ssize_t
+    body: cython.Py_ssize_t
+    body_size: cython.Py_ssize_t
+    topic: cython.Py_ssize_t
+    topic_size: cython.Py_ssize_t
+    properties: cython.Py_ssize_t
+    properties_size: cython.Py_ssize_t
+    tag: cython.Py_ssize_t
+    tag_size: cython.Py_ssize_t
+    unique_id: cython.Py_ssize_t
+    unique_id_size: cython.Py_ssize_t
+    keys: cython.Py_ssize_t
+    keys_size: cython.Py_ssize_t
+    reason: object
+
+
+@cython.cfunc
+def _read(
+    data: cython.const[cython.uchar][::1],
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    record: _Record,
+) -> cython.int:
+    """Find the parts of the record at `[position, end)`; say in `record.reason` why there is none."""
+    left: cython.Py_ssize_t = end - position
+    magic: cython.int
+    size: cython.Py_ssize_t
+    length_size: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    record.size = 0
+    if left < 8:
+        record.reason = f"{max(left, 0)} bytes are left, too few for a size and a magic"
+        return _TRUNCATED
+    size = _i32(data, position)
+    magic = _i32(data, position + 4)
+    if magic == -875_286_124:
+        record.size = size
+        record.reason = ""
+        return _BLANK
+    if magic == -626_843_481:
+        length_size = 1
+    elif magic == -626_843_477:
+        length_size = 2
+    else:
+        record.reason = f"magic {magic & 0xFFFF_FFFF:#010x} is not that of a record"
+        return _INVALID
+    if size < 88 + length_size + 3:
+        record.reason = f"TOTALSIZE {size} is too small for a record"
+        return _INVALID
+    record.size = size
+    if size > left:
+        record.reason = f"TOTALSIZE is {size}, but only {left} bytes are left"
+        return _TRUNCATED
+    record.sys_flag = _i32(data, position + 36)
+    record.store_timestamp = position + 48 + (20 if record.sys_flag & 0x10 else 8)
+    record.back = record.store_timestamp + 8 + (20 if record.sys_flag & 0x20 else 8)
+    record.body = record.back + 16
+    stop: cython.Py_ssize_t = position + size
+    # What is left for body, topic and properties when each is as short as it can be.
+    spare: cython.Py_ssize_t = stop - record.body - length_size - 3
+    if spare < 0:
+        record.reason = f"TOTALSIZE {size} is too small for a record with IPv6 hosts"
+        return _INVALID
+    record.body_size = _i32(data, record.body - 4)
+    if not 0 <= record.body_size <= spare:
+        record.reason = f"BODYLEN {record.body_size} does not fit into TOTALSIZE {size}"
+        return _INVALID
+    at = record.body + record.body_size
+    record.topic = at + length_size
+    if length_size == 2:
+        record.topic_size = _i16(data, at)
+    else:
+        record.topic_size = data[at] if data[at] < 128 else cython.cast(cython.int, data[at]) - 256
+    if not 0 < record.topic_size <= stop - record.topic - 2:
+        record.reason = f"TOPICLEN {record.topic_size} does not fit into TOTALSIZE {size}"
+        return _INVALID
+    record.properties = record.topic + record.topic_size + 2
+    record.properties_size = _i16(data, record.properties - 2)
+    if record.properties_size < 0 or record.properties + record.properties_size != stop:
+        room = stop - record.properties
+        record.reason = (
+            f"PROPLEN is {record.properties_size}, but TOTALSIZE {size} leaves {room} bytes for it"
+        )
+        return _INVALID
+    if _i32(data, position + 12) < 0:
+        record.reason = f"QUEUEID {_i32(data, position + 12)} is negative"
+        return _INVALID
+    return _RECORD
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _ends_with_checksum(
+    data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t
+) -> cython.bint:
+    """Tell whether the properties text `[start, stop)` ends with the unit of a whole-record checksum.
+
+    Its digits may be damaged.
+    """
+    at: cython.Py_ssize_t = stop - 20
+    return (
+        at >= start
+        and data[at] == 0x5F
+        and data[stop - 1] == 2
+        and data[at + 8] == 1
+        and _has(data, at, stop, _CHECKSUM_NAME)
+        and (at == start or data[at - 1] == 2)
+    )
+
+
+@cython.cfunc
+def _checksum_fault(
+    data: cython.const[cython.uchar][::1],
+    position: cython.Py_ssize_t,
+    record: _Record,
+    must_have: cython.bint,
+) -> object:
+    """Say why the checksum property of a record does not hold; None if it does, or there is none and need be none."""
+    stop: cython.Py_ssize_t = position + record.size
+    if not _ends_with_checksum(data, record.properties, stop):
+        return "the record has no checksum property" if must_have else None
+    found = bytes(data[stop - 20 : stop])
+    expected = checksum_property(_crc31(data, position, stop - 20))
+    if found == expected:
+        return None
+    return f"the record's checksum property is {found!r}, should be {expected!r}"
+
+
+def checksum_property(value: int) -> bytes:
+    """Return the 20 bytes of the whole-record checksum `value`: ten digits, the least significant first."""
+    return b"__CRC32#\x01%b\x02" % str(value)[::-1].ljust(10, "0").encode()
+
+
+def read_record(
+    data: cython.const[cython.uchar][::1],
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    check_crc: cython.bint,
+    check_properties_crc: cython.bint,
+) -> tuple[int, int, str, tuple[int, int, int, int, int, int, int] | None]:
+    """Judge what lies at `[position, end)`.
+
+    Returns:
+        One of RECORD, BLANK, INVALID, TRUNCATED; the size; the reason; and of a sound record where its parts lie: body,
+        its size, topic, its size, properties, their size, store timestamp.
+    """
+    record: _Record = _Record()
+    status: cython.int = _read(data, position, end, record)
+    if status != RECORD:
+        return status, record.size, record.reason, None
+    fault: object = None
+    if check_crc:
+        crc: cython.int = _crc31(data, record.body, record.body + record.body_size)
+        if crc != _i32(data, position + 8):
+            stated = _i32(data, position + 8) & 0xFFFF_FFFF
+            fault = f"BODYCRC is {stated:#010x}, but the body's CRC is {crc:#010x}"
+    if fault is None and (check_crc or check_properties_crc):
+        fault = _checksum_fault(data, position, record, check_properties_crc)
+    if fault is not None:
+        return _INVALID, record.size, str(fault), None
+    return (
+        RECORD,
+        record.size,
+        "",
+        (
+            record.body,
+            record.body_size,
+            record.topic,
+            record.topic_size,
+            record.properties,
+            record.properties_size,
+            record.store_timestamp,
+        ),
+    )
+
+
+# -- properties ---------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _find_units(data: cython.const[cython.uchar][::1], record: _Record) -> cython.void:
+    """Find tag, unique id and keys in the properties of a record, as a tolerant reader does: the last of each counts.
+
+    A value ends with 0x02 or with the text, and may hold 0x01; a unit without a value counts as none.
+    """
+    name: cython.Py_ssize_t = record.properties
+    stop: cython.Py_ssize_t = name + record.properties_size
+    end: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    record.tag = record.unique_id = record.keys = name
+    record.tag_size = record.unique_id_size = record.keys_size = 0
+    while name < stop:
+        end = _find(data, 2, name, stop)
+        value = _find(data, 1, name, end) + 1
+        if value < end:
+            if value - name == 5:
+                if _has(data, name, end, _TAGS):
+                    record.tag = value
+                    record.tag_size = end - value
+                elif _has(data, name, end, _KEYS):
+                    record.keys = value
+                    record.keys_size = end - value
+            elif value - name == 9 and _has(data, name, end, _UNIQ_KEY):
+                record.unique_id = value
+                record.unique_id_size = end - value
+        name = end + 1
+
+
+@cython.cfunc
+def _properties_fault(
+    buffer: object,
+    data: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+) -> object:
+    """Say why a properties text may not be put, or return None if it may (`properties.properties_fault`)."""
+    name: cython.Py_ssize_t = start
+    end: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    if start == stop:
+        return None
+    while name < stop:
+        end = _find(data, 2, name, stop)
+        value = _find(data, 1, name, end) + 1
+        if end == stop or value == name + 1 or value >= end or _may_be_reserved(data, name):
+            break
+        if _find(data, 1, value, end) < end:
+            break
+        name = end + 1
+    if name == stop and _is_ascii(data, start, stop):
+        return None
+    return properties_fault(bytes(memoryview(buffer)[start:stop]))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _may_be_reserved(data: cython.const[cython.uchar][::1], name: cython.Py_ssize_t) -> cython.bint:
+    """Tell whether a name, which is not empty, begins like one that only the broker may write."""
+    first: cython.uchar = data[name]
+    second: cython.uchar = data[name + 1]
+    return (
+        (first == 0x54 and (second == 0x49 or second == 0x52))  # TI, TR
+        or (first == 0x49 and second == 0x4E)  # IN
+        or (first == 0x52 and second == 0x45)  # RE
+        or (first == 0x50 and second == 0x4F)  # PO
+        or (first == 0x44 and second == 0x45)  # DE
+        or (first == 0x5F and second == 0x5F)  # __
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_ascii(
+    data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t
+) -> cython.bint:
+    if cython.compiled:
+        at: cython.Py_ssize_t
+        for at in range(start, stop):
+            if data[at] > 0x7F:
+                return False
+        return True
+    return data[start:stop].isascii()
+
+
+_TAGS: Final = b"TAGS"
+_KEYS: Final = b"KEYS"
+_UNIQ_KEY: Final = b"UNIQ_KEY"
+_CHECKSUM_NAME: Final = b"__CRC32#"
+
+
+# -- put blocks ---------------------------------------------------------------------------------------------------
+
+
+def check_block(
+    block: object,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    count: cython.Py_ssize_t,
+    body_bytes_max: cython.Py_ssize_t,
+    properties_bytes_max: cython.Py_ssize_t,
+) -> int:
+    """Check the records of a put block, which is not empty; return how many end with a whole-record checksum.
+
+    Args:
+        block: the records back to back.
+        magic, topic: what every record must have; the topic with its length before it.
+        queue_id: the queue of every record.
+        count: how many records there must be. No more are looked at.
+        body_bytes_max, properties_bytes_max: the limits of one record.
+
+    Raises:
+        Refusal: the first record that breaks a rule, and the first rule that it breaks, in the order of `_judge`.
+    """
+    data: cython.const[cython.uchar][::1] = _searchable(block)
+    end: cython.Py_ssize_t = len(data)
+    position: cython.Py_ssize_t = 0
+    index: cython.Py_ssize_t = 0
+    sealed: cython.Py_ssize_t = 0
+    while index < count and position < end:
+        sealed += _judge(
+            block, data, index, position, magic, topic, queue_id, body_bytes_max, properties_bytes_max
+        )
+        position += _i32(data, position)
+        index += 1
+    if index != count or position != end:
+        rest = f"{end - position} bytes follow" if position < end else "nothing follows"
+        raise Refusal(index, position, f"the header says {count} records, but after {index} {rest}")
+    return sealed
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _judge(
+    block: object,
+    data: cython.const[cython.uchar][::1],
+    index: cython.Py_ssize_t,
+    position: cython.Py_ssize_t,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    body_bytes_max: cython.Py_ssize_t,
+    properties_bytes_max: cython.Py_ssize_t,
+) -> cython.int:
+    """Return 1 if the record at `position` ends with a checksum property, else 0; lengths are judged first."""
+    left: cython.Py_ssize_t = len(data) - position
+    least: cython.Py_ssize_t = 90 + len(topic)
+    if left < least:
+        name = topic[1 if magic == -626_843_481 else 2 :].decode()
+        raise Refusal(
+            index, position, f"{left} bytes are left, but a record of topic {name!r} has at least {least}"
+        )
+    size: cython.Py_ssize_t = _i32(data, position)
+    if _i32(data, position + 4) != magic:
+        version = 1 if magic == -626_843_481 else 2
+        length = len(topic[version:].decode())
+        raise Refusal(
+            index,
+            position,
+            f"MAGIC is {_i32(data, position + 4) & 0xFFFF_FFFF:#010x}, but a topic of {length} characters takes "
+            f"version {version}, {magic & 0xFFFF_FFFF:#010x}",
+        )
+    if not least <= size <= left:
+        raise Refusal(
+            index, position, f"TOTALSIZE is {size}, but it must be {least} to {left}, the bytes that are left"
+        )
+    sys_flag: cython.int = _i32(data, position + 36)
+    if sys_flag & ~0x701:
+        raise Refusal(
+            index,
+            position,
+            f"SYSFLAG is {sys_flag & 0xFFFF_FFFF:#x}, but a client may set only bits of {0x701:#x}",
+        )
+    stop: cython.Py_ssize_t = position + size
+    body: cython.Py_ssize_t = position + 88
+    body_size: cython.Py_ssize_t = _i32(data, body - 4)
+    if not 0 <= body_size <= size - least:
+        raise Refusal(
+            index,
+            position,
+            f"BODYLEN is {body_size}, but TOTALSIZE {size} leaves room for 0 to {size - least}",
+        )
+    if body_size > body_bytes_max:
+        raise Refusal(
+            index,
+            position,
+            f"the body has {body_size} bytes, but at most {body_bytes_max} are accepted",
+            True,
+        )
+    if not _has(data, body + body_size, stop, topic):
+        name = topic[1 if magic == -626_843_481 else 2 :].decode()
+        raise Refusal(
+            index, position, f"TOPICLEN and TOPIC are not those of {name!r}, the topic in the header"
+        )
+    properties: cython.Py_ssize_t = body + body_size + len(topic) + 2
+    properties_size: cython.Py_ssize_t = _i16(data, properties - 2)
+    if properties_size != stop - properties:
+        room = stop - properties
+        raise Refusal(
+            index, position, f"PROPLEN is {properties_size}, but TOTALSIZE {size} leaves {room} bytes for it"
+        )
+    if properties_size > properties_bytes_max:
+        raise Refusal(
+            index,
+            position,
+            f"the properties have {properties_size} bytes, but at most {properties_bytes_max} are accepted",
+            True,
+        )
+    if _i32(data, position + 12) != queue_id:
+        raise Refusal(
+            index, position, f"QUEUEID is {_i32(data, position + 12)}, but the header says {queue_id}"
+        )
+    set_by_broker: cython.longlong = _i64(data, position + 20) | _i64(data, position + 28)  # both offsets
+    # Born host, store timestamp, store host; reconsume times and prepared transaction offset.
+    set_by_broker |= _i64(data, position + 48) | _i64(data, position + 56) | _i64(data, position + 64)
+    set_by_broker |= _i32(data, position + 72) | _i64(data, position + 76)
+    if set_by_broker:
+        raise Refusal(index, position, _broker_field_fault(block, position))
+    crc: cython.int = _crc31(data, body, body + body_size)
+    if _i32(data, position + 8) != crc:
+        stated = _i32(data, position + 8) & 0xFFFF_FFFF
+        raise Refusal(index, position, f"BODYCRC is {stated:#010x}, but the body's CRC is {crc:#010x}")
+    fault: object = _properties_fault(block, data, properties, stop)
+    if fault is not None:
+        raise Refusal(index, position, str(fault))
+    return _ends_with_checksum(data, properties, stop)
+
+
+def _broker_field_fault(block: Any, position: int) -> str:
+    head = bytes(memoryview(block)[position : position + 88])
+    for name, unpack, at in _BROKER_NUMBERS:
+        (value,) = unpack(head, at)
+        if value:
+            return f"{name} is {value}, but it must be 0: the broker fills it in"
+    name, host = ("BORNHOST", head[48:56]) if any(head[48:56]) else ("STOREHOST", head[64:72])
+    return f"{name} is {host.hex()}, but it must be 8 zero bytes: the broker fills it in"
+
+
+_BROKER_NUMBERS: Final = (
+    ("QUEUEOFFSET", _I64, 20),
+    ("PHYSICALOFFSET", _I64, 28),
+    ("STORETIMESTAMP", _I64, 56),
+    ("RECONSUMETIMES", _I32, 72),
+    ("PREPARED_TRANSACTION_OFFSET", _I64, 76),
+)
+
+
+def batch_to_block(
+    batch: object,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    sys_flag: cython.int,
+    born_timestamp_ms: cython.longlong,
+    count_max: cython.Py_ssize_t,
+    body_bytes_max: cython.Py_ssize_t,
+    properties_bytes_max: cython.Py_ssize_t,
+) -> tuple[bytearray, int] | None:
+    """Make records of the units of a client's batch (`client_batch`); None if anything is wrong with one.
+
+    Args:
+        batch: the units.
+        magic, topic: of the records; the topic with its length before it.
+        queue_id, sys_flag, born_timestamp_ms: of all records.
+        count_max: how many units there may be.
+        body_bytes_max, properties_bytes_max: the limits of one of them.
+
+    Returns:
+        The records back to back, with zeros in all that the broker fills in, and how many there are.
+    """
+    data: cython.const[cython.uchar][::1] = batch
+    end: cython.Py_ssize_t = len(data)
+    position: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    body_size: cython.Py_ssize_t
+    text_size: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    while position < end:
+        if count == count_max or end - position < 22:
+            return None
+        size = _i32(data, position)
+        body_size = _i32(data, position + 16)
+        text_size = size - 22 - body_size
+        if not (
+            22 <= size <= end - position
+            and 0 <= body_size <= body_bytes_max
+            and 0 <= text_size <= properties_bytes_max
+            and _i16(data, position + 20 + body_size) == text_size
+        ):
+            return None
+        position += size
+        count += 1
+    block = bytearray(end + count * (68 + len(topic)))
+    records: cython.uchar[::1] = block
+    at: cython.Py_ssize_t = 0
+    position = 0
+    while position < end:
+        size = _i32(data, position)
+        body_size = _i32(data, position + 16)
+        _put_i32(records, at, size + 68 + len(topic))
+        _put_i32(records, at + 4, magic)
+        _put_i32(records, at + 8, _crc31(data, position + 20, position + 20 + body_size))
+        _put_i32(records, at + 12, queue_id)
+        _put_i32(records, at + 16, _i32(data, position + 12))
+        _put_i32(records, at + 36, sys_flag)
+        _put_i64(records, at + 40, born_timestamp_ms)
+        _put_i32(records, at + 84, body_size)
+        at = _copy(data, position + 20, body_size, records, at + 88)
+        at = _copy(topic, 0, len(topic), records, at)
+        at = _copy(data, position + 20 + body_size, size - 20 - body_size, records, at)
+        position += size
+    return block, count
+
+
+def patch_block(
+    buffer: cython.uchar[::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    queue_offset: cython.longlong,
+    physical_offset: cython.longlong,
+    born_host: cython.longlong,
+    store_timestamp_ms: cython.longlong,
+    store_host: cython.longlong,
+    is_sealed: cython.bint,
+) -> None:
+    """Write the broker's fields into the checked records at `[start, stop)`, which go to the log together.
+
+    Args:
+        queue_offset: of the first record; the others follow it.
+        physical_offset: where the first record goes in the log.
+        born_host, store_host: the 8 bytes of each as a big-endian number.
+        is_sealed: whether any record ends with a whole-record checksum, which is then computed again.
+    """
+    position: cython.Py_ssize_t = start
+    while position < stop:
+        _put_i64(buffer, position + 20, queue_offset)
+        _put_i64(buffer, position + 28, physical_offset + position - start)
+        _put_i64(buffer, position + 48, born_host)
+        _put_i64(buffer, position + 56, store_timestamp_ms)
+        _put_i64(buffer, position + 64, store_host)
+        if is_sealed:
+            seal_record(buffer, position)
+        queue_offset += 1
+        position += _i32(buffer, position)
+
+
+def seal_record(buffer: cython.uchar[::1], position: cython.Py_ssize_t) -> None:
+    """Compute the whole-record checksum of the sound record at `position` again; without one, do nothing."""
+    record: _Record = _Record()
+    stop: cython.Py_ssize_t = position + _i32(buffer, position)
+    # One byte is enough to rule out nearly every record.
+    if buffer[stop - 20] != 0x5F or _read(buffer, position, stop, record) != RECORD:
+        return
+    if _ends_with_checksum(buffer, record.properties, stop):
+        text: bytes = checksum_property(_crc31(buffer, position, stop - 20))
+        index: cython.Py_ssize_t
+        for index in range(20):
+            buffer[stop - 20 + index] = text[index]
+
+
+# -- tables of records --------------------------------------------------------------------------------------------
+
+
+def scan_records(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    physical_offset: cython.longlong = -1,
+) -> tuple[Any, int, int, int, str]:
+    """Read the sound records that follow each other from `start` on; checksums are not verified.
+
+    Args:
+        buffer: bytes of the log.
+        start, end: which of them.
+        physical_offset: where `start` is in the log: a record that says otherwise is invalid. -1: not compared.
+
+    Returns:
+        The table, an `array('q')` of `len(COLUMNS)` numbers a record; where the records end; what is there (RECORD
+        means the end of the buffer); the size that it states, and why it is no record.
+    """
+    data: cython.const[cython.uchar][::1] = _searchable(buffer)
+    record: _Record = _Record()
+    status: cython.int = RECORD
+    position: cython.Py_ssize_t = start
+    rows: cython.Py_ssize_t = _count_sizes(data, start, end)
+    found = array("q", bytes(192 * rows))
+    reason = ""
+    row: cython.Py_ssize_t = 0
+    if rows:
+        table: cython.longlong[::1] = found
+        while row < rows:
+            status = _read(data, position, end, record)
+            if status != RECORD:
+                break
+            if physical_offset >= 0 and _i64(data, position + 28) != physical_offset + position - start:
+                status = INVALID
+                record.reason = (
+                    f"PHYSICALOFFSET is {_i64(data, position + 28)}, but the record lies at "
+                    f"{physical_offset + position - start}"
+                )
+                break
+            _find_units(data, record)
+            _fill_row(data, position, record, table, 24 * row)
+            position += record.size
+            row += 1
+        if cython.compiled:
+            table = None  # an array with a view cannot be cut
+    if status == RECORD and position < end:
+        status = _read(data, position, end, record)
+        assert status != RECORD, "sizes were followed to the end"
+    if status != RECORD:
+        reason = str(record.reason)
+    del found[24 * row :]
+    return found, position, status, record.size, reason
+
+
+def properties_have_any(buffer: object, parts: tuple[bytes, ...]) -> bool:
+    """Tell whether the properties text of any of the sound records that fill `buffer` has one of `parts` in it."""
+    data: cython.const[cython.uchar][::1] = _searchable(buffer)
+    record: _Record = _Record()
+    position: cython.Py_ssize_t = 0
+    while _read(data, position, len(data), record) == _RECORD:
+        at: cython.Py_ssize_t
+        stop: cython.Py_ssize_t = record.properties + record.properties_size
+        for part in parts:
+            for at in range(record.properties, stop - len(part) + 1):
+                if data[at] == part[0] and _has(data, at, stop, part):
+                    return True
+        position += record.size
+    return False
+
+
+def record_starts(
+    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> Any:
+    """Return where records start that follow each other from `position` on, going by nothing but their sizes."""
+    rows: cython.Py_ssize_t = _count_sizes(data, position, end)
+    found = array("q", bytes(8 * rows))
+    if rows:
+        starts: cython.longlong[::1] = found
+        row: cython.Py_ssize_t
+        for row in range(rows):
+            starts[row] = position
+            position += _i32(data, position)
+    return found
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _count_sizes(
+    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Count the records that there are at most, by following their sizes."""
+    count: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    while end - position >= 92:
+        size = _i32(data, position)
+        if not 92 <= size <= end - position:
+            break
+        position += size
+        count += 1
+    return count
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _fill_row(
+    data: cython.const[cython.uchar][::1],
+    position: cython.Py_ssize_t,
+    record: _Record,
+    table: cython.longlong[::1],
+    at: cython.Py_ssize_t,
+) -> cython.void:
+    """Write one row, in the order of `COLUMNS`."""
+    table[at] = position
+    table[at + 1] = record.size
+    table[at + 2] = _i32(data, position + 12)
+    table[at + 3] = _i64(data, position + 20)
+    table[at + 4] = _i64(data, position + 28)
+    table[at + 5] = _i64(data, record.store_timestamp)
+    table[at + 6] = record.sys_flag
+    table[at + 7] = _i32(data, position + 16)
+    table[at + 8] = _i64(data, position + 40)
+    table[at + 9] = _i32(data, record.back)
+    table[at + 10] = _i64(data, record.back + 4)
+    table[at + 11] = _i32(data, position + 8)
+    table[at + 12] = record.body
+    table[at + 13] = record.body_size
+    table[at + 14] = record.topic
+    table[at + 15] = record.topic_size
+    table[at + 16] = record.properties
+    table[at + 17] = record.properties_size
+    table[at + 18] = record.tag
+    table[at + 19] = record.tag_size
+    table[at + 20] = record.unique_id
+    table[at + 21] = record.unique_id_size
+    table[at + 22] = record.keys
+    table[at + 23] = record.keys_size
+
+
+def crc_errors(
+    buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]
+) -> list[int]:
+    """Return the rows whose body does not have the checksum that its record states."""
+    wrong = []
+    row: cython.Py_ssize_t
+    for row in range(len(table) // 24):
+        at: cython.Py_ssize_t = 24 * row
+        if _crc31(buffer, table[at + 12], table[at + 12] + table[at + 13]) != table[at + 11]:
+            wrong.append(row)
+    return wrong
+
+
+# -- hashes -------------------------------------------------------------------------------------------------------
+
+
+def java_hash(text: str) -> int:
+    """Return Java's `String.hashCode` of `text`: signed 32 bits, over UTF-16 code units.
+
+    A character beyond the basic plane counts as its two surrogates, as it does in Java.
+    """
+    return _signed(_hash_units(text.encode("utf-16-be", "surrogatepass"), 0))
+
+
+@cython.cfunc
+def _hash_units(units: bytes, value: cython.uint) -> cython.uint:
+    """Continue Java's hash `value` with UTF-16 code units, big-endian."""
+    index: cython.Py_ssize_t
+    for index in range(0, len(units), 2):
+        value = _hash_unit(value, cython.cast(cython.uint, units[index]) << 8 | units[index + 1])
+    return value
+
+
+@cython.cfunc
+def _hash_bytes(
+    data: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    value: cython.uint,
+) -> cython.uint:
+    """Continue Java's hash `value` with the UTF-8 text at `[start, stop)`."""
+    at: cython.Py_ssize_t
+    for at in range(start, stop):
+        if data[at] > 0x7F:
+            return _hash_units(bytes(data[at:stop]).decode("utf-8", "replace").encode("utf-16-be"), value)
+        value = _hash_unit(value, data[at])
+    return value
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _hash_unit(value: cython.uint, unit: cython.uint) -> cython.uint:
+    if cython.compiled:
+        return 31 * value + unit
+    return 31 * value + unit & 0xFFFF_FFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _signed(value: cython.uint) -> cython.int:
+    if cython.compiled:
+        return cython.cast(cython.int, value)
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def tags_codes(buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]) -> Any:
+    """Return what a ConsumeQueue unit says of the tag of each record: its hash, or 0 without a tag."""
+    rows: cython.Py_ssize_t = len(table) // 24
+    found = array("q", bytes(8 * rows))
+    codes: cython.longlong[::1] = found
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        at: cython.Py_ssize_t = 24 * row
+        if table[at + 19]:
+            start: cython.Py_ssize_t = table[at + 18]
+            codes[row] = _signed(_hash_bytes(buffer, start, start + table[at + 19], 0))
+    return found
+
+
+def key_hashes(
+    buffer: cython.const[cython.uchar][::1],
+    table: cython.const[cython.longlong][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    topic_hash: cython.uint,
+) -> Any:
+    """Return the keys of the rows `[start, stop)`: of each its index hash, physical offset and store time.
+
+    Args:
+        topic_hash: Java's hash, unsigned, of `TOPIC#`, which comes before every key of these records.
+
+    Returns:
+        An `array('q')` of three numbers a key. The unique id of a record comes first, then its keys in their order.
+    """
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    key: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    space: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    for row in range(start, stop):
+        at = 24 * row
+        count += table[at + 21] > 0
+        for key in range(table[at + 22], table[at + 22] + table[at + 23]):
+            count += buffer[key] != 0x20 and (key == table[at + 22] or buffer[key - 1] == 0x20)
+    found = array("q", bytes(24 * count))
+    if not count:
+        return found
+    keys: cython.longlong[::1] = found
+    count = 0
+    for row in range(start, stop):
+        at = 24 * row
+        key = table[at + 20]
+        end = key + table[at + 21]
+        if key < end:
+            keys[count] = _index_hash(_hash_bytes(buffer, key, end, topic_hash))
+            keys[count + 1] = table[at + 4]
+            keys[count + 2] = table[at + 5]
+            count += 3
+        key = table[at + 22]
+        end = key + table[at + 23]
+        while key < end:
+            space = key
+            while space < end and buffer[space] != 0x20:
+                space += 1
+            if key < space:
+                keys[count] = _index_hash(_hash_bytes(buffer, key, space, topic_hash))
+                keys[count + 1] = table[at + 4]
+                keys[count + 2] = table[at + 5]
+                count += 3
+            key = space + 1
+    return found
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _index_hash(value: cython.uint) -> cython.longlong:
+    """Return the hash under which the index files a key: the absolute value, and 0 for the one that has none."""
+    signed: cython.longlong = _signed(value)
+    return signed if signed >= 0 else -signed if signed > -2_147_483_647 - 1 else 0
+
+
+def runs(
+    buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]
+) -> list[tuple[bytes, int, int, int, int]]:
+    """Return which rows follow each other in one queue: topic, queue id, first row, row after the last, transaction.
+
+    The last are the transaction bits of the system flag, which all records of a run have in common. The queue offsets
+    of a run are consecutive; those of prepared and rolled back transaction records, which take no place in a queue, are
+    not looked at.
+    """
+    found = []
+    rows: cython.Py_ssize_t = len(table) // 24
+    row: cython.Py_ssize_t
+    first: cython.Py_ssize_t = 0
+    for row in range(1, rows + 1):
+        if row == rows or not _follows(buffer, table, 24 * row):
+            at: cython.Py_ssize_t = 24 * first
+            topic: cython.Py_ssize_t = table[at + 14]
+            name = bytes(buffer[topic : topic + table[at + 15]])
+            found.append((name, table[at + 2], first, row, table[at + 6] & 0xC))
+            first = row
+    return found
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _follows(
+    data: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1], at: cython.Py_ssize_t
+) -> cython.bint:
+    """Tell whether the record of the row at `at` is the next one of the queue of the row before it."""
+    index: cython.Py_ssize_t
+    before: cython.Py_ssize_t = at - 24
+    if (
+        table[at + 2] != table[before + 2]
+        or table[at + 15] != table[before + 15]
+        or table[at + 6] & 0xC != table[before + 6] & 0xC
+        or (table[at + 3] != table[before + 3] + 1 and (table[at + 6] & 0xC == 0 or table[at + 6] & 0xC == 8))
+    ):
+        return False
+    for index in range(table[at + 15]):
+        if data[table[at + 14] + index] != data[table[before + 14] + index]:
+            return False
+    return True
+
+
+def follow_records(
+    data: cython.const[cython.uchar][::1],
+    position: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    base_offset: cython.longlong,
+    check_crc: cython.bint,
+    found: dict[tuple[bytes, int], Any],
+) -> tuple[int, int]:
+    """Follow sound records of a log file that have a place in a known queue; the first other one ends that.
+
+    Args:
+        position: where the first of them is to start.
+        stop: none that starts there or later is looked at.
+        end: none may reach beyond.
+        base_offset: where the file begins in the log. Every record has to name its place.
+        check_crc: verify checksums.
+        found: of each known queue, by topic and queue id, an `array('q')` that gets the queue offset, the place in the
+            log and the size of each of its records.
+
+    Returns:
+        Where the records end, and where the last of them starts; -1 if there is none.
+    """
+    record: _Record = _Record()
+    last: cython.Py_ssize_t = -1
+    topic: cython.Py_ssize_t = 0
+    topic_size: cython.Py_ssize_t = -1
+    queue_id: cython.int = -1
+    rows: Any = None
+    end = min(end, len(data))
+    while 0 <= position < stop:
+        if _read(data, position, end, record) != _RECORD or record.sys_flag & 4:
+            break  # a prepared or rolled back record has no place in a queue
+        if _i64(data, position + 28) != base_offset + position:
+            break
+        if check_crc:
+            if _crc31(data, record.body, record.body + record.body_size) != _i32(data, position + 8):
+                break
+            if _checksum_fault(data, position, record, False) is not None:
+                break
+        if (
+            _i32(data, position + 12) != queue_id
+            or record.topic_size != topic_size
+            or not _same(data, record.topic, topic, topic_size)
+        ):
+            queue_id = _i32(data, position + 12)
+            topic = record.topic
+            topic_size = record.topic_size
+            rows = found.get((bytes(data[topic : topic + topic_size]), queue_id))
+            if rows is None:
+                break
+        rows.extend((_i64(data, position + 20), base_offset + position, record.size))
+        last = position
+        position += record.size
+    return position, last
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _same(
+    data: cython.const[cython.uchar][::1],
+    one: cython.Py_ssize_t,
+    other: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+) -> cython.bint:
+    """Tell whether the same bytes are at two places."""
+    if cython.compiled:
+        index: cython.Py_ssize_t
+        for index in range(size):
+            if data[one + index] != data[other + index]:
+                return False
+        return True
+    return data[one : one + size] == data[other : other + size]
+
+
+# -- ConsumeQueue units -------------------------------------------------------------------------------------------
+
+
+def queue_units(
+    physical_offsets: cython.const[cython.longlong][::1],
+    sizes: cython.const[cython.longlong][::1],
+    tags_codes: cython.const[cython.longlong][::1],
+    queue_offset: cython.longlong,
+    end: cython.longlong,
+    max_physical_offset: cython.longlong,
+) -> tuple[bytearray, Any, int, int, int, int]:
+    """Make the units of messages that follow each other in a queue, and leave out those that it has already.
+
+    Args:
+        physical_offsets, sizes, tags_codes: of each message.
+        queue_offset: of the first of them.
+        end: the queue offset after the last unit of the queue; -1 for a queue without any.
+        max_physical_offset: where the record of its last unit ends in the log.
+
+    Returns:
+        The units; which messages they are of; where the record of the last one ends; how many would not go to their
+        own queue offset, and of the first of these its queue offset and the one that it would get.
+    """
+    count: cython.Py_ssize_t = len(physical_offsets)
+    made = bytearray(20 * count)
+    numbers = array("q", bytes(8 * count))
+    units: cython.uchar[::1] = made
+    taken: cython.longlong[::1] = numbers
+    rows: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    wrong: cython.Py_ssize_t = 0
+    wrong_offset: cython.longlong = 0
+    wrong_end: cython.longlong = 0
+    for row in range(count):
+        record_end: cython.longlong = physical_offsets[row] + sizes[row]
+        if record_end > max_physical_offset and not 0 < queue_offset < end:
+            if end < 0:
+                end = queue_offset
+            elif 0 < queue_offset != end:
+                if not wrong:
+                    wrong_offset = queue_offset
+                    wrong_end = end
+                wrong += 1
+            _put_i64(units, 20 * rows, physical_offsets[row])
+            _put_i32(units, 20 * rows + 8, sizes[row])
+            _put_i64(units, 20 * rows + 12, tags_codes[row])
+            taken[rows] = row
+            rows += 1
+            end += 1
+            max_physical_offset = record_end
+        queue_offset += 1
+    if cython.compiled:
+        units = taken = None  # what has a view cannot be cut
+    del made[20 * rows :]
+    del numbers[rows:]
+    return made, numbers, max_physical_offset, wrong, wrong_offset, wrong_end
+
+
+# -- index files --------------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _entries_at(
+    size: cython.Py_ssize_t, slots: cython.Py_ssize_t, entries: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Return where the entries of an index file begin, which has `size` bytes and must hold so many of both."""
+    at: cython.Py_ssize_t = 40 + 4 * slots
+    if slots <= 0 or entries < 0 or size < at + 20 * entries:
+        raise ValueError(f"{size} bytes are no index file of {slots} slots and {entries} entries")
+    return at
+
+
+def insert_keys(
+    file: cython.uchar[::1],
+    slots: cython.Py_ssize_t,
+    entries: cython.Py_ssize_t,
+    keys: cython.const[cython.longlong][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    first: cython.Py_ssize_t,
+    begin_ms: cython.longlong,
+    before_ms: cython.longlong,
+) -> tuple[int, int, int, bool]:
+    """Write the keys `[start, stop)` into an index file: of each its entry, then the slot that leads to it.
+
+    Args:
+        file: the whole file.
+        slots, entries: how many it has room for, the unused entry counted.
+        keys: a hash, which is not negative, a physical offset and a store time of each key.
+        first: the number of the first entry.
+        begin_ms: the first store time that the header has so far; entry 1 makes its own the first one.
+        before_ms: the store time of the entry before.
+
+    Returns:
+        How many slots were empty; the earliest and the latest store time; whether no time is before the one before it.
+    """
+    entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
+    if not (0 <= start < stop and 3 * stop <= len(keys) and 0 < first <= entries - (stop - start)):
+        raise ValueError(
+            f"keys {start} to {stop} of {len(keys) // 3} do not fit from entry {first} to {entries}"
+        )
+    used: cython.Py_ssize_t = 0
+    earliest: cython.longlong = keys[3 * start + 2]
+    latest: cython.longlong = earliest
+    ascending: cython.bint = True
+    number: cython.Py_ssize_t = first
+    index: cython.Py_ssize_t
+    for index in range(3 * start, 3 * stop, 3):
+        stored_ms: cython.longlong = keys[index + 2]
+        slot: cython.Py_ssize_t = keys[index] % slots
+        slot = 40 + 4 * (slot if slot >= 0 else slot + slots)
+        previous: cython.Py_ssize_t = _i32(file, slot)
+        if not 0 < previous <= number:
+            previous = 0
+            used += 1
+        seconds: cython.longlong = 0
+        if begin_ms > 0 and stored_ms > begin_ms:
+            seconds = (stored_ms - begin_ms) // 1000
+            if seconds > 0x7FFF_FFFF:
+                seconds = 0x7FFF_FFFF
+        at: cython.Py_ssize_t = entries_at + 20 * number
+        _put_i32(file, at, keys[index])
+        _put_i64(file, at + 4, keys[index + 1])
+        _put_i32(file, at + 12, seconds)
+        _put_i32(file, at + 16, previous)
+        _put_i32(file, slot, number)
+        if number == 1:
+            begin_ms = stored_ms
+        if stored_ms < before_ms:
+            ascending = False
+        before_ms = stored_ms
+        if stored_ms < earliest:
+            earliest = stored_ms
+        if stored_ms > latest:
+            latest = stored_ms
+        number += 1
+    return used, earliest, latest, ascending
+
+
+def follow_chain(
+    file: cython.const[cython.uchar][::1],
+    slots: cython.Py_ssize_t,
+    entries: cython.Py_ssize_t,
+    number: cython.Py_ssize_t,
+    key_hash: cython.longlong,
+    steps: cython.Py_ssize_t,
+) -> tuple[int, int, int, int]:
+    """Follow a chain of an index file from entry `number` to the first entry of a hash, `steps` entries at most.
+
+    Returns:
+        That entry's number, 0 if it was not met; its physical offset and its seconds; the entry that the chain leads to
+        from there, 0 if to none.
+    """
+    entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
+    looked_at: cython.Py_ssize_t = 0
+    while 0 < number < entries and looked_at < steps:
+        at: cython.Py_ssize_t = entries_at + 20 * number
+        looked_at += 1
+        following: cython.Py_ssize_t = _i32(file, at + 16)
+        if not 0 < following < number:  # chains lead to older entries only
+            following = 0
+        if _i32(file, at) == key_hash:
+            return number, _i64(file, at + 4), _i32(file, at + 12), following
+        number = following
+    return 0, 0, 0, number if 0 < number < entries else 0
+
+
+def seconds_ascend(
+    file: cython.const[cython.uchar][::1],
+    slots: cython.Py_ssize_t,
+    entries: cython.Py_ssize_t,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+) -> bool:
+    """Tell whether none of the entries `[start, stop)` of an index file has fewer seconds than the one before it."""
+    entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
+    if not start >= 0 or stop > entries:
+        raise ValueError(f"entries {start} to {stop} are not in a file of {entries}")
+    number: cython.Py_ssize_t
+    for number in range(start + 1, stop):
+        at: cython.Py_ssize_t = entries_at + 20 * number + 12
+        if _i32(file, at) < _i32(file, at - 20):
+            return False
+    return True
+
+
+# -- reading ConsumeQueue units -----------------------------------------------------------------------------------
+
+
+def select_units(
+    units: cython.const[cython.uchar][::1],
+    log_start: cython.longlong,
+    log_end: cython.longlong,
+    memory_from: cython.longlong,
+    max_bytes: cython.longlong,
+    memory_messages: cython.longlong,
+    memory_bytes: cython.longlong,
+    disk_messages: cython.longlong,
+    disk_bytes: cython.longlong,
+    codes: object,
+    accepts: object,
+) -> tuple[int, int, int, list[tuple[int, int]], int]:
+    """Take units one after the other, up to the first that does not fit any more.
+
+    Args:
+        log_start, log_end: the part of the log that can be read.
+        memory_from: where the records begin that have the limits of memory; those before have the limits of the disk.
+        max_bytes: a record that follows so many bytes is not taken.
+        memory_messages, memory_bytes, disk_messages, disk_bytes: the limits.
+        codes: hashes of the tags that are wanted, ascending; None for all. A unit that holds the address of an extended
+            entry in the place of its tags code has any tag.
+        accepts: told the place and the size of each record that is left, it says whether that is taken; with None the
+            scan ends before this unit. None if no one looks.
+
+    Returns:
+        How many units are done with; how many records are taken; their bytes; where they lie, as place and size of each
+        stretch; how many records are not in the log.
+    """
+    rows: cython.Py_ssize_t = len(units) // 20
+    row: cython.Py_ssize_t
+    taken: cython.longlong = 0
+    total: cython.longlong = 0
+    missing: cython.Py_ssize_t = 0
+    start: cython.longlong = -1
+    end: cython.longlong = -1
+    low: cython.Py_ssize_t
+    high: cython.Py_ssize_t
+    middle: cython.Py_ssize_t
+    extents = []
+    scanned: cython.Py_ssize_t = rows
+    wanted: cython.const[cython.longlong][::1] = array("q") if codes is None else codes
+    any_tag: cython.bint = codes is None
+    for row in range(rows):
+        at: cython.Py_ssize_t = 20 * row
+        place: cython.longlong = _i64(units, at)
+        size: cython.longlong = _i32(units, at + 8)
+        messages_max: cython.longlong = memory_messages if place >= memory_from else disk_messages
+        bytes_max: cython.longlong = memory_bytes if place >= memory_from else disk_bytes
+        if taken and (taken >= messages_max or total >= max_bytes or total + size > bytes_max):
+            scanned = row
+            break
+        if not any_tag and _i64(units, at + 12) >= -2_147_483_648:
+            code: cython.longlong = _i32(units, at + 16)
+            low = 0
+            high = len(wanted)
+            while low < high:
+                middle = (low + high) // 2
+                if wanted[middle] < code:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == len(wanted) or wanted[low] != code:
+                continue
+        if place < log_start or size <= 0 or place > log_end - size:
+            missing += 1
+            continue
+        if accepts is not None:
+            verdict = accepts(place, size)
+            if verdict is None:
+                scanned = row
+                break
+            if not verdict:
+                continue
+        taken += 1
+        total += size
+        if place != end:
+            if end >= 0:
+                extents.append((start, end - start))
+            start = place
+        end = place + size
+    if end >= 0:
+        extents.append((start, end - start))
+    return scanned, taken, total, extents, missing
+
+
+def damaged_unit(
+    units: cython.const[cython.uchar][::1], log_end: cython.longlong, file_size: cython.longlong
+) -> int:
+    """Return which unit is the first that points to where no record can be or could have been; -1 if none does.
+
+    A record lies within one file of the log, and pre-blank units point nowhere.
+    """
+    if file_size <= 0:
+        raise ValueError(f"files of the log have no {file_size} bytes")
+    row: cython.Py_ssize_t
+    for row in range(len(units) // 20):
+        place: cython.longlong = _i64(units, 20 * row)
+        size: cython.longlong = _i32(units, 20 * row + 8)
+        if place < 0 or size <= 0:
+            return row
+        if size != 0x7FFF_FFFF and (place > log_end - size or place % file_size > file_size - size):
+            return row
+    return -1
+
+
+def files_of_units(
+    units: cython.const[cython.uchar][::1],
+    log_start: cython.longlong,
+    log_end: cython.longlong,
+    file_size: cython.longlong,
+) -> list[int]:
+    """Return a place in every file of the log in which a record of the units lies."""
+    if file_size <= 0:
+        raise ValueError(f"files of the log have no {file_size} bytes")
+    places = {}
+    last: cython.longlong = -1
+    row: cython.Py_ssize_t
+    for row in range(len(units) // 20):
+        place: cython.longlong = _i64(units, 20 * row)
+        size: cython.longlong = _i32(units, 20 * row + 8)
+        if log_start <= place and size > 0 and place <= log_end - size and place // file_size != last:
+            last = place // file_size
+            places.setdefault(last, place)
+    return list(places.values())
+
+
+def valid_units(units: cython.const[cython.uchar][::1], place_limit: cython.longlong) -> int:
+    """Return how many units come before the first that is not valid, or whose record lies at or after a place."""
+    row: cython.Py_ssize_t
+    for row in range(len(units) // 20):
+        place: cython.longlong = _i64(units, 20 * row)
+        if not 0 <= place < place_limit or _i32(units, 20 * row + 8) <= 0:
+            return row
+    return len(units) // 20
+
+
+def address_units(units: cython.const[cython.uchar][::1], log_start: cython.longlong) -> tuple[int, int]:
+    """Return the first and the last unit that hold the address of an extended entry; -1 twice if none does.
+
+    Units of records before `log_start` do not count.
+    """
+    first: cython.Py_ssize_t = -1
+    last: cython.Py_ssize_t = -1
+    row: cython.Py_ssize_t
+    for row in range(len(units) // 20):
+        if _i64(units, 20 * row + 12) < -2_147_483_648 and _i64(units, 20 * row) >= log_start:
+            last = row
+            if first < 0:
+                first = row
+    return first, last
+
+
+def differing_units(
+    units: cython.const[cython.uchar][::1],
+    records: cython.const[cython.longlong][::1],
+    start: cython.Py_ssize_t,
+) -> list[int]:
+    """Return which of the records from `start` on, one for each unit, are not those that the units point at.
+
+    Args:
+        records: queue offset, place and size of each record.
+    """
+    rows: cython.Py_ssize_t = len(units) // 20
+    if not start >= 0 or len(records) < 3 * (start + rows):
+        raise ValueError(f"{rows} units have no records from {start} on, of {len(records) // 3}")
+    wrong = []
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        at: cython.Py_ssize_t = 3 * (start + row)
+        if _i64(units, 20 * row) != records[at + 1] or _i32(units, 20 * row + 8) != records[at + 2]:
+            wrong.append(start + row)
+    return wrong
+
+
+# -- the timer's files --------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_timer_unit(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.bint:
+    return _i32(units, at) == 52 and 0 <= _i32(units, at + 12) <= 0xF
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _timer_slot(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.longlong:
+    """Return the time of the slot of a unit of the timer log; -1 for one that can be nobody's."""
+    write_time: cython.longlong = _i64(units, at + 16)
+    if not 0 <= write_time < 0x4000_0000_0000_0000:
+        return -1
+    return write_time + _i32(units, at + 24)
+
+
+def timer_units(units: cython.const[cython.uchar][::1]) -> int:
+    """Return how many units of the timer log come before what is none."""
+    row: cython.Py_ssize_t
+    for row in range(len(units) // 52):
+        if not _is_timer_unit(units, 52 * row):
+            return row
+    return len(units) // 52
+
+
+def timer_units_ahead(units: cython.const[cython.uchar][::1], since_ms: cython.longlong) -> Any:
+    """Return the units of slots at or after a time: of each its slot's time and the place of its record."""
+    rows: cython.Py_ssize_t = len(units) // 52
+    row: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    found = array("q", bytes(16 * rows))
+    ahead: cython.longlong[::1] = found
+    for row in range(rows):
+        slot_ms: cython.longlong = _timer_slot(units, 52 * row)
+        if _is_timer_unit(units, 52 * row) and slot_ms >= since_ms:
+            ahead[count] = slot_ms
+            ahead[count + 1] = _i64(units, 52 * row + 28)
+            count += 2
+    if cython.compiled:
+        ahead = None  # what has a view cannot be cut
+    del found[count:]
+    return found
+
+
+def chain_timer_units(
+    wheel: cython.uchar[::1],
+    units: cython.const[cython.uchar][::1],
+    position: cython.longlong,
+    since_ms: cython.longlong,
+    done: cython.const[cython.longlong][::1],
+    waiting: dict[int, int],
+) -> tuple[int, int]:
+    """Put units of the timer log that follow those before into the slots of a wheel.
+
+    Args:
+        wheel: all slots; one of second 0 is empty.
+        units: what is no unit is left out.
+        position: where the first of them lies in the timer log.
+        since_ms: slots before this time, which is not negative, are done with.
+        done: places of records that are done with, ascending.
+        waiting: for the hash of each topic how many messages wait; counted up here.
+
+    Returns:
+        The earliest time of a slot that got a unit, and the latest of one that holds a record which is done with; -1
+        where there is none.
+    """
+    slots: cython.Py_ssize_t = len(wheel) // 32
+    row: cython.Py_ssize_t
+    low: cython.Py_ssize_t
+    high: cython.Py_ssize_t
+    middle: cython.Py_ssize_t
+    first_ms: cython.longlong = -1
+    done_ms: cython.longlong = -1
+    if slots <= 0 or since_ms < 0:
+        raise ValueError(f"a wheel of {slots} slots has none from {since_ms} on")
+    for row in range(len(units) // 52):
+        at: cython.Py_ssize_t = 52 * row
+        slot_ms: cython.longlong = _timer_slot(units, at)
+        if slot_ms < since_ms or not _is_timer_unit(units, at):
+            continue
+        place: cython.longlong = _i64(units, at + 28)
+        low = 0
+        high = len(done)
+        while low < high:
+            middle = (low + high) // 2
+            if done[middle] < place:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(done) and done[low] == place:
+            done_ms = max(done_ms, slot_ms)
+            continue
+        second: cython.longlong = slot_ms // 1000
+        slot: cython.Py_ssize_t = 32 * (second % slots)
+        sign: cython.int = -1 if _i32(units, at + 12) & 4 else 1
+        if _i64(wheel, slot) == 0:
+            _put_i64(wheel, slot + 8, position + at)
+        _put_i64(wheel, slot, second)
+        _put_i64(wheel, slot + 16, position + at)
+        _put_i32(wheel, slot + 24, _i32(wheel, slot + 24) + sign)
+        topic_hash = _i32(units, at + 40)
+        waiting[topic_hash] = waiting.get(topic_hash, 0) + sign
+        if first_ms < 0 or 1000 * second < first_ms:
+            first_ms = 1000 * second
+    return first_ms, done_ms
+
+
+def filled_slots(slots: cython.const[cython.uchar][::1], second: cython.longlong) -> list[int]:
+    """Return which slots of a wheel have a chain; the first is that of a second, the others follow."""
+    return [
+        row
+        for row in range(len(slots) // 32)
+        if _i64(slots, 32 * row) == second + row and _i64(slots, 32 * row + 16) >= 0
+    ]

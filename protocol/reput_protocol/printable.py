@@ -1,0 +1,54 @@
+"""Text from the network as a terminal can show it: what would control the terminal, or hide, is escaped.
+
+A topic, a client id or a body may hold escape sequences, bidirectional overrides and line breaks. Written raw they
+move the cursor, reorder the line or forge another one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unicodedata import category
+
+
+class _Escapes(dict[int, str]):
+    """What `str.translate` puts in place of each character; fills itself as characters are met."""
+
+    def __init__(self, kept: str, *, as_json: bool = False) -> None:
+        self._kept = kept
+        self._as_json = as_json
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        if not (char.isprintable() or char in self._kept or category(char) == "Zs"):
+            char = json.dumps(char)[1:-1] if self._as_json else char.encode("unicode_escape").decode()
+        if len(self) < _KNOWN_MAX:
+            self[code] = char
+        return char
+
+
+_KNOWN_MAX = 4096
+_ONE_LINE = _Escapes("")
+_LINES = _Escapes("\n\t")
+_JSON = _Escapes("", as_json=True)
+
+
+def printable(text: str) -> str:
+    """Return a text on one line: every character that does not print is escaped as in a Python string."""
+    return text if text.isprintable() else text.translate(_ONE_LINE)
+
+
+def printable_lines(text: str) -> str:
+    """Return a text as `printable` does, but with its line breaks and tabs."""
+    return text if text.isprintable() else text.translate(_LINES)
+
+
+def printable_body(body: bytes) -> str:
+    """Return a body as text with its line breaks and tabs; bytes that are not UTF-8 are escaped."""
+    return printable_lines(bytes(body).decode("utf-8", "backslashreplace"))
+
+
+def printable_json(value: Any, **options: Any) -> str:
+    """Return JSON in which characters that do not print have their JSON escapes; `options` are `json.dumps`'s."""
+    text = json.dumps(value, ensure_ascii=False, **options)
+    return text if text.isprintable() else text.translate(_JSON)

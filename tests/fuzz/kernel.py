@@ -1,0 +1,291 @@
+"""`python tests/fuzz/kernel.py`: millions of mutated records and derived files through the compiled kernel.
+
+Two builds read half of the inputs each: one with AddressSanitizer, where every buffer has memory of its own, and
+one in which every index is checked. Some inputs are also read by the interpreted kernel, which must say the same.
+Exit code 0 if nothing was reported and nothing differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.util
+import os
+import random
+import secrets
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+sys.path.remove(str(Path(__file__).resolve().parent))
+
+PACKAGE = ROOT / "protocol" / "reput_protocol"
+T0 = 1_700_000_000_000
+_SLOTS = 5
+_ENTRIES = 12
+_COMPARED = 500
+"""Every so many inputs are read by the interpreted kernel too."""
+_SANITIZER = "-fsanitize=address -fno-omit-frame-pointer -g"
+_TEXTS = (
+    b"", b"TAGS\x01paid\x02", b"UNIQ_KEY\x017F0000010001\x02TAGS\x01t\x02KEYS\x01a  b \x02",
+    b"UNIQ_KEY\x01U\x02TAGS\x01gr\xc3\xbcn\x02", b"a\x01b\x02__CRC32#\x010123456789\x02", b"DELAY\x013\x02", b"noise",
+)  # fmt: skip
+
+
+def main() -> int:
+    """Parse the arguments, compile, run, report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=10_000_000)
+    parser.add_argument("--seed", type=int, default=None, help="repeat the inputs of an earlier run")
+    parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
+    if arguments.library is not None:
+        return _fuzz(arguments.library, arguments.cases, seed)
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="reput-kernel-") as directory:
+        builds = [
+            _start(how, Path(directory), arguments.cases // 2, seed) for how in ("sanitized", "checked")
+        ]
+        codes = [build.wait() for build in builds]
+    print("FAILED" if any(codes) else "no report")
+    return 1 if any(codes) else 0
+
+
+def _start(how: str, directory: Path, cases: int, seed: int) -> subprocess.Popen[bytes]:
+    from hatch_build import compile_kernel
+
+    place = directory / how
+    place.mkdir()
+    environment = {**os.environ, "PYTHONMALLOC": "malloc"}
+    os.environ["REPUT_KERNEL_CFLAGS"] = _SANITIZER if how == "sanitized" else ""
+    library = compile_kernel(PACKAGE, place, checked=how == "checked")
+    if how == "sanitized":
+        found = subprocess.run(
+            ["cc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+        )
+        environment |= {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1"}
+    command = [
+        sys.executable,
+        __file__,
+        "--library",
+        str(library),
+        "--cases",
+        str(cases),
+        "--seed",
+        str(seed),
+    ]
+    return subprocess.Popen(command, env=environment)
+
+
+def _fuzz(library: Path, cases: int, seed: int) -> int:
+    unraised: list[str] = []
+    sys.unraisablehook = lambda report: unraised.append(f"{report.exc_type.__name__}: {report.exc_value}")
+    kernel = _load("reput_protocol.kernel", importlib.machinery.ExtensionFileLoader, library)
+    interpreted = _load_interpreted()
+    rng = random.Random(seed)
+    samples = _samples()
+    started_at = time.monotonic()
+    outcomes = {"sound": 0, "refused": 0}
+    for case in range(cases):
+        kind, data = rng.choice(samples)
+        changed = _mutated(rng, data)
+        choice = rng.random()
+        found = _read(kernel, kind, changed, choice)
+        outcomes["sound" if found[0] is not None else "refused"] += 1
+        if case % _COMPARED == 0 and found != (other := _read(interpreted, kind, changed, choice)):
+            print(f"the forms differ on {kind} {bytes(changed).hex()} ({choice}): {found} and {other}")
+            return 1
+        if unraised:
+            print(f"{unraised[0]} on {kind} {bytes(changed).hex()} ({choice})")
+            return 1
+    took_s = time.monotonic() - started_at
+    counts = ", ".join(f"{count:,} {name}" for name, count in outcomes.items())
+    print(f"{library.parts[-4]}: {cases:,} inputs, {counts}, {took_s:.0f} s", flush=True)
+    return 0
+
+
+def _read(kernel: ModuleType, kind: str, data: bytearray, choice: float) -> list[Any]:
+    """Have a kernel do with these bytes all that a broker or client does with bytes of this kind."""
+    if kind == "batch":
+        made = kernel.batch_to_block(data, -626_843_481, b"\x06orders", 3, 0, 5, 50, 200, 100)
+        if made is None:
+            return [None]
+        return [bytes(made[0]), made[1], kernel.properties_have_any(made[0], (b"DELAY", b"TRAN_MSG"))]
+    if kind == "block":
+        try:
+            sealed = kernel.check_block(data, -626_843_481, b"\x06orders", 2, 4, 200, 100)
+        except Exception as refused:
+            return [None, *map(str, refused.args)]
+        patched = bytearray(data)
+        kernel.patch_block(patched, 0, len(patched), 7, 4096, -1, 1_700_000_000_000, 1 << 40, sealed > 0)
+        return [sealed, bytes(patched), *_follow(kernel, patched, 0, 4096)]
+    if kind == "index":
+        return _read_index(kernel, data, choice)
+    if kind == "units":
+        return _read_units(kernel, data, choice)
+    if kind == "timers":
+        return _read_timers(kernel, data, choice)
+    start = int(choice * 8) if choice < 0.1 else 0
+    found: list[Any] = [kernel.read_record(data, start, len(data), choice < 0.5, choice < 0.2)]
+    queues = {(topic, queue_id): array("q") for topic in (b"orders", b"others") for queue_id in (0, 1)}
+    stop, end = int(choice * 400), len(data) - int(choice * 40)
+    found.append(kernel.follow_records(data, start, stop, end, 0, choice < 0.5, queues))
+    return [*found, queues, *_follow(kernel, data, start, -1 if choice < 0.5 else 0)]
+
+
+def _follow(kernel: ModuleType, data: bytearray, start: int, base: int) -> list[Any]:
+    table, *end = kernel.scan_records(data, start, len(data), base)
+    keys = kernel.key_hashes(data, table, 0, len(table) // len(kernel.COLUMNS), 12_345)
+    units = kernel.queue_units(table[1::24], table[1::24], table[3::24], 5, -1 if base else 5, 300)
+    return [
+        table,
+        end,
+        kernel.tags_codes(data, table),
+        kernel.runs(data, table),
+        keys,
+        units,
+        kernel.crc_errors(data, table),
+        kernel.record_starts(data, start, len(data)),
+    ]
+
+
+def _read_index(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
+    file = bytearray(data)
+    keys = array("q", (7, 100, T0, 12, 200, T0 - 5000, (1 << 31) - 1, 300, T0 + (1 << 43), -3, 300, T0))
+    stop = int(choice * 100) % 6
+    try:
+        found = [
+            kernel.follow_chain(file, _SLOTS, _ENTRIES, number, 7, 1 + number % 3) for number in range(-1, 14)
+        ]
+        found.append(kernel.seconds_ascend(file, _SLOTS, _ENTRIES, 0, int(choice * 15)))
+        inserted = kernel.insert_keys(file, _SLOTS, _ENTRIES, keys, 0, stop, int(choice * 14), T0 - 100, T0)
+    except ValueError as refused:
+        return [None, str(refused)]
+    return [*found, inserted, bytes(file)]
+
+
+def _read_units(kernel: ModuleType, units: bytearray, choice: float) -> list[Any]:
+    codes = None if choice < 0.3 else array("q", (-7, 0, 99))
+    try:
+        differing = kernel.differing_units(units, array("q", range(3 * int(choice * 8))), int(choice * 3))
+    except ValueError as refused:
+        differing = str(refused)
+    return [
+        kernel.select_units(units, 100, 5000, 2000, 900, 5, 800, 3, int(choice * 900), codes, None),
+        kernel.select_units(units, 0, 1 << 62, 0, 900, 5, 800, 3, 700, codes, lambda place, _: place & 1),
+        kernel.damaged_unit(units, 5000, 1024),
+        kernel.files_of_units(units, 0, 1 << 62, 1024),
+        kernel.valid_units(units, 3000),
+        kernel.address_units(units, 0),
+        differing,
+    ]
+
+
+def _read_timers(kernel: ModuleType, units: bytearray, choice: float) -> list[Any]:
+    wheel, waiting = bytearray(32 * 7), {}
+    done = array("q", (100, 200))
+    return [
+        kernel.timer_units(units),
+        kernel.timer_units_ahead(units, T0),
+        kernel.chain_timer_units(wheel, units, 520, 0 if choice < 0.2 else T0, done, waiting),
+        bytes(wheel),
+        waiting,
+        kernel.filled_slots(units, 5),
+        kernel.filled_slots(wheel, T0 // 7000 * 7),
+    ]
+
+
+def _mutated(rng: random.Random, data: bytes) -> bytearray:
+    changed = bytearray(data)
+    for _ in range(rng.randrange(4)):
+        at = rng.randrange(len(changed))
+        changed[at] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, changed[at] ^ 1 << rng.randrange(8)))
+    if rng.random() < 0.2:
+        del changed[rng.randrange(len(changed)) :]
+    return changed or bytearray(b"\0")
+
+
+def _samples() -> list[tuple[str, bytes]]:
+    from reput_protocol.client_batch import BatchItem, encode_batch
+    from reput_protocol.record import Host, Record, encode_blank, encode_put_record, encode_record
+
+    rng = random.Random(1)
+    samples: list[tuple[str, bytes]] = []
+    for _ in range(40):
+        texts = [rng.choice(_TEXTS) for _ in range(4)]
+        bodies = [rng.randbytes(rng.randrange(30)) for _ in range(4)]
+        pairs = list(zip(bodies, texts, strict=True))
+        puts = [encode_put_record(b"orders", 2, body, text, 0, 0, 5) for body, text in pairs]
+        samples.append(("block", b"".join(puts)))
+        samples.append(("batch", encode_batch([BatchItem(1, body, text) for body, text in pairs])))
+        log = b""
+        for number, (body, text) in enumerate(pairs):
+            record = Record(
+                rng.choice(["orders", "%RETRY%" + "g" * 140]),
+                body,
+                number % 2,
+                queue_offset=number,
+                physical_offset=len(log),
+                sys_flag=rng.choice([0, 0, 4, 8, 12]),
+                properties=text,
+                born_host=Host(rng.choice(["::1", "10.0.0.1"]), 1),
+                store_host=Host(rng.choice(["::1", "10.0.0.1"]), 1),
+            )
+            log += encode_record(record, with_crc=rng.random() < 0.3)
+        samples.append(("log", log + rng.choice([b"", encode_blank(77)])))
+        numbers = [rng.choice([0, -1, 1, 5, 7, 11, 300, 1 << 31]) for _ in range(120)]
+        index = struct.pack(">qqqqii", T0, T0, 100, 200, 3, 7)
+        index += b"".join(
+            struct.pack(">I", number & 0xFFFF_FFFF) for number in numbers[: _SLOTS + 5 * _ENTRIES]
+        )
+        samples.append(("index", index))
+        places = [rng.choice([100, 200, 300, 1000, 2040, 4990, 1 << 62]) for _ in range(6)]
+        codes = [rng.choice([-7, 0, 99, 5, -(1 << 63), -(1 << 31) - 1]) for _ in places]
+        units = [
+            struct.pack(">qiq", place, rng.choice([100, 300, 0x7FFF_FFFF]), code)
+            for place, code in zip(places, codes, strict=True)
+        ]
+        samples.append(("units", b"".join(units)))
+        timers = [
+            struct.pack(
+                ">iqiqiqiiq", 52, -1, rng.randrange(8), T0, rng.randrange(-9, 9999), place, 100, code & 7, 0
+            )
+            for place, code in zip(places, codes, strict=True)
+        ]
+        samples.append(("timers", b"".join(timers)))
+    return samples
+
+
+def _load_interpreted() -> ModuleType:
+    cython, sys.modules["cython"] = sys.modules.get("cython"), None  # type: ignore[assignment]
+    try:
+        return _load("interpreted_kernel", importlib.machinery.SourceFileLoader, PACKAGE / "kernel.py")
+    finally:
+        del sys.modules["cython"]
+        if cython is not None:
+            sys.modules["cython"] = cython
+
+
+def _load(name: str, loader: Any, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main())

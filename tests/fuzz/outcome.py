@@ -1,0 +1,69 @@
+"""What a kind of fuzzing is given, and what it answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+VIOLATIONS_MAX = 20
+"""A kind stops after so many."""
+
+_GROWTH_MAX_B = 48 << 20
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How many inputs were tried, how they were answered, and what broke."""
+
+    cases: int = 0
+    answers: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    growth_b: int = 0
+    """How much more memory the process held at the end than after the first batch."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether there is nothing more to learn."""
+        return len(self.violations) >= VIOLATIONS_MAX
+
+    def note_memory(self, before_b: int) -> None:
+        """Hold the process's memory against what it was after the first batch."""
+        self.growth_b = private_b() - before_b
+        if self.growth_b > _GROWTH_MAX_B:
+            self.violations.append(f"memory grew by {self.growth_b >> 20} MiB in {self.cases:,} inputs")
+
+
+def private_b() -> int:
+    """Return how much memory this process holds that is not a file's."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) << 10
+
+
+@contextmanager
+def defects_in_the_log(outcome: Outcome) -> Iterator[None]:
+    """Count as a violation what is logged with an exception: bad input is the client's fault and never raises."""
+
+    def judge(_logger: object, _method: str, event: Any) -> Any:
+        error = event.get("exc_info")
+        if error and not outcome.enough:
+            outcome.violations.append(
+                f"{event['event']}: {event.get('path') or event.get('code')}: {error!r}"
+            )
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    was_configured = structlog.is_configured()
+    structlog.configure(processors=[judge])
+    try:
+        yield
+    finally:
+        if was_configured:
+            structlog.configure(**before)
+        else:
+            structlog.reset_defaults()

@@ -1,0 +1,320 @@
+"""What the kernel says of records, good, odd and damaged, is what an independent reading of the same bytes says."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import reference_records as reference
+from reput_protocol import kernel
+from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
+from reput_protocol.errors import RecordMalformed
+from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
+from reput_protocol.record import Host, Record, encode_blank, encode_put_record, encode_record
+from reput_protocol.record_view import RecordView
+
+TOPICS = ["orders", "%RETRY%" + "g" * 140, "größe"]
+ODD_TEXTS = [
+    b"",
+    b"TAGS\x01x\x02",
+    b"UNIQ_KEY\x01U\x02TAGS\x01a\x02TAGS\x01b\x02",
+    b"UNIQ_KEY\x01U\x02TAGS\x01a\x02TAGS\x01\x02",
+    b"UNIQ_KEY\x01U\x02TAGS\x01gr\xc3\xbcn\x02",
+    b"UNIQ_KEY\x01U\x02KEYS\x01a  b \x02",
+    b"KEYS\x01schl\xc3\xbcssel \xd0\xba\x02",
+    b"KEYS\x01first\x02KEYS\x01second\x02",
+    b"UNIQ_KEY\x01U\x02TAGS\x01\xff\x02",
+    b"UNIQ_KEY\x01U\x02TAGS\x01x",
+    b"UNIQ_KEY\x01U\x02TAGS\x01x\x02\x02",
+    b"UNIQ_KEY\x01U\x02TAGS\x01x\x01y\x02",
+    b"UNIQ_KEY\x01U\x02\x01x\x02",
+    b"UNIQ_KEY\x01U\x02DELAY\x013\x02",
+    b"DELAY\x013\x02TAGS\x01x\x02",
+    b"ELAY\x013\x02TAGS\x01x\x02",
+    b"DE\x013\x02D\x014\x02",
+    b"UNIQ_KEY\x01U\x02REAL_TOPIC\x01t\x02",
+    b"UNIQ_KEY\x01U\x02a\x01\x00\x02",
+    b"UNIQ_KEY\x01U\x02__CRC32#\x010123456789\x02",
+    b"__CRC32#\x010123456789\x02",
+    b"a__CRC32#\x010123456789\x02",
+    b"__CRC32#\x01012345678x\x02",
+    b"__CRC32#\x010123456789\x02a\x01b\x02",
+    b"a" * 3000 + b"\x01long\x02",
+    b"noise",
+]
+
+
+def parts_of(random: Random, count: int, odd: tuple[int, bytes] | None) -> list[tuple[bytes, bytes]]:
+    """Bodies and properties of ordinary messages, and an odd one among them."""
+    parts = []
+    for number in range(count):
+        text = f"UNIQ_KEY\x01{random.getrandbits(128):032X}\x02TAGS\x01t{random.randrange(16)}\x02"
+        if random.random() < 0.5:
+            text += f"KEYS\x01o-{number * 7}{' other' if random.random() < 0.1 else ''}\x02"
+        parts.append((random.randbytes(random.randint(0, 40)), text.encode()))
+    if odd is not None:
+        parts[odd[0] % count] = (b"odd body", odd[1])
+    return parts
+
+
+def bounds_of(encoded: list[bytes]) -> list[int]:
+    return [0, *accumulate(map(len, encoded))]
+
+
+def damaged(data: bytes, starts: list[int], damage: list[tuple[int, int, int]]) -> bytes:
+    """Change bytes: each of a record, a place counted from its start or, if negative, its end, and what is added."""
+    changed = bytearray(data)
+    for record, place, change in damage:
+        at = (starts[record % (len(starts) - 1) + (place < 0)] + place) % len(changed)
+        changed[at] = (changed[at] + change) & 0xFF
+    return bytes(changed)
+
+
+odds = st.none() | st.tuples(st.sampled_from([0, 1, 17, -1]), st.sampled_from(ODD_TEXTS))
+damages = st.lists(
+    st.tuples(st.sampled_from([0, 1, 20, -1]), st.integers(-70, 100), st.sampled_from([1, -1, 16, 128])),
+    max_size=2,
+)
+
+
+# -- checking a put block --------------------------------------------------------------------------------------------
+
+
+def verdict(block: Any, topic: str, count: int, limits: BlockLimits) -> Any:
+    try:
+        return check_put_block(block, topic=topic, queue_id=2, count=count, limits=limits)
+    except RecordMalformed as refused:
+        return type(refused), refused.index, refused.position, refused.reason
+
+
+def expected_verdict(block: Any, topic: str, count: int, limits: BlockLimits) -> Any:
+    try:
+        return BlockCheck(count, reference.check_block(bytes(block), topic, 2, count, limits))
+    except RecordMalformed as refused:
+        return type(refused), refused.index, refused.position, refused.reason
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 30),
+    odds,
+    damages,
+    st.sampled_from(TOPICS),
+    st.sampled_from([0, 0, 0, -1, 1]),
+    st.sampled_from([DEFAULT_LIMITS, DEFAULT_LIMITS, BlockLimits(39, 70, 100_000)]),
+    st.sampled_from([bytes, bytearray, memoryview]),
+)
+def test_put_blocks_are_judged_alike(
+    seed: int,
+    count: int,
+    odd: tuple[int, bytes] | None,
+    damage: list[tuple[int, int, int]],
+    topic: str,
+    miscount: int,
+    limits: BlockLimits,
+    kind: Any,
+) -> None:
+    random = Random(seed)
+    encoded = [
+        encode_put_record(
+            topic.encode(), 2, body, text, random.randint(-9, 9), random.choice([0, 0x301]), seed
+        )
+        for body, text in parts_of(random, count, odd)
+    ]
+    block = kind(damaged(b"".join(encoded), bounds_of(encoded), damage))
+    assert verdict(block, topic, count + miscount, limits) == expected_verdict(
+        block, topic, count + miscount, limits
+    )
+
+
+@given(st.binary(max_size=300), st.booleans(), st.integers(-1, 3))
+def test_any_bytes_are_judged_alike(noise: bytes, magic: bool, count: int) -> None:
+    if magic:
+        noise = noise[:4] + b"\xda\xa3\x20\xa7" + noise[8:]
+    assert verdict(noise, "orders", count, DEFAULT_LIMITS) == expected_verdict(
+        noise, "orders", count, DEFAULT_LIMITS
+    )
+
+
+def test_every_byte_of_a_put_record_counts() -> None:
+    encoded = [encode_put_record(b"orders", 2, *part, 0, 0, 5) for part in parts_of(Random(4), 3, None)]
+    block = b"".join(encoded)
+    for at in range(len(block)):
+        for change in (1, 128):
+            changed = bytearray(block)
+            changed[at] = (changed[at] + change) & 0xFF
+            assert verdict(changed, "orders", 3, DEFAULT_LIMITS) == expected_verdict(
+                changed, "orders", 3, DEFAULT_LIMITS
+            ), at
+
+
+# -- following the log -----------------------------------------------------------------------------------------------
+
+
+def read(rows: DispatchRows) -> list[reference.ReadRecord]:
+    """What the rows say, in the words of the reference."""
+    numbers = zip(
+        *(
+            rows.column(name)
+            for name in ("position", "size", "queue_offset", "physical_offset", "store_timestamp_ms")
+        ),
+        rows.tags_codes,
+        strict=True,
+    )
+    queues = [
+        (run.topic, run.queue_id, run.transaction) for run in rows.runs for _ in range(run.start, run.stop)
+    ]
+    of_rows = []
+    for row, (
+        (topic, queue_id, transaction),
+        (position, size, queue_offset, physical, stored, code),
+    ) in enumerate(zip(queues, numbers, strict=True)):
+        text = rows.properties(row)
+        of_rows.append(
+            reference.ReadRecord(
+                position, size, topic, queue_id, queue_offset, physical, stored, transaction, text, code, []
+            )
+        )
+    return of_rows
+
+
+def assert_same(data: bytes, base: int | None) -> None:
+    rows, expected = scan_dispatch(data, base_physical_offset=base), reference.read_log(data, base)
+    assert read(rows) == [record._replace(keys=[]) for record in expected]
+    assert list(rows.keys()) == [
+        number
+        for record in expected
+        for key in record.keys
+        for number in (key, record.physical_offset, record.store_timestamp_ms)
+    ]
+    assert rows.consumed == (expected[-1].position + expected[-1].size if expected else 0)
+    assert (rows.stopped_by is None) == (rows.consumed == len(data))
+
+
+def log_of(random: Random, count: int, topic: str, odd: tuple[int, bytes] | None) -> list[bytes]:
+    encoded: list[bytes] = []
+    end = 0
+    for number, (body, text) in enumerate(parts_of(random, count, odd)):
+        record = Record(
+            topic if random.random() < 0.9 else "others",
+            body,
+            queue_id=number // 10 % 3,
+            queue_offset=number if random.random() < 0.9 else 0,
+            physical_offset=end,
+            properties=text,
+            sys_flag=random.choice([0] * 30 + [4, 8, 12, 1]),
+            store_timestamp_ms=1_700_000_000_000 + number,
+            born_host=Host("::1" if random.random() < 0.1 else "10.0.0.1", 1),
+            store_host=Host("::1" if random.random() < 0.1 else "10.0.0.1", 1),
+        )
+        encoded.append(bytes(encode_record(record)))
+        end += len(encoded[-1])
+    return encoded
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 40),
+    odds,
+    damages,
+    st.sampled_from(TOPICS),
+    st.sampled_from([b"", b"", encode_blank(77), bytes(100), b"\0\0", b"\0\0\1\0\xda\xa3\x20\xa7"]),
+    st.sampled_from([0, None]),
+)
+def test_the_log_is_followed_alike(
+    seed: int,
+    count: int,
+    odd: tuple[int, bytes] | None,
+    damage: list[tuple[int, int, int]],
+    topic: str,
+    rest: bytes,
+    base: int | None,
+) -> None:
+    encoded = log_of(Random(seed), count, topic, odd)
+    assert_same(damaged(b"".join(encoded), bounds_of(encoded), damage) + rest, base)
+
+
+def holds(view: RecordView, text: bytes) -> bool:
+    """Whether the checksums of a record fit: the body's, and that of the whole record where there is one."""
+    record = view.buffer[view.position : view.position + view.size]
+    if crc32(view.body) & 0x7FFF_FFFF != int.from_bytes(record[8:12], "big", signed=True):
+        return False
+    ends_with_checksum = len(text) >= 20 and text[-20:-11] == b"__CRC32#\x01" and text[-1:] == b"\x02"
+    if not ends_with_checksum or text[-21:-20] not in (b"", b"\x02"):
+        return True
+    return text[-11:-1] == str(crc32(record[:-20]) & 0x7FFF_FFFF)[::-1].ljust(10, "0").encode()
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 40),
+    odds,
+    damages,
+    st.booleans(),
+    st.sampled_from([0, 1, 300, 1 << 20]),
+    st.sampled_from([0, 300, 1 << 20]),
+    st.sampled_from([0, 1 << 40]),
+)
+def test_records_of_known_queues_are_followed_alike(
+    seed: int,
+    count: int,
+    odd: tuple[int, bytes] | None,
+    damage: list[tuple[int, int, int]],
+    check_crc: bool,
+    stop: int,
+    end: int,
+    base: int,
+) -> None:
+    encoded = log_of(Random(seed), count, "orders", odd)
+    sound = bytearray(b"".join(encoded))
+    for start in bounds_of(encoded)[:-1]:
+        sound[start + 28 : start + 36] = (base + start).to_bytes(8, "big")
+    data = damaged(bytes(sound), bounds_of(encoded), damage)
+    known = [("orders", 0), ("others", 0), ("orders", 2), ("orders", 1)][: 2 + seed % 3]
+    found = {(topic.encode(), queue_id): array("q") for topic, queue_id in known}
+    expected = {queue: array("q") for queue in found}
+    position, last = 0, -1
+    for record in reference.read_log(data[:end], base):
+        queue = record.topic.encode(), record.queue_id
+        if record.position >= stop or record.transaction in (4, 12) or queue not in expected:
+            break
+        if check_crc and not holds(RecordView(data, record.position), record.properties):
+            break
+        expected[queue].extend((record.queue_offset, record.physical_offset, record.size))
+        position, last = record.position + record.size, record.position
+    assert kernel.follow_records(data, 0, stop, end, base, check_crc, found) == (position, last)
+    assert found == expected
+
+
+@pytest.mark.parametrize("base", [0, None])
+def test_every_byte_of_a_stored_record_counts(base: int | None) -> None:
+    data = b"".join(log_of(Random(5), 3, "orders", None))
+    for at in range(len(data)):
+        for change in (1, 128):
+            changed = bytearray(data)
+            changed[at] = (changed[at] + change) & 0xFF
+            assert_same(bytes(changed), base)
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 40))
+def test_runs_are_maximal_and_their_queue_offsets_consecutive(seed: int, count: int) -> None:
+    rows = scan_dispatch(b"".join(log_of(Random(seed), count, "orders", None)))
+    offsets = rows.column("queue_offset")
+    assert [run.start for run in rows.runs] == [0, *(run.stop for run in rows.runs[:-1])]
+    for run in rows.runs:
+        if run.is_seen:
+            assert list(offsets[run.start : run.stop]) == list(
+                range(offsets[run.start], offsets[run.start] + run.stop - run.start)
+            )
+    for before, after in zip(rows.runs, rows.runs[1:], strict=False):
+        assert (
+            before[:2] + before[4:] != after[:2] + after[4:]
+            or offsets[after.start] != offsets[after.start - 1] + 1
+        )

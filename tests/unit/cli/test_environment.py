@@ -1,0 +1,85 @@
+"""Variables with the project's prefix that nothing reads are refused by name; those of others are left alone."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reput_broker.config_loader import load_config, option_variables
+from reput_broker.config_variables import OTHER_VARIABLES, is_service_link, unknown_variables
+from reput_cli.root import root
+
+LINKS = {
+    "REPUT_PORT": "tcp://10.0.0.7:10911",
+    "REPUT_PORT_10911_TCP": "tcp://10.0.0.7:10911",
+    "REPUT_PORT_10911_TCP_ADDR": "10.0.0.7",
+    "REPUT_SERVICE_HOST": "10.0.0.7",
+    "REPUT_SERVICE_PORT": "10911",
+    "REPUT_SERVICE_PORT_METRICS": "10913",
+    "REPUT_HTTP_PORT": "tcp://10.0.0.8:80",  # of a service named reput-http
+    "REPUT_BROKER_SERVICE_HOST": "10.0.0.9",
+    "REPUT_BROKER_PORT_10911_TCP_PROTO": "tcp",
+    "REPUT_BROKER_PORT": "tcp://10.0.0.9:10911",
+}
+"""What Kubernetes sets for services named `reput`, `reput-http` and `reput-broker`."""
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("REPUT_")]:
+        monkeypatch.delenv(name)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(root, arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        *[(f"REPUT_{name}", "is unknown.") for name in ("TLS_CERT", "PASSWORD", "CONTEXT", "OUTPUT")],
+        ("REPUT_USER", "is unknown."),
+        ("REPUT_SERVERS", "is unknown. Did you mean REPUT_SERVER?"),
+        ("REPUT_STORE__FLUSSH", "is unknown. Did you mean REPUT_STORE__FLUSH?"),
+    ],
+)
+def test_a_command_refuses_what_nothing_reads(monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
+    monkeypatch.setenv(name, "x")
+    result = run("topic", "list", "--help")
+    assert result.exit_code == 2
+    assert f"{name} {says}" in result.stderr
+
+
+def test_a_command_runs_with_the_variables_of_options_and_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"REPUT_ADVERTISE": "a:1", "REPUT_STORE__FLUSH": "async", "REPUT_ADVERTISE_FILE": "/run/x"}
+    for name, value in (LINKS | known | dict.fromkeys(OTHER_VARIABLES, "x")).items():
+        monkeypatch.setenv(name, value)
+    assert run("topic", "list", "--help").exit_code == 0
+
+
+def test_the_broker_refuses_them_as_well() -> None:
+    of_options = option_variables()
+    assert unknown_variables({"REPUT_TLS_CERT": "x", "REPUT_PORTT": "1"}, of_options) == {
+        "REPUT_TLS_CERT": None,
+        "REPUT_PORTT": "REPUT_PORT",
+    }
+    with pytest.raises(ValueError, match="REPUT_PASSWORD: unknown variable"):
+        load_config(None, {"REPUT_PASSWORD": "x"})
+
+
+def test_variables_of_kubernetes_are_no_options() -> None:
+    config = load_config(None, LINKS)
+    assert (config.port, config.http_port, config.origins) == (10911, "auto", {})
+    assert not any(is_service_link(name, "10911") for name in option_variables())
+
+
+def test_health_takes_no_address_of_kubernetes_for_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPUT_HTTP_PORT", LINKS["REPUT_HTTP_PORT"])
+    asked = []
+    monkeypatch.setattr(
+        "urllib.request.urlopen", lambda url, **_options: asked.append(url) or (_ for _ in ()).throw(OSError)
+    )
+    run("health", "-q")
+    assert asked == ["http://127.0.0.1:10913/readyz"]

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from reput_cli.failures import CommandFailed, worded
+from reput_cli.produce import _failed_at
+from reput_client.errors import RequestTimeout
+from reput_protocol.exit_codes import ExitCode
+
+
+def test_a_timeout_is_told_from_work_that_was_done_in_part() -> None:
+    assert worded(RequestTimeout("route", 1.0)).code == ExitCode.TIMEOUT == 6
+    assert ExitCode.PARTIAL == 8
+    assert len(ExitCode.__members__) == len(ExitCode)  # none is another's alias
+
+
+def test_one_message_is_stored() -> None:
+    failed = [
+        _failed_at(line, stored, CommandFailed("no")).remedy for line, stored in ((1, 0), (2, 1), (3, 2))
+    ]
+    assert failed == ["0 messages are stored", "1 message is stored", "2 messages are stored"]

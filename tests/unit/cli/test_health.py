@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import io
+import urllib.error
+from email.message import Message
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from reput_cli.failures import CommandFailed
+from reput_cli.health import command
+
+NOT_READY = urllib.error.HTTPError("http://x/readyz", 503, "", Message(), io.BytesIO(b"{}"))
+
+
+@pytest.mark.parametrize(("error", "code"), [(ConnectionRefusedError("no"), 3), (NOT_READY, 1)])
+def test_quiet_means_only_the_exit_code(monkeypatch: pytest.MonkeyPatch, error: OSError, code: int) -> None:
+    def refuse(*_arguments: Any, **_options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    quiet = CliRunner().invoke(command, ["-q"], standalone_mode=False)
+    assert (quiet.return_value, quiet.output, quiet.exception) == (code, "", None)
+    said = CliRunner().invoke(command, [], standalone_mode=False).exception
+    assert isinstance(said, CommandFailed)
+    assert said.code == code

@@ -1,0 +1,80 @@
+"""Bodies that may be large: in parts of bounded size, which together are what one piece was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from reput_protocol.bodies_bounds import QueueBounds, QueueBoundsTable
+from reput_protocol.bodies_connections import ProducerInfo, ProducerTable
+from reput_protocol.bodies_group import SubscriptionGroupConfig, SubscriptionGroupTable
+from reput_protocol.bodies_lock import LockBatchResult
+from reput_protocol.bodies_progress import GroupDescription, GroupQueue, GroupSummaries, GroupSummary
+from reput_protocol.bodies_reset import ResetOffsetBody, ResetOffsetList
+from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
+from reput_protocol.bodies_topic import QueueStats, TopicConfig, TopicConfigTable, TopicStats
+from reput_protocol.large_body import PART_CHARACTERS, PART_VALUES, LargeBody
+from reput_protocol.message import MessageQueue
+
+ENTRY_BYTES_MAX = 600
+"""The largest entry below; what is not ASCII takes more bytes than characters."""
+COUNT = 3000
+VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 2}
+QUEUES = [MessageQueue("T", "broker-ä", number) for number in range(COUNT)]
+NAMES = [f"name-{number}" for number in reversed(range(COUNT))]
+INFO = ProducerInfo("client", "/127.0.0.1:5000")
+
+LARGE: list[LargeBody] = [
+    TopicConfigTable({name: TopicConfig(name, attributes={"b": "1", "a": "2"}) for name in NAMES}, VERSION),
+    SubscriptionGroupTable({name: SubscriptionGroupConfig(name) for name in NAMES}, VERSION, {"g": {"T": 4}}),
+    SubscriptionGroupTable({}, VERSION, {name: {"T": 4} for name in NAMES}),
+    TopicStats({queue: QueueStats(0, 10) for queue in QUEUES}),
+    ConsumeStats({queue: OffsetWrapper(10, 7) for queue in QUEUES}),
+    ConsumeTimeSpan([QueueTimeSpan(queue, 1, 2, 2) for queue in QUEUES]),
+    ResetOffsetBody(dict.fromkeys(QUEUES, 42)),
+    ProducerTable({name: [INFO] for name in NAMES}),
+    ProducerTable({"one": [replace(INFO, client_id=name) for name in NAMES]}),
+    QueueBoundsTable("broker-a", {"T": [QueueBounds(number, 0, 5) for number in range(COUNT)]}, {"T": "x"}),
+    QueueBoundsTable("broker-a", {name: [] for name in NAMES}, dict.fromkeys(NAMES, "x")),
+    GroupSummaries([GroupSummary(name, topics=["T"]) for name in NAMES]),
+    GroupDescription(GroupSummary("g"), queues=[GroupQueue("T", number, 0, 5) for number in range(COUNT)]),
+    LockBatchResult(QUEUES),
+]
+
+
+@pytest.mark.parametrize("body", LARGE, ids=lambda body: type(body).__name__)
+def test_no_part_is_large_and_together_they_are_the_body(body: LargeBody) -> None:
+    parts = list(body.json_parts())
+    assert len(parts) >= COUNT / PART_VALUES
+    assert max(map(len, parts)) <= PART_CHARACTERS + ENTRY_BYTES_MAX
+    data = b"".join(parts)
+    assert data == body.to_json()
+    assert type(body).from_json(data) == body  # type: ignore[attr-defined]
+
+
+def test_a_list_of_offsets_is_written_in_parts() -> None:
+    body = ResetOffsetList(dict.fromkeys(QUEUES, 42))
+    assert max(map(len, body.json_parts())) <= PART_CHARACTERS + ENTRY_BYTES_MAX
+    assert ResetOffsetBody.from_json(body.to_json()).offset_table == body.offset_table
+
+
+def test_names_are_sorted_and_nothing_stands_between() -> None:
+    data = ProducerTable({"b": [], "a": [INFO, INFO], "ä": []}).to_json()
+    plain = {"data": {"b": [], "a": [INFO.to_members()] * 2, "ä": []}}
+    assert data == json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def test_an_entry_is_put_together_when_its_part_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = 0
+
+    def members(_topic: TopicConfig) -> dict[str, str]:
+        nonlocal written
+        written += 1
+        return {}
+
+    monkeypatch.setattr(TopicConfig, "to_members", members)
+    parts = TopicConfigTable({name: TopicConfig(name) for name in NAMES}, VERSION).json_parts()
+    next(parts)
+    assert 0 < written <= PART_VALUES

@@ -1,0 +1,129 @@
+"""What a target of the Makefile installs, and that the command line needs no more than `make run` does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+LOCKS = (
+    "requirements-runtime.lock",
+    "requirements-build.lock",
+    "requirements-spark.lock",
+    "requirements.lock",
+)
+NEED_LITTLE = {"run", "demo", "example", "bench", "bench-stalls", "bench-store"}
+NEED_SPARK = {"pipeline-demo", "bench-spark"}
+
+
+def pins(lock: str) -> dict[tuple[str, str], str]:
+    """Every package of a lock file with its condition, and its version."""
+    lines = (ROOT / lock).read_text().splitlines()
+    found = [re.match(r"([a-z0-9-]+)==(\S+)(?: ; (.*?))? \\$", line) for line in lines]
+    return {(match[1], match[3] or ""): match[2] for match in found if match}
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A directory with all that the Makefile looks at, and an environment that is said to be ready."""
+    kernel = (f"protocol/reput_protocol/{name}" for name in ("kernel.py", "crc32.h", "crc32.pxd"))
+    (tmp_path / "protocol" / "reput_protocol").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "hatch_build.py", *kernel, *LOCKS):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / ".venv").mkdir()
+    return tmp_path
+
+
+def installed_by(clone: Path, target: str) -> list[str]:
+    """The lock files that a target would install, in order."""
+    command = ["make", "-n", "-C", str(clone), "ROUNDS=1", target]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return re.findall(r"-r (\S+\.lock)", done.stdout)
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):.* ## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
+    few, spark, every = [*LOCKS[:2]], [*LOCKS[:3]], [*LOCKS]
+    found = {target: installed_by(clone, target) for target in targets() - {"help", "lock", "clean"}}
+    assert {target for target in found if found[target] == few} >= NEED_LITTLE
+    assert {target for target in found if found[target] == spark} == NEED_SPARK
+    assert {target for target in found if found[target] == every} >= {
+        "setup",
+        "test",
+        "check",
+        "crash",
+        "faults",
+    }
+    assert all(lock in (few, spark, every) for lock in found.values())
+
+
+def test_what_is_there_is_not_installed_again(clone: Path) -> None:
+    (clone / ".venv" / ".ready-run").touch()
+    assert installed_by(clone, "run") == []
+    assert installed_by(clone, "test") == ["requirements-spark.lock", "requirements.lock"]
+    for stamp in (".ready-spark", ".ready-dev"):
+        (clone / ".venv" / stamp).touch()
+    for target in ("run", "test", "pipeline-demo"):
+        assert installed_by(clone, target) == []
+
+
+def test_the_lock_files_agree() -> None:
+    """One is installed on top of the other, and pip does not look at what they need."""
+    every = pins("requirements.lock")
+    assert len(every) > 40
+    for lock in LOCKS[:3]:
+        few = pins(lock)
+        assert len(few) > 5
+        assert few.items() <= every.items()
+
+
+IMPORT_ALL = """
+import importlib, importlib.metadata, os, pkgutil, re, runpy, sys
+
+allowed = set(sys.argv[1].split(","))
+
+class OnlyThese:
+    def __init__(self):
+        given_by = importlib.metadata.packages_distributions()
+        normal = lambda name: re.sub("[-_.]+", "-", name).lower()
+        self.hidden = {
+            module for module, names in given_by.items() if not allowed & {normal(name) for name in names}
+        }
+        assert {"hypothesis", "pyspark", "pyarrow", "pandas"} & self.hidden, self.hidden
+        assert not {"numpy", "trio", "click", "reput_cli"} & self.hidden
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+sys.meta_path.insert(0, OnlyThese())
+for package in sys.argv[2].split(","):
+    module = importlib.import_module(package)
+    for found in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{package}."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+print("imported")
+"""
+
+
+@pytest.mark.parametrize(
+    ("packages", "more"),
+    [
+        ("reput_cli,reput_broker.serve,reput_client.blocking", ""),
+        ("reput_broker.pytest_plugin", "pytest,pluggy,iniconfig,packaging"),
+    ],
+)
+def test_the_command_line_and_the_plugin_need_only_the_requirements_of_run(packages: str, more: str) -> None:
+    allowed = {name for name, _ in pins("requirements-runtime.lock")} | {"reput", *more.split(",")}
+    command = [sys.executable, "-c", IMPORT_ALL, ",".join(sorted(allowed)), packages]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "imported\n", done.stderr
