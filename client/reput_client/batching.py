@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from reput_client.core import Call, Waiter
 from reput_client.receipts import SendReceipt
+from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.message import Message, MessageQueue
 
@@ -50,7 +51,7 @@ class Group:
     entries: list[Entry] = field(default_factory=list)
     size: int = 0
     open: bool = True
-    block: bytes = b""
+    block: Buffer = b""
     call: Call | None = None
     receipts: list[SendReceipt] | None = None
     fan_out: FanOut = field(default_factory=FanOut)

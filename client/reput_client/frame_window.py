@@ -18,6 +18,7 @@ from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import BlockReceipts, SendReceipt
 from reput_client.routing import Route
 from reput_client.session import Session
+from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands_send import PutMessageResult
 from reput_protocol.errors import BrokerError, ReputError
@@ -44,7 +45,7 @@ class Sent(NamedTuple):
     lane: Lane
     unique_ids: Sequence[str | None]
     """One for each of its messages."""
-    block: bytes
+    block: Buffer
     """Its body if it has several messages."""
     positions: Sequence[int] | None = None
     """Where the records in the block begin, if that is known: then receipts are made when they are looked at."""

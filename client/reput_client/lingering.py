@@ -67,7 +67,7 @@ class LingeringSends:
         return _receipt(group, entry)
 
 
-def _encode(group: Group) -> bytes:
+def _encode(group: Group) -> bytearray:
     for entry in group.entries:
         group.fan_out.members.append(entry.waiter)
     return encode_put_block(

@@ -9,21 +9,18 @@ from reput_client.frame_window import FrameWindow, Sent
 from reput_client.puts import too_large
 from reput_client.receipts import ChainedReceipts, SendReceipt
 from reput_client.session import wall_clock_ms
-from reput_client.unique_ids import RunIds
-from reput_protocol.body_block import encode_body_block
 from reput_protocol.buffers import Buffer
 from reput_protocol.counted import counted
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.message import (
     Message,
-    check_properties_size,
     checked_body,
     encode_keys_texts,
     encode_properties_text,
 )
 from reput_protocol.message_id import UniqueIdGenerator
-from reput_protocol.properties import UNIQ_KEY
-from reput_protocol.put_block import BLOCK_BYTES_MAX
+from reput_protocol.properties import UNIQ_KEY, check_properties_size
+from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_block
 from reput_protocol.record import record_bytes
 
 
@@ -73,19 +70,12 @@ class ManySend(FrameWindow):
             route = await session.publish_route(topic, session.deadline(self._timeout_s))
             queue = self._choose(route)
             lane = await self._lane(queue, end, has_own_ids=False)
-            runs = () if self._ids is None else self._ids.next_runs(end)
-            block = encode_body_block(
-                group,
-                topic,
-                queue.queue_id,
-                wall_clock_ms(),
-                ids=runs,
-                texts=own_texts[:end],
-                flag=flag,
+            ids = None if self._ids is None else self._ids.next_run(end)
+            block, positions = encode_block(
+                group, own_texts[:end], topic, queue.queue_id, wall_clock_ms(), ids=ids, flags=(flag,)
             )
-            call = lane.connection.start_template(lane.template, self._waiter, block.data)
-            unique_ids: Sequence[str | None] = RunIds(runs) if runs else (None,) * end
-            window.append(Sent(index, call, lane, unique_ids, b"", block.positions))
+            call = lane.connection.start_template(lane.template, self._waiter, block)
+            window.append(Sent(index, call, lane, ids or (None,) * end, b"", positions))
             lane.connection.flush_now()
             if len(window) >= self._in_flight and not await self._make_room():
                 return

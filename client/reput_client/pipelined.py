@@ -11,11 +11,11 @@ from reput_client.receipts import SendReceipt
 from reput_client.routing import Route
 from reput_client.session import wall_clock_ms
 from reput_client.unique_ids import ids_for
+from reput_protocol.buffers import Buffer
 from reput_protocol.counted import counted
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.message import Message, encode_properties_text
-from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_put_block
-from reput_protocol.record import encode_put_record
+from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_block, encode_put_block
 
 _new_tuple = tuple.__new__  # past the constructor of a named tuple, which is Python's
 
@@ -40,7 +40,6 @@ class PipelinedSend(FrameWindow):
             self._begun = index + 1
             if message.topic != topic:
                 topic = message.topic
-                topic_bytes = topic.encode()
                 route = await self._session.publish_route(topic, self._session.deadline(self._timeout_s))
             assert route is not None
             queue = choose(route)
@@ -55,8 +54,8 @@ class PipelinedSend(FrameWindow):
                 call = self._start_single(lane, message, unique_id)
             else:
                 text = encode_properties_text(message, unique_id)
-                record = encode_put_record(
-                    topic_bytes, queue.queue_id, message.body, text, message.flag, 0, wall_clock_ms()
+                record, _ = encode_block(
+                    (message.body,), (text,), topic, queue.queue_id, wall_clock_ms(), flags=(message.flag,)
                 )
                 call = lane.connection.start_template(lane.template, self._waiter, record)
             window.append(_new_tuple(Sent, (index, call, lane, (unique_id,), b"", None)))
@@ -87,7 +86,7 @@ class PipelinedSend(FrameWindow):
             has_own_ids = any(message.unique_id is not None for message in group)
             lane = await self._lane(queue, len(group), has_own_ids=has_own_ids)
             unique_ids = ids_for(group, self._ids)
-            block = b""
+            block: Buffer = b""
             if group[0].is_delayed:
                 call = self._start_single(lane, group[0], unique_ids[0])
             else:

@@ -18,15 +18,14 @@ from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_client.puts import Putter, outcome_unknown
 from reput_client.receipts import BlockReceipts, SendReceipt
 from reput_client.runtime import Event
-from reput_client.unique_ids import RunIds
-from reput_protocol.body_block import encode_body_block
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands_send import PutMessageResult
 from reput_protocol.errors import ReputError
 from reput_protocol.message import MessageQueue
 from reput_protocol.message_id import UniqueIdGenerator
-from reput_protocol.properties import UNIQ_KEY
+from reput_protocol.properties import UNIQ_KEY, encode_properties
+from reput_protocol.put_block import encode_block
 
 
 class Waits(Protocol):
@@ -147,37 +146,26 @@ class Block:
         """Make the bytes of the block."""
         self.count = count = len(self.bodies)
         bodies, texts = self.bodies, self.texts
-        runs = () if ids is None else ids.next_runs(count)
-        self.unique_ids = RunIds(runs) if runs else (None,) * count
-        if self.own_ids or self.is_delayed:
-            texts, self.unique_ids = self._texts_with_ids()
-            runs = ()
+        fresh = None if ids is None else ids.next_run(count)
+        self.unique_ids = fresh or (None,) * count
+        if self.own_ids:
+            self.unique_ids = [self.own_ids.get(number, one) for number, one in enumerate(self.unique_ids)]
         if self.is_delayed:
             self.data, self.positions, self.delayed_text = bodies[0], (0,), texts[0]
+            if fresh and not self.own_ids:
+                self.delayed_text = encode_properties({UNIQ_KEY: fresh[0]}) + texts[0]
         else:
-            self.data, self.positions = encode_body_block(
+            self.data, self.positions = encode_block(
                 bodies,
+                texts,
                 self.queue.topic,
                 self.queue.queue_id,
                 born_timestamp_ms,
-                ids=runs,
-                texts=texts[:1] if texts.count(texts[0]) == count else texts,
-                flag=self.flag,
+                ids=fresh,
+                flags=(self.flag,),
             )
         self.bodies = []
         self.texts = []
-
-    def _texts_with_ids(self) -> tuple[list[bytes], list[str | None]]:
-        """Return texts that all have a unique id, and the ids."""
-        texts = list(self.texts)
-        ids = list(self.unique_ids)
-        for number, fresh in enumerate(self.unique_ids):
-            own = self.own_ids.get(number)
-            if own is not None:
-                ids[number] = own  # its text begins with it
-            elif fresh is not None:
-                texts[number] = b"%b\x01%b\x02%b" % (UNIQ_KEY.encode(), fresh.encode(), texts[number])
-        return texts, ids
 
     def template(self, putter: Putter) -> RequestTemplate:
         """Return the header of its frame."""

@@ -16,13 +16,9 @@ from reput_client.puts import too_large
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.routing import Route, RouteTable
 from reput_protocol.codes import AckLevel
-from reput_protocol.message import (
-    Message,
-    MessageQueue,
-    check_properties_size,
-    encode_properties_text,
-)
+from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.properties import check_properties_size
 from reput_protocol.put_block import BLOCK_BYTES_MAX
 from reput_protocol.record import record_bytes
 

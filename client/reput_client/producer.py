@@ -36,8 +36,7 @@ from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.names import check_group, check_send_topic
-from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_put_block
-from reput_protocol.record import encode_put_record
+from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_block, encode_put_block
 
 log = logging.getLogger("reput_client")
 
@@ -663,14 +662,9 @@ class Producer:
                 queue, message, unique_id, ack, may_be_stored=may_be_stored, oneway=oneway
             )
             return template, message.body
-        record = encode_put_record(
-            queue.topic.encode(),
-            queue.queue_id,
-            message.body,
-            encode_properties_text(message, unique_id),
-            message.flag,
-            0,
-            wall_clock_ms(),
+        texts = (encode_properties_text(message, unique_id),)
+        record, _ = encode_block(
+            (message.body,), texts, queue.topic, queue.queue_id, wall_clock_ms(), flags=(message.flag,)
         )
         if len(record) > BLOCK_BYTES_MAX:
             raise too_large(len(record))

@@ -7,10 +7,9 @@ import random
 import socket
 import time
 from collections.abc import Sequence
-from typing import overload
 
 from reput_protocol.message import Message
-from reput_protocol.message_id import IdRun, UniqueIdGenerator
+from reput_protocol.message_id import UniqueIdGenerator
 
 
 def new_generator() -> UniqueIdGenerator:
@@ -29,35 +28,6 @@ def ids_for(messages: Sequence[Message], generator: UniqueIdGenerator | None) ->
         return [message.unique_id for message in messages]
     fresh = generator.next_many(len(messages))
     return [message.unique_id or own for message, own in zip(messages, fresh, strict=True)]
-
-
-class RunIds(Sequence[str]):
-    """The ids of some runs, one after the other; each is written out when it is looked at."""
-
-    __slots__ = ("_count", "_runs")
-
-    def __init__(self, runs: Sequence[IdRun]) -> None:
-        self._runs = runs
-        self._count = sum(run.count for run in runs)
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._count))]
-        number = index + self._count if index < 0 else index
-        for run in self._runs:
-            if 0 <= number < run.count:
-                return run.id(number)
-            number -= run.count
-        raise IndexError(index)
 
 
 def own_address() -> bytes:

@@ -17,9 +17,12 @@ try:
 except ImportError:
     from reput_protocol import uncompiled as cython
 
-from reput_protocol.properties import properties_fault
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.properties import check_properties_size, properties_fault
 
 if cython.compiled:
+    from cython.cimports.cpython.array import clone
+    from cython.cimports.cpython.buffer import Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
     from cython.cimports.libc.string import memcpy
     from cython.cimports.reput_protocol.crc32 import reput_crc32, reput_crc32_prepare
 
@@ -105,6 +108,29 @@ def _i64(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
+def _put_i16(data: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.longlong) -> cython.void:
+    data[at] = cython.cast(cython.uchar, value >> 8 & 0xFF)
+    data[at + 1] = cython.cast(cython.uchar, value & 0xFF)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_hex(data: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.uint) -> cython.void:
+    """Write 16 bits as four upper-case digits."""
+    if cython.compiled:
+        shift: cython.int
+        digit: cython.uint
+        for shift in range(4):
+            digit = value >> (12 - 4 * shift) & 0xF
+            data[at + shift] = cython.cast(cython.uchar, digit + (0x30 if digit < 10 else 0x37))
+    else:
+        data[at : at + 4] = b"%04X" % value
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
 def _put_i32(data: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.longlong) -> cython.void:
     if cython.compiled:
         shift: cython.int
@@ -130,6 +156,32 @@ def _copy(
             memcpy(cython.address(target[at]), cython.address(source[start]), size)
     else:
         target[at : at + size] = source[start : start + size]
+    return at + size
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put(
+    source: object, target: cython.uchar[::1], at: cython.Py_ssize_t, stop: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Copy a whole bytes-like object to `target[at:stop]` and return where it ends.
+
+    Raises:
+        BufferError: it is too long, as one whose `len` is not its bytes.
+    """
+    if cython.compiled:
+        view = cython.declare(Py_buffer)
+        PyObject_GetBuffer(source, cython.address(view), PyBUF_SIMPLE)
+        size: cython.Py_ssize_t = view.len
+        if 0 < size <= stop - at:
+            memcpy(cython.address(target[at]), view.buf, size)
+        PyBuffer_Release(cython.address(view))
+    else:
+        size = memoryview(source).nbytes
+        if size <= stop - at:
+            target[at : at + size] = source
+    if size > stop - at:
+        raise BufferError(f"{size} bytes are copied to where there is room for {stop - at}")
     return at + size
 
 
@@ -212,6 +264,16 @@ def crc32(data: cython.const[cython.uchar][::1], value: cython.uint = 0) -> int:
     return _zlib_crc32(data, value)
 
 
+@cython.cfunc
+@cython.inline
+def _integers(count: cython.Py_ssize_t) -> object:
+    """Return an array of so many integers, all 0."""
+    if cython.compiled:
+        return clone(_NO_INTEGERS, count, True)
+    return array("q", bytes(8 * count))
+
+
+_NO_INTEGERS = array("q")
 _I16: Final = Struct(">h").unpack_from
 _I32: Final = Struct(">i").unpack_from
 _I64: Final = Struct(">q").unpack_from
@@ -659,6 +721,120 @@ _BROKER_NUMBERS: Final = (
 )
 
 
+def encode_block(
+    bodies: object,
+    texts: object,
+    flags: object,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    born_timestamp_ms: cython.longlong,
+    id_prefix: bytes,
+    id_number: cython.uint,
+) -> tuple[bytearray, array[int]]:
+    """Make the put block of some bodies, with zeros in all that the broker fills in.
+
+    Args:
+        bodies: a list; of each body, which is bytes-like, `len` is its bytes.
+        texts: the properties text of each as bytes; a single one is that of all.
+        flags: of each, or a single one of all.
+        magic, topic: of all records; the topic with its length before it.
+        queue_id, born_timestamp_ms: of all records.
+        id_prefix, id_number: a text that does not begin with a unique id gets one: the prefix, and four digits that
+            count on from `id_number` with every record. No prefix, no ids.
+
+    Returns:
+        The records back to back, and where each of them begins.
+
+    Raises:
+        InvalidMessage: a properties text is too long with its id, or the block would have 2 GiB or more.
+    """
+    count: cython.Py_ssize_t = len(bodies)
+    has_own_texts: cython.bint = len(texts) > 1
+    has_own_flags: cython.bint = len(flags) > 1
+    id_start: bytes = _ID_NAME + id_prefix
+    id_size: cython.Py_ssize_t = len(id_start) + 5 if id_prefix else 0
+    text: bytes = texts[0]
+    text_size: cython.Py_ssize_t
+    flag: cython.int = flags[0]
+    index: cython.Py_ssize_t
+    end: cython.Py_ssize_t = 0
+    positions = _integers(count)
+    starts: cython.longlong[::1] = positions
+    for index in range(count):
+        if has_own_texts:
+            text = texts[index]
+        text_size = len(text)
+        if id_size and not text.startswith(_ID_NAME):
+            text_size += id_size
+        if text_size > 0x7FFF:
+            check_properties_size(text_size)
+        starts[index] = end
+        end += 90 + len(topic) + len(bodies[index]) + text_size
+    if end > 0x7FFF_FFFF:
+        raise InvalidMessage(f"a block of {end} bytes has no room for its sizes; split it")
+    block = bytearray(end)
+    records: cython.uchar[::1] = block
+    at: cython.Py_ssize_t
+    body_end: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    for index in range(count):
+        at = starts[index]
+        stop = starts[index + 1] if index + 1 < count else end
+        if has_own_texts:
+            text = texts[index]
+        if has_own_flags:
+            flag = flags[index]
+        body_end = _put(bodies[index], records, at + 88, stop)
+        _put_head(records, at, body_end, stop, magic, queue_id, flag, 0, born_timestamp_ms)
+        at = _put(topic, records, body_end, stop - 2)
+        text_size = stop - at - 2
+        _put_i16(records, at, text_size)
+        at += 2
+        if id_size and text_size == id_size + len(text):
+            at = _put(id_start, records, at, stop)
+            _put_hex(records, at, id_number + index & 0xFFFF)
+            records[at + 4] = 2
+            at += 5
+        if _put(text, records, at, stop) != stop:
+            raise BufferError("a body has fewer bytes than its length")
+    return block, positions
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_head(
+    records: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    body_end: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    magic: cython.int,
+    queue_id: cython.int,
+    flag: cython.int,
+    sys_flag: cython.int,
+    born_timestamp_ms: cython.longlong,
+) -> cython.void:
+    """Write what comes before the body of the record at `[at, stop)`, which is in its place."""
+    body_size: cython.Py_ssize_t = body_end - at - 88
+    crc: cython.int = _crc31(records, at + 88, body_end)
+    if cython.compiled:
+        _put_i32(records, at, stop - at)
+        _put_i32(records, at + 4, magic)
+        _put_i32(records, at + 8, crc)
+        _put_i32(records, at + 12, queue_id)
+        _put_i32(records, at + 16, flag)
+        _put_i32(records, at + 36, sys_flag)
+        _put_i64(records, at + 40, born_timestamp_ms)
+        _put_i32(records, at + 84, body_size)
+    else:
+        _PUT_HEAD(records, at, stop - at, magic, crc, queue_id, flag, sys_flag, born_timestamp_ms, body_size)
+
+
+_PUT_HEAD: Final = Struct(">iiiii16xiq36xi").pack_into
+_ID_NAME: Final = b"UNIQ_KEY\x01"
+
+
 def batch_to_block(
     batch: object,
     magic: cython.int,
@@ -707,20 +883,26 @@ def batch_to_block(
     block = bytearray(end + count * (68 + len(topic)))
     records: cython.uchar[::1] = block
     at: cython.Py_ssize_t = 0
+    stop: cython.Py_ssize_t
+    body_end: cython.Py_ssize_t
     position = 0
     while position < end:
         size = _i32(data, position)
         body_size = _i32(data, position + 16)
-        _put_i32(records, at, size + 68 + len(topic))
-        _put_i32(records, at + 4, magic)
-        _put_i32(records, at + 8, _crc31(data, position + 20, position + 20 + body_size))
-        _put_i32(records, at + 12, queue_id)
-        _put_i32(records, at + 16, _i32(data, position + 12))
-        _put_i32(records, at + 36, sys_flag)
-        _put_i64(records, at + 40, born_timestamp_ms)
-        _put_i32(records, at + 84, body_size)
-        at = _copy(data, position + 20, body_size, records, at + 88)
-        at = _copy(topic, 0, len(topic), records, at)
+        stop = at + size + 68 + len(topic)
+        body_end = _copy(data, position + 20, body_size, records, at + 88)
+        _put_head(
+            records,
+            at,
+            body_end,
+            stop,
+            magic,
+            queue_id,
+            _i32(data, position + 12),
+            sys_flag,
+            born_timestamp_ms,
+        )
+        at = _put(topic, records, body_end, stop)
         at = _copy(data, position + 20 + body_size, size - 20 - body_size, records, at)
         position += size
     return block, count

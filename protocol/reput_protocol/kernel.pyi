@@ -1,5 +1,5 @@
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from typing import Final
 
@@ -32,6 +32,17 @@ def check_block(
     body_bytes_max: int,
     properties_bytes_max: int,
 ) -> int: ...
+def encode_block(
+    bodies: Sequence[Buffer],
+    texts: Sequence[bytes],
+    flags: Sequence[int],
+    magic: int,
+    topic: bytes,
+    queue_id: int,
+    born_timestamp_ms: int,
+    id_prefix: bytes,
+    id_number: int,
+) -> tuple[bytearray, array[int]]: ...
 def batch_to_block(
     batch: Buffer,
     magic: int,

@@ -13,7 +13,13 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.delays import Delay, delay_of
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import check_send_topic
-from reput_protocol.properties import PROPERTIES_BYTES_MAX, check_key, check_property, check_tag
+from reput_protocol.properties import (
+    PROPERTIES_BYTES_MAX,
+    check_key,
+    check_properties_size,
+    check_property,
+    check_tag,
+)
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 _I32_MAX: Final = 0x7FFF_FFFF
@@ -135,19 +141,6 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
     if len(encoded) > PROPERTIES_BYTES_MAX:
         check_properties_size(len(encoded))
     return encoded
-
-
-def check_properties_size(size: int) -> None:
-    """Check the bytes of a properties text.
-
-    Raises:
-        InvalidMessage: more than a record can hold.
-    """
-    if size > PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(
-            f"tag, keys and properties take {size} bytes, but at most {PROPERTIES_BYTES_MAX} fit; "
-            "move the rest into the body"
-        )
 
 
 def encode_keys_texts(keys: Sequence[Sequence[str]]) -> list[bytes]:

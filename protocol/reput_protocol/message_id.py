@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, overload
 
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.host import HOST4_BYTES, HOST6_BYTES, Host
@@ -49,26 +48,41 @@ def decode_offset_message_id(message_id: str) -> tuple[Host, int]:
 
 _IDS_A_LOOK = 1024
 """So many ids are made without another look at the clock; far fewer than a millisecond has."""
+_RUN_IDS_MAX: Final = 0x1_0000
+"""So many ids with one prefix differ; no block has room for more records with ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdRun:
-    """Unique ids that follow each other: `prefix`, then `count` numbers from `first` on in four upper-case hex digits.
+class IdRun(Sequence[str]):
+    """Unique ids that follow each other: a prefix, then numbers in four upper-case hex digits; after FFFF comes 0000.
 
-    After 65535 comes 0.
+    An id is written out when it is looked at.
+
+    Attributes:
+        prefix: what all ids begin with.
+        first: the number of the first id.
     """
 
-    prefix: str
-    first: int
-    count: int
+    __slots__ = ("_count", "first", "prefix")
 
-    def id(self, index: int) -> str:
-        """Return the id at `index`, 0 to `count - 1`."""
-        return self.prefix + "%04X" % (self.first + index & 0xFFFF)
+    def __init__(self, prefix: str, first: int, count: int) -> None:
+        self.prefix = prefix
+        self.first = first
+        self._count = count
 
-    def ids(self) -> list[str]:
-        """Return all of them."""
-        return [self.id(index) for index in range(self.count)]
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        numbers = range(self.first, self.first + self._count)[index]
+        if isinstance(numbers, range):
+            return [self.prefix + "%04X" % (number & 0xFFFF) for number in numbers]
+        return self.prefix + "%04X" % (numbers & 0xFFFF)
 
 
 class UniqueIdGenerator:
@@ -128,17 +142,12 @@ class UniqueIdGenerator:
             count -= part
         return ids
 
-    def next_runs(self, count: int) -> list[IdRun]:
-        """Return the next `count` ids in runs, which cost less still."""
-        runs: list[IdRun] = []
-        while count > 0:
-            prefix = self._current_prefix()
-            part = min(count, _IDS_A_LOOK)
-            # Drawn in one step of C, which no other thread can come between: they follow each other.
-            numbers = list(itertools.islice(self._numbers, part))
-            runs.append(IdRun(prefix, numbers[0] & 0xFFFF, part))
-            count -= part
-        return runs
+    def next_run(self, count: int) -> IdRun:
+        """Return the next `count` ids, at most 65536, without making any; far cheaper still."""
+        assert count <= _RUN_IDS_MAX, "the ids of a run differ"
+        # Drawn in one step of C, which no other thread can come between: they follow each other.
+        numbers = list(itertools.islice(self._numbers, count))
+        return IdRun(self._current_prefix(), numbers[0] & 0xFFFF if numbers else 0, count)
 
     def _current_prefix(self) -> str:
         now_ms = self._clock_ms()

@@ -189,6 +189,19 @@ def ends_with_crc_property(text: bytes) -> bool:
     return tail.startswith(b"__CRC32#\x01") and tail.endswith(_VALUE_END) and _starts_unit(text)
 
 
+def check_properties_size(size: int) -> None:
+    """Check the bytes of a properties text.
+
+    Raises:
+        InvalidMessage: more than a record can hold.
+    """
+    if size > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(
+            f"tag, keys and properties take {size} bytes, but at most {PROPERTIES_BYTES_MAX} fit; "
+            "move the rest into the body"
+        )
+
+
 def check_property(name: str, value: str) -> None:
     """Check one property that a caller sets.
 

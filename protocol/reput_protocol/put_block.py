@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
-from reput_protocol.checksum import crc32
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.message import Message, encode_properties_text
+from reput_protocol.message_id import IdRun
 from reput_protocol.properties import PROPERTIES_BYTES_MAX
-from reput_protocol.record_layout import HEAD_BYTES, I16, MESSAGE_BYTES_MAX, PUT_HEAD, topic_field
+from reput_protocol.record_layout import MESSAGE_BYTES_MAX, topic_field
 
 BLOCK_BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -117,13 +117,41 @@ def patch_block(
     )
 
 
+def encode_block(
+    bodies: Sequence[Buffer],
+    texts: Sequence[bytes],
+    topic: str,
+    queue_id: int,
+    born_timestamp_ms: int,
+    *,
+    ids: IdRun | None = None,
+    flags: Sequence[int] = (0,),
+) -> tuple[bytearray, Sequence[int]]:
+    """Return the block that puts `bodies`, one or more, into one queue, in order, and where each record begins.
+
+    Args:
+        bodies: of each, `len` must be its bytes (see `message.checked_body`).
+        texts: the properties of each record, encoded (see `message.encode_properties_text`); one is that of all.
+        ids: as many unique ids as bodies. A text that begins with an id of its own keeps it.
+        flags: of each record; one is that of all.
+
+    Raises:
+        InvalidMessage: the first properties that do not fit, or a topic that fits no record.
+    """
+    magic, topic_bytes = topic_of_records(topic)
+    prefix, number = (b"", 0) if ids is None else (ids.prefix.encode(), ids.first)
+    return kernel.encode_block(
+        bodies, texts, flags, magic, topic_bytes, queue_id, born_timestamp_ms, prefix, number
+    )
+
+
 def encode_put_block(
     messages: Sequence[Message],
     topic: str,
     queue_id: int,
     born_timestamp_ms: int,
     unique_ids: Iterable[str | None] | None = None,
-) -> bytes:
+) -> bytearray:
     """Return the block that puts `messages` into one queue, in order.
 
     `unique_ids` gives one id per message; a message that has its own keeps it. Without it none are added. The topics
@@ -132,32 +160,8 @@ def encode_put_block(
     Raises:
         InvalidMessage: a message whose properties do not fit, or a topic that fits no record.
     """
-    magic, topic_bytes = topic_field(topic.encode())
-    magic &= 0xFFFF_FFFF
-    fixed = HEAD_BYTES + 2 + len(topic_bytes)
-    pack_head = PUT_HEAD.pack
-    pack_short = I16.pack
-    parts: list[Buffer] = []
-    add = parts.append
-    for message, unique_id in zip(messages, repeat(None) if unique_ids is None else unique_ids, strict=False):
-        properties = encode_properties_text(message, unique_id)
-        body = message.body
-        body_size = len(body)
-        properties_size = len(properties)
-        add(
-            pack_head(
-                fixed + body_size + properties_size,
-                magic,
-                crc32(body) & 0x7FFF_FFFF,
-                queue_id,
-                message.flag,
-                0,
-                born_timestamp_ms,
-                body_size,
-            )
-        )
-        add(body)
-        add(topic_bytes)
-        add(pack_short(properties_size))
-        add(properties)
-    return b"".join(parts)
+    texts = list(map(encode_properties_text, messages, repeat(None) if unique_ids is None else unique_ids))
+    bodies = [message.body for message in messages]
+    flags = [message.flag for message in messages]
+    block, _ = encode_block(bodies, texts, topic, queue_id, born_timestamp_ms, flags=flags)
+    return block

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reput_protocol.buffers import Buffer
-from reput_protocol.checksum import crc32
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.host import ZERO_HOST, Host
 from reput_protocol.kernel import seal_record
@@ -32,14 +31,12 @@ from reput_protocol.record_layout import (
     MAGIC_V1,
     MAGIC_V2,
     MESSAGE_BYTES_MAX,
-    PUT_HEAD,
     STORE_HOST_IPV6,
     crc31,
     crc_property,
     encode_blank,
     record_bytes,
     record_version_for,
-    topic_field,
 )
 from reput_protocol.record_scan import RecordScan, ScanStatus, locate, patch_record, scan_record
 
@@ -56,7 +53,6 @@ __all__ = [
     "crc31",
     "decode_record",
     "encode_blank",
-    "encode_put_record",
     "encode_record",
     "patch_record",
     "record_bytes",
@@ -236,35 +232,3 @@ def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) 
         properties=bytes(view[extent.properties : extent.properties + extent.properties_size]),
         version=1 if magic == MAGIC_V1 else 2,
     )
-
-
-def encode_put_record(
-    topic: bytes,
-    queue_id: int,
-    body: Buffer,
-    properties: bytes,
-    flag: int,
-    sys_flag: int,
-    born_timestamp_ms: int,
-) -> bytes:
-    """Return the record that a client puts: zeros in every field that the broker fills in.
-
-    Raises:
-        InvalidMessage: the topic or the properties do not fit into a record.
-    """
-    magic, topic_bytes = topic_field(topic)
-    body_size = len(body)
-    properties_size = len(properties)
-    if properties_size > PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(f"properties of {properties_size} bytes, but at most {PROPERTIES_BYTES_MAX} fit")
-    head = PUT_HEAD.pack(
-        HEAD_BYTES + 2 + body_size + len(topic_bytes) + properties_size,
-        magic & 0xFFFF_FFFF,
-        crc32(body) & 0x7FFF_FFFF,
-        queue_id,
-        flag,
-        sys_flag,
-        born_timestamp_ms,
-        body_size,
-    )
-    return b"".join((head, body, topic_bytes, I16.pack(properties_size), properties))

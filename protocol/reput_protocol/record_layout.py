@@ -75,8 +75,6 @@ OFFSETS: Final = struct.Struct(">qq")
 I64: Final = struct.Struct(">q")
 I32: Final = struct.Struct(">i")
 I16: Final = struct.Struct(">h")
-PUT_HEAD: Final = struct.Struct(">iIiii16xiq36xi")
-"""The head of a record that a client puts: zeros where the broker fills in. The CRC has its top bit cleared."""
 
 _TOPIC_V1_MAX: Final = 127
 _TOPIC_V2_MAX: Final = 32_767
@@ -138,4 +136,3 @@ def crc_property(record_without_it: Buffer) -> bytes:
 
 assert len(CRC32) + 12 == CRC_PROPERTY_BYTES
 assert FRONT.size == BORN_HOST_AT
-assert PUT_HEAD.size == HEAD_BYTES

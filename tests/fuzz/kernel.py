@@ -218,7 +218,7 @@ def _mutated(rng: random.Random, data: bytes) -> bytearray:
 
 def _samples() -> list[tuple[str, bytes]]:
     from reput_protocol.client_batch import BatchItem, encode_batch
-    from reput_protocol.record import Host, Record, encode_blank, encode_put_record, encode_record
+    from reput_protocol.record import Host, Record, encode_blank, encode_record
 
     rng = random.Random(1)
     samples: list[tuple[str, bytes]] = []
@@ -226,7 +226,7 @@ def _samples() -> list[tuple[str, bytes]]:
         texts = [rng.choice(_TEXTS) for _ in range(4)]
         bodies = [rng.randbytes(rng.randrange(30)) for _ in range(4)]
         pairs = list(zip(bodies, texts, strict=True))
-        puts = [encode_put_record(b"orders", 2, body, text, 0, 0, 5) for body, text in pairs]
+        puts = [encode_record(Record("orders", body, 2, properties=text)) for body, text in pairs]
         samples.append(("block", b"".join(puts)))
         samples.append(("batch", encode_batch([BatchItem(1, body, text) for body, text in pairs])))
         log = b""

@@ -17,7 +17,7 @@ from reput_protocol import kernel
 from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
-from reput_protocol.record import Host, Record, encode_blank, encode_put_record, encode_record
+from reput_protocol.record import Host, Record, encode_blank, encode_record
 from reput_protocol.record_view import RecordView
 
 TOPICS = ["orders", "%RETRY%" + "g" * 140, "größe"]
@@ -123,8 +123,8 @@ def test_put_blocks_are_judged_alike(
 ) -> None:
     random = Random(seed)
     encoded = [
-        encode_put_record(
-            topic.encode(), 2, body, text, random.randint(-9, 9), random.choice([0, 0x301]), seed
+        encode_record(
+            Record(topic, body, 2, random.randint(-9, 9), sys_flag=random.choice([0, 0x301]), properties=text)
         )
         for body, text in parts_of(random, count, odd)
     ]
@@ -144,7 +144,10 @@ def test_any_bytes_are_judged_alike(noise: bytes, magic: bool, count: int) -> No
 
 
 def test_every_byte_of_a_put_record_counts() -> None:
-    encoded = [encode_put_record(b"orders", 2, *part, 0, 0, 5) for part in parts_of(Random(4), 3, None)]
+    encoded = [
+        encode_record(Record("orders", body, 2, properties=text))
+        for body, text in parts_of(Random(4), 3, None)
+    ]
     block = b"".join(encoded)
     for at in range(len(block)):
         for change in (1, 128):

@@ -41,7 +41,9 @@ from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType, decode_header
 
 @pytest.mark.trio
 async def test_all_frames_of_a_read_are_answered_with_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reput_broker.server.connection.time.perf_counter", lambda: 0.0)  # their turn does not run out
+    monkeypatch.setattr(
+        "reput_broker.server.connection.time.perf_counter", lambda: 0.0
+    )  # their turn does not run out
     async with connected() as bench:
         bench.peer.says(*(ask(ECHO, opaque) for opaque in range(50)))
         await settled()

@@ -15,7 +15,7 @@ from reput_protocol.put_block import (
     encode_put_block,
     patch_block,
 )
-from reput_protocol.record import decode_record, encode_put_record, encode_record
+from reput_protocol.record import Record, decode_record, encode_record
 
 BORN_AT = 1_700_000_000_000
 BORN_HOST = Host("10.0.0.1", 40000)
@@ -25,6 +25,10 @@ COUNTS = pytest.mark.parametrize("count", [1, 5, 300])
 
 def check(block: Any, topic: str, queue_id: int, count: int, limits: BlockLimits) -> BlockCheck:
     return check_put_block(block, topic=topic, queue_id=queue_id, count=count, limits=limits)
+
+
+def put_record(topic: str, body: bytes, properties: bytes) -> bytes:
+    return encode_record(Record(topic, body, properties=properties))
 
 
 def starts_of(block: Any) -> list[int]:
@@ -39,7 +43,7 @@ def messages_of(count: int) -> list[Message]:
 
 
 def block_of(count: int) -> bytearray:
-    return bytearray(encode_put_block(messages_of(count), "orders", 3, BORN_AT, map(str, range(count))))
+    return encode_put_block(messages_of(count), "orders", 3, BORN_AT, map(str, range(count)))
 
 
 @COUNTS
@@ -68,7 +72,7 @@ def test_a_producers_block_passes_and_is_patched_in_place(count: int) -> None:
 
 
 def test_a_block_within_a_buffer_is_patched_alone() -> None:
-    one = encode_put_record(b"t", 0, b"body", b"a\x01b\x02", 0, 0, BORN_AT)
+    one = put_record("t", b"body", b"a\x01b\x02")
     checked = check_put_block(one * 3, topic="t", queue_id=0, count=3)
     run = bytearray(one * 5)
     patch_block(
@@ -93,7 +97,7 @@ def test_without_unique_ids_none_are_written() -> None:
 
 
 def test_one_message_encodes_the_same_alone_and_in_a_block() -> None:
-    alone = encode_put_record(b"t", 3, b"a", b"", 9, 0, BORN_AT)
+    alone = encode_record(Record("t", b"a", queue_id=3, flag=9, born_timestamp_ms=BORN_AT))
     assert encode_put_block([Message("t", b"a", flag=9)], "t", 3, BORN_AT) == alone
 
 
@@ -123,7 +127,7 @@ def test_one_message_encodes_the_same_alone_and_in_a_block() -> None:
 )
 @pytest.mark.parametrize("index", [0, 7, 99])
 def test_the_first_bad_record_refuses_the_block(position: int, data: bytes, reason: str, index: int) -> None:
-    record = encode_put_record(b"orders", 3, b"body", b"a\x01value\x02", 0, 0, BORN_AT)
+    record = encode_record(Record("orders", b"body", queue_id=3, properties=b"a\x01value\x02"))
     block = bytearray(record * 100)
     start = index * len(record)
     at = start + position % len(record)
@@ -141,9 +145,9 @@ def test_the_first_bad_record_refuses_the_block(position: int, data: bytes, reas
     [("DELAY", "reserved"), ("INNER_NUM", "reserved"), ("REAL_TOPIC", "reserved"), ("PROP", None)],
 )
 def test_reserved_properties(name: str, fault: str | None) -> None:
-    good = encode_put_record(b"t", 0, b"", b"", 0, 0, 0)
+    good = put_record("t", b"", b"")
     properties = f"größe\x01m\x02{name}\x011\x02".encode()
-    block = good + encode_put_record(b"t", 0, b"", properties, 0, 0, 0)
+    block = good + put_record("t", b"", properties)
     if fault is None:
         assert check(block, "t", 0, 2, DEFAULT_LIMITS).count == 2
     else:
@@ -175,7 +179,7 @@ def test_properties_of_one_size(text: bytes, fault: str | None, index: int) -> N
     texts = [b"name\x01value\x02more\x01text\x02"] * 30
     assert len(text) == len(texts[0])
     texts[index] = text
-    block = b"".join(encode_put_record(b"t", 0, b"body", each, 0, 0, 0) for each in texts)
+    block = b"".join(put_record("t", b"body", each) for each in texts)
     if fault is None:
         assert check(block, "t", 0, 30, DEFAULT_LIMITS).count == 30
     else:
@@ -186,14 +190,14 @@ def test_properties_of_one_size(text: bytes, fault: str | None, index: int) -> N
 
 @pytest.mark.parametrize("topic", ["orders2", "order", "Orders"])
 def test_a_record_of_another_topic(topic: str) -> None:
-    block = encode_put_record(topic.encode(), 0, b"", b"", 0, 0, 0) * 3
+    block = put_record(topic, b"", b"") * 3
     with pytest.raises(RecordMalformed, match=r"topic in the header|bytes are left|leaves room|must be"):
         check(block, "orders", 0, 3, DEFAULT_LIMITS)
 
 
 def test_a_long_retry_topic_takes_version_2() -> None:
     topic = "%RETRY%" + "g" * 140
-    block = encode_put_record(topic.encode(), 0, b"x", b"a\x01b\x02", 0, 0x301, 0) * 3
+    block = encode_record(Record(topic, b"x", sys_flag=0x301, properties=b"a\x01b\x02")) * 3
     assert check(block, topic, 0, 3, DEFAULT_LIMITS).count == 3
     with pytest.raises(RecordMalformed, match=r"takes version 1|bytes are left"):
         check(block, "orders", 0, 3, DEFAULT_LIMITS)
@@ -234,7 +238,7 @@ def test_what_is_left_over_refuses_the_block() -> None:
 
 
 def test_limits() -> None:
-    block = encode_put_record(b"t", 0, b"12345", b"ab\x01cd\x02", 0, 0, 0) * 2
+    block = put_record("t", b"12345", b"ab\x01cd\x02") * 2
     assert check(block, "t", 0, 2, BlockLimits(5, 6, len(block))).count == 2
     for limits, reason in (
         (BlockLimits(4, 6, len(block)), "body has 5 bytes, but at most 4"),
@@ -248,7 +252,7 @@ def test_limits() -> None:
 @pytest.mark.parametrize("count", [3, 100])
 def test_a_checksum_property_is_renewed(count: int) -> None:
     """A producer may leave room for RocketMQ's whole-record checksum; the broker fills in what only it can know."""
-    unsealed = encode_put_record(b"t", 0, b"body", b"", 0, 0, BORN_AT)
+    unsealed = put_record("t", b"body", b"")
     sealed = encode_record(decode_record(unsealed), with_crc=True)
     block = bytearray(unsealed + sealed + sealed * (count - 2))
     checked = check_put_block(block, topic="t", queue_id=0, count=count)

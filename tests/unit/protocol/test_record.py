@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
+from reput_protocol.put_block import encode_block
 from reput_protocol.record import (
     Host,
     Record,
@@ -10,13 +11,13 @@ from reput_protocol.record import (
     crc31,
     decode_record,
     encode_blank,
-    encode_put_record,
     encode_record,
     patch_record,
     record_bytes,
     record_version_for,
     scan_record,
 )
+from reput_protocol.record_layout import topic_field
 
 PROPERTIES = b"UNIQ_KEY\x01U\x02TAGS\x01paid\x02KEYS\x01a b\x02"
 RECORD = Record(
@@ -57,11 +58,11 @@ def test_a_topic_that_its_version_cannot_hold() -> None:
     with pytest.raises(InvalidMessage, match="254 bytes"):
         encode_record(Record("é" * 127, b""))
     with pytest.raises(InvalidMessage, match="254 bytes"):
-        encode_put_record(("é" * 127).encode(), 0, b"", b"", 0, 0, 0)
+        topic_field(("é" * 127).encode())
     with pytest.raises(InvalidMessage, match="0 bytes"):
-        encode_put_record(b"", 0, b"", b"", 0, 0, 0)
+        topic_field(b"")
     with pytest.raises(InvalidMessage, match="UTF-8"):
-        encode_put_record(b"\xff", 0, b"", b"", 0, 0, 0)
+        topic_field(b"\xff")
 
 
 def test_sizes() -> None:
@@ -72,13 +73,12 @@ def test_sizes() -> None:
 
 def test_a_put_record_is_a_record_with_zeros_where_the_broker_writes() -> None:
     for topic in ("orders", "%RETRY%" + "g" * 140):
-        put = encode_put_record(topic.encode(), 3, b"hello", PROPERTIES, -7, 0x301, 1_700_000_000_000)
+        put, _ = encode_block([b"hello"], [PROPERTIES], topic, 3, 1_700_000_000_000, flags=[-7])
         assert decode_record(put) == Record(
             topic=topic,
             body=b"hello",
             queue_id=3,
             flag=-7,
-            sys_flag=0x301,
             born_timestamp_ms=1_700_000_000_000,
             properties=PROPERTIES,
         )
@@ -88,8 +88,6 @@ def test_properties_that_do_not_fit() -> None:
     assert decode_record(encode_record(Record("t", b"", properties=bytes(32_767))))
     with pytest.raises(InvalidMessage, match="32768 bytes"):
         encode_record(Record("t", b"", properties=bytes(32_768)))
-    with pytest.raises(InvalidMessage, match="32768 bytes"):
-        encode_put_record(b"t", 0, b"", bytes(32_768), 0, 0, 0)
     with pytest.raises(InvalidMessage, match="32768 bytes"):
         encode_record(Record("t", b"", properties=bytes(32_747) + b"\x02"), with_crc=True)
 

@@ -1,0 +1,95 @@
+"""The kernel's blocks are, byte for byte, the records that `encode_record` makes one by one."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.message_id import IdRun, UniqueIdGenerator
+from reput_protocol.properties import PROPERTIES_BYTES_MAX
+from reput_protocol.put_block import check_put_block, encode_block
+from reput_protocol.record import Record, encode_record
+
+BORN_AT = 1_700_000_000_000
+IDS = IdRun("0A" * 14, 0xFFFE, 9)
+OWN_ID = b"UNIQ_KEY\x01own\x02"
+texts = st.sampled_from(
+    [b"", b"TAGS\x01t\x02", OWN_ID, OWN_ID + b"TAGS\x01\xc3\xa4\x02", b"UNIQ_KEYS\x01k\x02"]
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=200), texts, st.integers(-(1 << 31), (1 << 31) - 1)),
+        min_size=1,
+        max_size=9,
+    ),
+    st.sampled_from(["t", "größe", "%RETRY%" + "g" * 140]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([bytes, bytearray, memoryview]),
+)
+def test_a_block_is_its_records_back_to_back(
+    parts: list[tuple[bytes, bytes, int]], topic: str, with_ids: bool, alike: bool, kind: type
+) -> None:
+    bodies, own_texts, flags = map(list, zip(*parts, strict=True))
+    if alike:
+        own_texts, flags = own_texts[:1] * len(parts), flags[:1] * len(parts)
+    expected = []
+    for number, (body, text, flag) in enumerate(zip(bodies, own_texts, flags, strict=True)):
+        if with_ids and not text.startswith(b"UNIQ_KEY\x01"):
+            text = b"UNIQ_KEY\x01%b\x02%b" % (IDS[number].encode(), text)
+        record = Record(topic, body, 3, flag, born_timestamp_ms=BORN_AT, properties=text)
+        expected.append(encode_record(record))
+    block, positions = encode_block(
+        list(map(kind, bodies)),
+        own_texts[:1] if alike else own_texts,
+        topic,
+        3,
+        BORN_AT,
+        ids=IDS if with_ids else None,
+        flags=flags[:1] if alike else flags,
+    )
+    assert block == b"".join(expected)
+    assert list(positions) == [0, *accumulate(map(len, expected))][:-1]
+    check_put_block(block, topic=topic, queue_id=3, count=len(parts))
+
+
+@pytest.mark.parametrize("ids", [None, IDS])
+def test_the_first_text_that_does_not_fit_is_refused(ids: IdRun | None) -> None:
+    room = PROPERTIES_BYTES_MAX - (0 if ids is None else len(f"UNIQ_KEY_{ids[0]}_"))
+    block, _ = encode_block([b""] * 2, [b"x" * room], "t", 0, 0, ids=ids)
+    assert block.count(b"x" * room) == 2
+    with pytest.raises(InvalidMessage, match="take 32769 bytes, but at most 32767 fit"):
+        encode_block([b""] * 3, [b"", b"x" * (room + 2), b"x" * 40_000], "t", 0, 0, ids=ids)
+
+
+def test_a_body_whose_length_is_not_its_bytes_is_refused() -> None:
+    with pytest.raises(BufferError, match="8 bytes are copied to where there is room for"):
+        encode_block([memoryview(bytes(8)).cast("I")], [b""], "t", 0, 0)
+
+    class Longer(bytearray):
+        def __len__(self) -> int:
+            return 9
+
+    with pytest.raises(BufferError, match="a body has fewer bytes than its length"):
+        encode_block([Longer(b"12345")], [b""], "t", 0, 0)
+    with pytest.raises(TypeError):
+        encode_block(["text"], [b""], "t", 0, 0)  # type: ignore[list-item]
+
+
+def test_a_run_of_ids_is_the_ids_that_would_have_come() -> None:
+    one, other = (UniqueIdGenerator(b"\x7f\0\0\1", 5, 77, lambda: BORN_AT) for _ in range(2))
+    assert list(one.next_run(3000)) == other.next_many(3000)
+    one.next_many(0x10000 - 3001)
+    run = one.next_run(3)
+    assert (
+        [each[-4:] for each in run] == [run[number][-4:] for number in range(3)] == ["FFFF", "0000", "0001"]
+    )
+    assert [len(run), run[-1], run[1:]] == [3, run[2], [run[1], run[2]]]
+    assert {len(each) for each in run} == {one.id_size}
+    assert len(one.next_run(0)) == 0
