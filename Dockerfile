@@ -1,5 +1,5 @@
-# The stage `build` turns the pinned requirements and this source into one virtual environment, the last stage holds
-# nothing but that environment. The broker is PID 1, runs as 10001:10001, handles SIGTERM itself and starts
+# The stage `build` has a C compiler and makes a wheel; the last stage holds nothing but one virtual environment with
+# the pinned requirements and that wheel. The broker is PID 1, runs as 10001:10001, handles SIGTERM itself and starts
 # no children; it needs no capability and writes only to /var/lib/reput, so a read-only root file system is fine.
 #
 # `--target spark` makes another image, with the extra `spark` and a Java runtime: the jobs of `reput pipeline`. It
@@ -17,13 +17,16 @@ RUN /opt/build/bin/pip install --require-hashes --requirement requirements-build
         --require-hashes --only-binary :all: --requirement requirements-runtime.lock
 
 FROM requirements AS build
-COPY pyproject.toml README.md LICENSE ./
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY protocol protocol
 COPY broker broker
 COPY client client
 COPY pipeline pipeline
 COPY cli cli
-RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+RUN REPUT_KERNEL=compiled /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/build/bin/pip --python /opt/reput/bin/python install --no-deps --no-index /wheels/*.whl
 
 FROM requirements AS build-spark

@@ -189,26 +189,31 @@ def check_messages(address: str) -> None:
 
 # Run inside the container. A child sees process 1 of its own namespace as /proc/1.
 _FACTS = """
-import json, os
+import json, os, shutil
+from reput_protocol import kernel
 sockets = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
 status = dict(line.split(":", 1) for line in open("/proc/1/status"))
 print(json.dumps({
     "uid": status["Uid"].split(), "gid": status["Gid"].split(), "bounding": int(status["CapBnd"], 16),
     "effective": int(status["CapEff"], 16), "command": open("/proc/1/cmdline").read().split("\\0")[:-1],
     "root_read_only": bool(os.statvfs("/").f_flag & os.ST_RDONLY),
-    "volume_owner": os.stat("/var/lib/reput").st_uid,
+    "volume_owner": os.stat("/var/lib/reput").st_uid, "kernel": kernel.FORM,
+    "compilers": [name for name in ("cc", "gcc", "clang") if shutil.which(name)],
     "listening": [int(at[9:], 16) for _, at, _, state, *_ in sockets if state == "0A" and at.startswith("00000000:")]}))
 """
 
 
 def check_confinement(container: Container, ports: Iterable[int]) -> None:
-    """Process 1 is the broker, as 10001, without capabilities, on a read-only root, and listens on every address."""
+    """Process 1 is the broker, as 10001, without capabilities, on a read-only root, and listens on every address.
+
+    The image holds the compiled kernel and no compiler.
+    """
     answer = container.execute("python3", "-c", _FACTS)
     if answer.returncode:
         raise CheckFailed(f"a look inside failed: {answer.stderr}")
     facts = json.loads(answer.stdout)
     expected = {"uid": [str(UID)] * 4, "gid": [str(UID)] * 4, "bounding": 0, "effective": 0}
-    expected |= {"root_read_only": True, "volume_owner": UID}
+    expected |= {"root_read_only": True, "volume_owner": UID, "kernel": "compiled", "compilers": []}
     wrong = {name: facts[name] for name, value in expected.items() if facts[name] != value}
     if wrong or "serve" not in facts["command"]:
         raise CheckFailed(f"process 1 is not confined as promised: {wrong or facts['command']}")
@@ -218,6 +223,7 @@ def check_confinement(container: Container, ports: Iterable[int]) -> None:
             f"nothing listens on 0.0.0.0 at {sorted(unheard)}; a published port would reach nobody"
         )
     _passed(f"process 1 is `{' '.join(facts['command'])}` as {UID}:{UID}, no capabilities, read-only root")
+    _passed("the kernel is compiled, and the image has no compiler")
 
 
 def check_config(config: Mapping[str, Any]) -> None:

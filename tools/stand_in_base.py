@@ -12,7 +12,7 @@ from pathlib import Path
 
 from image_engines import EngineError, run
 
-PACKAGES = "ca-certificates,python3,python3-pip,python3-venv"
+PACKAGES = "ca-certificates,python3,python3-dev,python3-pip,python3-venv"
 
 
 def make_stand_in(directory: Path, base: str) -> Path:
