@@ -16,6 +16,7 @@ KIND ?=
 MINUTES ?=
 MESSAGES ?=
 INSTALL ?=
+VERSIONS ?=
 # Many tests wait for processes, so that one more of them than there are cores runs at a time.
 JOBS ?= $(shell n=$$(nproc); [ $$n -lt 4 ] && echo $$((n + 1)) || echo 4)
 
@@ -34,12 +35,15 @@ KERNEL_TESTS := tests/unit/protocol $(addprefix tests/property/test_, $(addsuffi
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 LOCK += --no-emit-index-url --no-emit-find-links
+# uv, fetched into build/ where it is not installed.
+UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/null || { $(PYTHON) -m venv build/uv \
+	&& build/uv/bin/python -m pip install --quiet uv; };
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format demo example pipeline-demo bench bench-peers bench-stalls bench-delay
 .PHONY: bench-scaling bench-groups bench-memory bench-store bench-spark crash faults planted histories histories-planted
 .PHONY: filters fuzz fuzz-kernel hostile conformance image-check
-.PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip lock clean
+.PHONY: pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip wheels lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -176,9 +180,11 @@ conformance: $(DEV) ## hand directories to and fro between this broker and Apach
 image-check: $(DEV) ## build the image and run it; INSTALL=1 may install what is missing with apt
 	$(BIN)/python tools/image_check.py $(if $(INSTALL),--install) $(ARGS)
 
-lock: pyproject.toml ## choose new versions for the lock files, with uv (fetched into build/ where it is not installed)
-	@command -v uv >/dev/null || { $(PYTHON) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv; }
-	@PATH="$(CURDIR)/build/uv/bin:$$PATH"; set -ex; \
+wheels: ## build the source distribution and a compiled wheel for each of VERSIONS (3.11 3.12 3.13 3.14) into dist/
+	@$(UV) $(PYTHON) tools/wheels.py $(VERSIONS)
+
+lock: pyproject.toml ## choose new versions for the lock files
+	@$(UV) set -x; \
 		uv pip compile $(LOCK) --upgrade --extra dev --extra spark pyproject.toml -o requirements.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark pyproject.toml -o requirements-spark.lock; \

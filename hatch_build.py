@@ -26,24 +26,24 @@ class KernelBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and say which files the wheel gets in addition."""
         package = Path(self.root) / PACKAGE
-        for old in package.glob("kernel.*.so"):
-            old.unlink()
+        if version == "editable":
+            for old in package.glob("kernel.*.so"):
+                old.unlink()
         how = os.environ.get("REPUT_KERNEL", "")
         if how == "interpreted":
             return
-        with tempfile.TemporaryDirectory() as directory:
-            try:
-                compiled = compile_kernel(package, Path(directory), checked=how == "checked")
-            except Exception as error:
-                if how:
-                    raise
-                print(f"the kernel was not compiled and will run interpreted: {error}", file=sys.stderr)
-                return
-            place = package if version == "editable" else Path(self.root) / "build" / "kernel"
-            place.mkdir(parents=True, exist_ok=True)
-            built = Path(shutil.copy2(compiled, place))
-        if version != "editable":
-            build_data["force_include"][str(built)] = f"reput_protocol/{built.name}"
+        self._directory = tempfile.TemporaryDirectory()
+        try:
+            compiled = compile_kernel(package, Path(self._directory.name), checked=how == "checked")
+        except Exception as error:
+            if how:
+                raise
+            print(f"the kernel was not compiled and will run interpreted: {error}", file=sys.stderr)
+            return
+        if version == "editable":
+            shutil.copy2(compiled, package)
+        else:
+            build_data["force_include"][str(compiled)] = f"reput_protocol/{compiled.name}"
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 

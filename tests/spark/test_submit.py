@@ -6,11 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import reput_client
 import reput_pipeline
+import reput_protocol
+from reput_broker.background import BackgroundBroker
+from reput_client.blocking import Producer
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.java import find_java_home
 from reput_pipeline.jobs import JOBS
@@ -28,17 +34,56 @@ def test_every_job_is_a_file_that_runs(name: str) -> None:
     assert f"Usage: reput pipeline {name}" in done.stdout
 
 
-def test_a_submitted_job_does_its_work_under_the_shipped_settings(tmp_path: Path) -> None:
-    fill(tmp_path / "s")
+COUNT = """
+import json, sys
+from pyspark.sql import SparkSession
+from reput_pipeline.source import ReputDataSource
+
+def on_an_executor(_):
+    from reput_protocol import kernel
+    return kernel.FORM, kernel.__file__
+
+spark = SparkSession.builder.getOrCreate()
+spark.dataSource.register(ReputDataSource)
+rows = spark.read.format("reput").options(nameServer=sys.argv[1], subscribe="orders").load()
+(kernel,) = spark.sparkContext.parallelize([0], 1).map(on_an_executor).collect()
+print(json.dumps([*kernel, sorted(int(bytes(row.body)) for row in rows.collect())]))
+"""
+
+
+def submitted(directory: Path, *arguments: str) -> str:
+    """The last line that a job printed."""
     submit = str(Path(sys.executable).with_name("spark-submit"))
     home = find_java_home()
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **({"JAVA_HOME": home} if home else {})}
-    command = [submit, "--master", "local[2]", "--properties-file", str(SETTINGS)]
-    command += [str(PACKAGE / "archive.py"), "--path", str(tmp_path / "s"), "--to", str(tmp_path / "a")]
+    command = [submit, "--master", "local[2]", *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=tmp_path
+        command, capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=directory
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    result = json.loads(done.stdout.splitlines()[-1])
+    return done.stdout.splitlines()[-1]
+
+
+def test_executors_that_get_the_packages_as_a_zip_read_a_broker_with_the_interpreted_kernel(
+    new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
+) -> None:
+    broker = new_reput_broker()
+    with Producer(broker.address, group="p") as producer:
+        producer.send_many("orders", [b"%d" % number for number in range(500)])
+    with zipfile.ZipFile(tmp_path / "reput.zip", "w") as packed:
+        for package in (reput_protocol, reput_client, reput_pipeline):
+            for path in Path(package.__path__[0]).rglob("*.py"):
+                packed.write(path, path.relative_to(Path(package.__path__[0]).parent))
+    (tmp_path / "count.py").write_text(COUNT)
+    line = submitted(tmp_path, "--py-files", "reput.zip", "count.py", broker.address)
+    form, file, bodies = json.loads(line)
+    assert (form, "reput.zip" in file) == ("interpreted", True)
+    assert bodies == [*range(500)]
+
+
+def test_a_submitted_job_does_its_work_under_the_shipped_settings(tmp_path: Path) -> None:
+    fill(tmp_path / "s")
+    job = [str(PACKAGE / "archive.py"), "--path", str(tmp_path / "s"), "--to", str(tmp_path / "a")]
+    result = json.loads(submitted(tmp_path, "--properties-file", str(SETTINGS), *job))
     assert (result["status"], result["rows"]) == ("done", MESSAGES)
     assert sum(file.rows for file in ArchiveDirectory(tmp_path / "a").files()) == MESSAGES
