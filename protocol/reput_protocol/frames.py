@@ -7,7 +7,7 @@ offset 8   ...  header        header size bytes
            ...  body          total - 4 - header size bytes
 ```
 
-`FrameReader` cuts a byte stream into frames, however it was chunked. A read that holds whole frames, the common case,
+`FrameReader` splits a byte stream into frames, however it was chunked. A read that holds whole frames, the common case,
 is never copied: bodies are views of it. Only a frame that straddles reads is put together in a buffer of its own, every
 byte once, and that buffer grows with what has come and not with what was announced.
 """
@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import struct
 import sys
+from functools import partial
 from typing import Final, NamedTuple
 
+from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import FrameMalformed, FrameTooLarge, ProtocolError
 from reput_protocol.header import Header, encode_header
@@ -28,13 +30,10 @@ FRAME_BYTES_MAX: Final = 16_777_216
 HEADER_BYTES_MAX: Final = 65_536
 """The longest header that a `FrameReader` takes unless it is told otherwise."""
 
-_LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">II")
-_LENGTH_SIZE: Final = _LENGTH.size
+_LENGTH_SIZE: Final = 4
 _HEAD_SIZE: Final = _HEAD.size
-_HEADER_SIZE_MASK: Final = 0xFF_FFFF
 _MARK_SIZE: Final = 4
-_new_tuple = tuple.__new__  # skips the Python-level constructor of a named tuple
 
 
 class Frame(NamedTuple):
@@ -45,18 +44,21 @@ class Frame(NamedTuple):
     body: memoryview
 
 
+_frame: Final = partial(tuple.__new__, Frame)  # skips the Python-level constructor of a named tuple
+
+
 class FrameReader:
-    """Cut a byte stream into frames.
+    """Split a byte stream into frames.
 
     Every length is checked before a byte is kept for it. A frame that breaks the rules ends the stream: the frames
     before it are still returned, `failure` says what happened, and every later call raises it.
     """
 
-    __slots__ = ("_buffer", "_header_limit", "_needed", "_total_limit", "failure")
+    __slots__ = ("_buffer", "_header_max", "_needed", "_total_max", "failure")
 
     def __init__(self, frame_limit: int = FRAME_BYTES_MAX, header_limit: int = HEADER_BYTES_MAX) -> None:
-        self._total_limit = frame_limit - _LENGTH_SIZE
-        self._header_limit = header_limit
+        self._total_max = frame_limit - _LENGTH_SIZE
+        self._header_max = header_limit
         self._buffer = bytearray()  # the one incomplete frame, from its first byte
         self._needed = _HEAD_SIZE  # size at which _buffer says more: the head first, then the whole frame
         self.failure: ProtocolError | None = None
@@ -97,100 +99,39 @@ class FrameReader:
         """
         if self.failure is not None:
             raise self.failure
-        if type(data) is bytes and not self._buffer and len(data) >= _HEAD_SIZE:
-            # One whole frame and nothing else, nearly always where one is in flight; all others are for `_cut`.
-            total, mark = _HEAD.unpack_from(data)
-            end = _HEAD_SIZE + (mark & _HEADER_SIZE_MASK)
-            if (
-                total == len(data) - _LENGTH_SIZE <= self._total_limit
-                and end <= len(data)
-                and end - _HEAD_SIZE <= self._header_limit
-            ):
-                return [_new_tuple(Frame, (mark >> 24, data[_HEAD_SIZE:end], memoryview(data)[end:]))]
         frames: list[Frame] = []
-        try:
-            start = self._complete(data, frames) if self._buffer else 0
-            self._cut(data, start, frames)
-        except ProtocolError as error:
-            self.failure = error
+        start = 0
+        while self._buffer and start < len(data) and self.failure is None:
+            piece = memoryview(data)[start : start + self._needed - len(self._buffer)]
+            self._buffer += piece
+            start += len(piece)
+            if self._cut(self._buffer, 0, frames):
+                self._buffer = bytearray()
+        if not self._buffer and self.failure is None:
+            start = self._cut(data, start, frames)
+            self._buffer += memoryview(data)[start:]
+        if self.failure is not None:
             self._buffer = bytearray()
             if not frames:
-                raise
+                raise self.failure
         return frames
 
-    def _cut(self, data: Buffer, start: int, frames: list[Frame]) -> None:
-        """Append all whole frames of `data` from `start` on and keep the rest."""
-        size = len(data)
-        view = memoryview(data)
-        source = data if type(data) is bytes else None  # whose slices are bytes; those of others are copied
-        total_limit = self._total_limit
-        header_limit = self._header_limit
-        unpack_head = _HEAD.unpack_from
-        append = frames.append
-        last_head = size - _HEAD_SIZE
-        while start <= last_head:
-            total, mark = unpack_head(view, start)
-            header_size = mark & _HEADER_SIZE_MASK
-            if total > total_limit or header_size > header_limit or header_size > total - _MARK_SIZE:
-                self._refuse(total, header_size)
-            end = start + total + _LENGTH_SIZE
-            if end > size:
-                self._needed = end - start
-                break
-            header_start = start + _HEAD_SIZE
-            body_start = header_start + header_size
-            header = (
-                bytes(view[header_start:body_start]) if source is None else source[header_start:body_start]
-            )
-            append(_new_tuple(Frame, (mark >> 24, header, view[body_start:end])))
-            start = end
-        if start < size:
-            self._buffer += view[start:]
-            self._check_short_head()
+    def _cut(self, data: Buffer, start: int, frames: list[Frame]) -> int:
+        """Append all whole frames of `data` from `start` on; return where they end."""
+        found, end, self._needed, fault = kernel.cut_frames(
+            data, start, self._total_max, self._header_max, _frame
+        )
+        frames += found
+        if fault is not None:
+            self.failure = self._refusal(*fault)
+        return end
 
-    def _complete(self, data: Buffer, frames: list[Frame]) -> int:
-        """Fill the incomplete frame from `data`; return where in `data` the next frame starts."""
-        start = 0
-        buffer = self._buffer
-        view = memoryview(data)
-        while True:
-            take = min(self._needed - len(buffer), len(data) - start)
-            buffer += view[start : start + take]
-            start += take
-            if len(buffer) < self._needed:
-                self._check_short_head()
-                return start
-            total, mark = _HEAD.unpack_from(buffer)
-            header_size = mark & _HEADER_SIZE_MASK
-            if (
-                total > self._total_limit
-                or header_size > self._header_limit
-                or header_size > total - _MARK_SIZE
-            ):
-                self._refuse(total, header_size)
-            self._needed = _LENGTH_SIZE + total
-            if len(buffer) == self._needed:
-                break
-        self._buffer = bytearray()
-        self._needed = _HEAD_SIZE
-        whole = memoryview(buffer)
-        body_start = _HEAD_SIZE + header_size
-        frames.append(Frame(mark >> 24, bytes(whole[_HEAD_SIZE:body_start]), whole[body_start:]))
-        return start
-
-    def _check_short_head(self) -> None:
-        """Refuse a bad total as soon as it is there, although the mark is still missing."""
-        if _LENGTH_SIZE <= len(self._buffer) < _HEAD_SIZE:
-            (total,) = _LENGTH.unpack_from(self._buffer)
-            if total > self._total_limit or total < _MARK_SIZE:
-                self._refuse(total, 0)
-
-    def _refuse(self, total: int, header_size: int) -> None:
-        if total > self._total_limit:
-            raise FrameTooLarge("frame", total + _LENGTH_SIZE, self._total_limit + _LENGTH_SIZE)
-        if total < _MARK_SIZE or header_size > total - _MARK_SIZE:
-            raise FrameMalformed(f"frame of {total} bytes cannot hold its header of {header_size} bytes")
-        raise FrameTooLarge("header", header_size, self._header_limit)
+    def _refusal(self, total: int, header_size: int) -> ProtocolError:
+        if total > self._total_max:
+            return FrameTooLarge("frame", total + _LENGTH_SIZE, self._total_max + _LENGTH_SIZE)
+        if header_size > total - _MARK_SIZE:
+            return FrameMalformed(f"frame of {total} bytes cannot hold its header of {header_size} bytes")
+        return FrameTooLarge("header", header_size, self._header_max)
 
 
 def encode_frame_head(header: Header, header_type: int, body_size: int) -> bytes:

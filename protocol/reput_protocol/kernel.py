@@ -277,6 +277,7 @@ _NO_INTEGERS = array("q")
 _I16: Final = Struct(">h").unpack_from
 _I32: Final = Struct(">i").unpack_from
 _I64: Final = Struct(">q").unpack_from
+_U32: Final = 0xFFFF_FFFF
 _PACK_I32: Final = Struct(">i").pack_into
 _PACK_I64: Final = Struct(">q").pack_into
 
@@ -562,6 +563,55 @@ _TAGS: Final = b"TAGS"
 _KEYS: Final = b"KEYS"
 _UNIQ_KEY: Final = b"UNIQ_KEY"
 _CHECKSUM_NAME: Final = b"__CRC32#"
+
+
+# -- frames -------------------------------------------------------------------------------------------------------
+
+
+def cut_frames(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    total_max: cython.longlong,
+    header_max: cython.longlong,
+    made: object,
+) -> tuple[list[Any], int, int, tuple[int, int] | None]:
+    """Split `buffer` from `start` on into the whole frames that follow each other (`frames`).
+
+    Args:
+        buffer: bytes as they were received.
+        total_max, header_max: the largest total and the largest header size that a frame may state.
+        made: takes header type, header as bytes and body as a view of `buffer`, in one tuple; returns the frame.
+
+    Returns:
+        What `made` returned for each; where they end; how many bytes the frame that begins there has, as far as it is
+        known; total and header size of that frame if it breaks the rules, else None.
+    """
+    data: cython.const[cython.uchar][::1] = buffer
+    view = memoryview(buffer)
+    end: cython.Py_ssize_t = len(data)
+    needed: cython.longlong = 8
+    frames: list[Any] = []
+    fault = None
+    total: cython.longlong
+    header_size: cython.longlong
+    body: cython.Py_ssize_t
+    while end - start >= 4:
+        total = cython.cast(cython.uint, _i32(data, start)) if cython.compiled else _i32(data, start) & _U32
+        if end - start < 8:
+            if total > total_max or total < 4:
+                fault = (total, 0)
+            break
+        header_size = _i32(data, start + 4) & 0xFF_FFFF
+        if total > total_max or header_size > header_max or header_size > total - 4:
+            fault = (total, header_size)
+            break
+        if total + 4 > end - start:
+            needed = total + 4
+            break
+        body = start + 8 + header_size
+        frames.append(made((data[start + 4], bytes(view[start + 8 : body]), view[body : start + 4 + total])))
+        start += 4 + total
+    return frames, start, needed, fault
 
 
 # -- put blocks ---------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 from array import array
 from collections.abc import Callable, Sequence
 from mmap import mmap
-from typing import Final
+from typing import Final, TypeVar
 
 from reput_protocol.buffers import Buffer
+
+F = TypeVar("F")
 
 FORM: Final[str]
 COLUMNS: Final[tuple[str, ...]]
@@ -43,6 +45,13 @@ def encode_block(
     id_prefix: bytes,
     id_number: int,
 ) -> tuple[bytearray, array[int]]: ...
+def cut_frames(
+    buffer: Buffer,
+    start: int,
+    total_max: int,
+    header_max: int,
+    made: Callable[[tuple[int, bytes, memoryview]], F],
+) -> tuple[list[F], int, int, tuple[int, int] | None]: ...
 def batch_to_block(
     batch: Buffer,
     magic: int,

@@ -130,6 +130,9 @@ def _read(kernel: ModuleType, kind: str, data: bytearray, choice: float) -> list
         patched = bytearray(data)
         kernel.patch_block(patched, 0, len(patched), 7, 4096, -1, 1_700_000_000_000, 1 << 40, sealed > 0)
         return [sealed, bytes(patched), *_follow(kernel, patched, 0, 4096)]
+    if kind == "frames":
+        frames, *end, fault = kernel.cut_frames(data, int(choice * 8) if choice < 0.2 else 0, 150, 60, tuple)
+        return [None if fault else [(*head, bytes(body)) for *head, body in frames], *end, fault]
     if kind == "index":
         return _read_index(kernel, data, choice)
     if kind == "units":
@@ -229,6 +232,12 @@ def _samples() -> list[tuple[str, bytes]]:
         puts = [encode_record(Record("orders", body, 2, properties=text)) for body, text in pairs]
         samples.append(("block", b"".join(puts)))
         samples.append(("batch", encode_batch([BatchItem(1, body, text) for body, text in pairs])))
+        headers = [rng.randbytes(rng.randrange(30)) for _ in pairs]
+        frames = [
+            struct.pack(">II", 4 + len(header) + len(body), 0x4D << 24 | len(header)) + header + body
+            for header, body in zip(headers, bodies, strict=True)
+        ]
+        samples.append(("frames", b"".join(frames)))
         log = b""
         for number, (body, text) in enumerate(pairs):
             record = Record(

@@ -41,25 +41,6 @@ def test_any_kind_of_bytes_is_taken(kind: type[bytes]) -> None:
     assert [bytes(item.body) for item in frames] == [b"x" * 50] * 2
 
 
-@pytest.mark.parametrize("cut", [-9, -1, 0, 1, 9])
-@pytest.mark.parametrize("header_size", [0, 1, 20, 40, 41, 0xFFFFFF])
-@pytest.mark.parametrize("total", [0, 3, 4, 24, 44, 60, 61, 0x7FFFFFFF])
-def test_a_read_of_one_frame_is_judged_like_any_other(total: int, header_size: int, cut: int) -> None:
-    """`bytes` with exactly one frame in them go a short way, a `bytearray` never does."""
-    data = (head(total, header_size, 0x4D) + bytes(range(90)))[: max(0, 4 + min(total, 80) + cut)]
-
-    def outcome(data: bytes | bytearray) -> object:
-        reader = FrameReader(frame_limit=64, header_limit=40)
-        try:
-            frames = reader.receive_data(data)
-        except (FrameMalformed, FrameTooLarge) as error:
-            return str(error)
-        cut_out = [(item.header_type, item.header, bytes(item.body)) for item in frames]
-        return cut_out, reader.buffered_bytes, str(reader.failure)
-
-    assert outcome(data) == outcome(bytearray(data))
-
-
 def test_one_byte_at_a_time() -> None:
     reader = FrameReader()
     frames = [item for byte in frame(b"abc") + frame() for item in reader.receive_data(bytes([byte]))]
