@@ -9,9 +9,10 @@ that they are one: it takes the message back once, whichever answers get lost.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Final
 from uuid import uuid4
+
+from msgspec import structs
 
 from reput_client.address import Address
 from reput_client.errors import ConnectionLost, RequestTimeout
@@ -111,7 +112,7 @@ async def send_back(
 
 async def _ask(session: Session, message: ReceivedMessage, address: Address, header: SendBackHeader) -> None:
     """Ask with 36 until there is an answer, for as long as two requests take."""
-    repeated = replace(header, is_repeated=True).to_ext(HeaderType.MSGPACK)
+    repeated = structs.replace(header, is_repeated=True).to_ext(HeaderType.MSGPACK)
     ext = header.to_ext(HeaderType.MSGPACK)
     for tries_left in (1, 0):
         try:

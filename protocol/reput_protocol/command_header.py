@@ -1,9 +1,8 @@
 """What all typed headers share: reading fields from a header's `ext` and writing them back.
 
-A typed header is a slots dataclass. Its annotations say how a field travels: `I32` and `I64` are integers of that
-width, and a field's name on the wire is its own in camel case unless `Wire("...")` says otherwise. The same class
-reads all three header types: a value may come typed (msgpack) or as text (JSON, binary), and an empty text stands
-for an absent number, as in RocketMQ's binary headers. Fields that nobody here knows are ignored.
+A typed header is a msgspec struct. A field's name on the wire is its own in camel case unless `field(name=...)` says
+otherwise. The same class reads all three header types: a value may come typed (msgpack) or as text (JSON, binary), and
+an empty text stands for an absent number, as in RocketMQ's binary headers. Fields that nobody here knows are ignored.
 """
 
 from __future__ import annotations
@@ -11,55 +10,25 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Final, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Self, TypeAlias, Union, get_args, get_origin
+
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+from msgspec.structs import fields
 
 from reput_protocol.errors import HeaderFieldError
 from reput_protocol.header_model import HeaderType, Value, value_text
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
 _DIGITS_MAX: Final = 20
-_DECIMAL = re.compile(r"[+-]?[0-9]{1,20}")
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,20}")
+
+I32: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+I64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """Annotation of a field: its name on the wire."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Width:
-    """Annotation of an integer: how many bits the peer has for it."""
-
-    bits: int
-
-
-I32: TypeAlias = Annotated[int, Width(32)]
-I64: TypeAlias = Annotated[int, Width(64)]
-
-_Reader: TypeAlias = Callable[[str, Value], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class FieldSpec:
-    """How one field of a typed header travels."""
-
-    attribute: str
-    wire_name: str
-    read: _Reader
-    is_text: bool
-    required: bool
-    default: Any
-
-
-class CommandHeader:
+class CommandHeader(Struct, gc=False, rename="camel"):
     """Base of all typed headers."""
-
-    __slots__ = ()
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, Value]) -> Self:
@@ -68,142 +37,93 @@ class CommandHeader:
         Raises:
             HeaderFieldError: a required field is missing, or a value is not of its field's type or range.
         """
-        header: Self = read_fields(cls, ext)
-        return header
+        read: dict[str, Value] = {}
+        for name, reader in _not_texts(cls):
+            value = ext.get(name)
+            if type(value) is str:
+                read[name] = reader(value)
+        found = {**ext, **read} if read else ext
+        try:
+            return convert(found, cls)
+        except ValidationError:
+            return convert(_forgive(cls, found), cls)
 
     def to_ext(self, header_type: int) -> dict[str, Value]:
         """Return the fields for a header of this type: text for JSON and binary, typed for msgpack; none if None."""
-        return write_fields(self, header_type)
-
-
-def read_fields(kind: type[Any], ext: Mapping[str, Value], names: Mapping[str, str] | None = None) -> Any:
-    """Read an instance of the typed header `kind`; `names` maps attributes to other wire names than the usual ones."""
-    values = []
-    for spec in field_specs(kind):
-        name = names[spec.attribute] if names else spec.wire_name
-        value = ext.get(name)
-        if value is not None and (value != "" or spec.is_text):
-            values.append(spec.read(name, value))
-        elif spec.required:
-            raise HeaderFieldError(name, "is missing")
-        else:
-            values.append(spec.default)
-    return kind(*values)
-
-
-def write_fields(
-    header: object, header_type: int, names: Mapping[str, str] | None = None
-) -> dict[str, Value]:
-    """Return the fields of a typed header as `CommandHeader.to_ext` does, under other wire names if given."""
-    ext: dict[str, Value] = {}
-    typed = header_type == _MSGPACK
-    for spec in field_specs(type(header)):
-        value = getattr(header, spec.attribute)
-        if value is not None:
-            name = names[spec.attribute] if names else spec.wire_name
-            ext[name] = value if typed or type(value) is str else value_text(value)
-    return ext
-
-
-def field_specs(kind: type[Any]) -> tuple[FieldSpec, ...]:
-    """Return how the fields of a typed header travel, in the order of its constructor."""
-    specs = _SPECS.get(kind)
-    if specs is None:
-        specs = _SPECS[kind] = _read_annotations(kind)
-    return specs
-
-
-_SPECS: dict[type[Any], tuple[FieldSpec, ...]] = {}
-
-
-def _read_annotations(kind: type[Any]) -> tuple[FieldSpec, ...]:
-    hints = get_type_hints(kind, include_extras=True)
-    specs = []
-    for field in fields(kind):
-        hint = hints[field.name]
-        wire_name = _camel_case(field.name)
-        read: _Reader | None = None
-        for part in _flatten(hint):
-            if isinstance(part, Wire):
-                wire_name = part.name
-            elif isinstance(part, Width):
-                read = _integer_reader(part.bits)
-            elif read is None:
-                read = _reader_of(part)
-        assert read is not None, f"{kind.__name__}.{field.name}: no way to read {hint!r}"
-        specs.append(
-            FieldSpec(field.name, wire_name, read, read is read_text, field.default is MISSING, field.default)
-        )
-    return tuple(specs)
-
-
-def read_text(name: str, value: Value) -> str:
-    """Return a text field's value; numbers and booleans that a client sends unquoted are taken as their text."""
-    if type(value) is str:
-        return value
-    try:
-        return value_text(value)
-    except ValueError:
-        raise HeaderFieldError(name, "is not text") from None
-
-
-def read_bool(name: str, value: Value) -> bool:
-    """Return a boolean field's value: a boolean, or `true` or `false` in any case."""
-    if type(value) is bool:
-        return value
-    if type(value) is str:
-        lower = value.lower()
-        if lower in ("true", "false"):
-            return lower == "true"
-    raise HeaderFieldError(name, "is neither true nor false")
-
-
-def read_integer(name: str, value: Value, bits: int) -> int:
-    """Return an integer field's value, which must fit `bits` bits with a sign: an integer or its decimal text."""
-    if type(value) is str and (
-        (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX) or _DECIMAL.fullmatch(value)
-    ):
-        value = int(value)
-    if type(value) is not int:
-        raise HeaderFieldError(name, "is not an integer")
-    if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise HeaderFieldError(name, f"does not fit {bits} bits")
-    return value
+        ext: dict[str, Value] = to_builtins(self)
+        for name in _optional(type(self)):
+            if ext[name] is None:
+                del ext[name]
+        if header_type == _MSGPACK:
+            return ext
+        return {
+            name: value if type(value) is str else str(value) if type(value) is int else value_text(value)
+            for name, value in ext.items()
+        }
 
 
 @cache
-def _integer_reader(bits: int) -> _Reader:
-    return lambda name, value: read_integer(name, value, bits)
+def _optional(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields that may be None."""
+    return tuple(field.encode_name for field in fields(kind) if field.default is None)
 
 
-def _reader_of(kind: object) -> _Reader | None:
-    if kind is str:
-        return read_text
-    if kind is bool:
-        return read_bool
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return _choice_reader(kind)
-    return None
+@cache
+def _not_texts(kind: Any) -> tuple[tuple[str, Callable[[str], Value]], ...]:
+    """Return the names of the numbers and flags of a struct, and how their text is read."""
+    readers = {int: _integer, bool: _flag}
+    known = [(field.encode_name, readers.get(_plain(field.type))) for field in fields(kind)]
+    return tuple((name, read) for name, read in known if read is not None)
 
 
-def _choice_reader(kind: type[StrEnum]) -> _Reader:
-    def read_choice(name: str, value: Value) -> StrEnum:
+def _integer(text: str) -> Value:
+    """Return the integer that a decimal text stands for, or the text."""
+    plain = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    return int(text) if plain or _DECIMAL.fullmatch(text) else text
+
+
+def _flag(text: str) -> Value:
+    """Return the boolean that `true` or `false` stands for, in any case, or the text."""
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _forgive(kind: type[Any], found: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the fields with what need not be right: absent ones, and numbers where text is wanted.
+
+    Raises:
+        HeaderFieldError: for the first one that is wrong.
+    """
+    forgiven: dict[str, Value] = {}
+    for field in fields(kind):
+        name, value, plain = field.encode_name, found.get(field.encode_name), _plain(field.type)
+        if value is None or (value == "" and plain is not str):
+            if field.required:
+                raise HeaderFieldError(name, "is missing")
+            continue
         try:
-            return kind(str(value))
+            forgiven[name] = value = value_text(value) if plain is str else value
+            convert(value, field.type)
         except ValueError:
-            known = ", ".join(kind)
-            raise HeaderFieldError(name, f"is not one of {known}") from None
-
-    return read_choice
+            raise HeaderFieldError(name, _fault(field.type, value)) from None
+    return forgiven
 
 
-def _flatten(hint: object) -> list[object]:
-    """Return what an annotation is made of, outermost first: `Annotated[int, X] | None` is int, X, None's type."""
+def _fault(hint: Any, value: Value) -> str:
+    plain = _plain(hint)
+    if plain is str:
+        return "is not text"
+    if plain is bool:
+        return "is neither true nor false"
+    if plain is not int:
+        return f"is not one of {', '.join(plain)}"
+    if type(value) is not int:
+        return "is not an integer"
+    return f"does not fit {32 if hint in (I32, I32 | None) else 64} bits"
+
+
+@cache
+def _plain(hint: Any) -> Any:
+    """Return the type of an annotation: `int` of `I32 | None`."""
     if get_origin(hint) in (Annotated, Union, types.UnionType):
-        return [part for argument in get_args(hint) for part in _flatten(argument)]
-    return [hint]
-
-
-def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+        return _plain(get_args(hint)[0])
+    return hint

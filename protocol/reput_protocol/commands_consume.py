@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.command_header import I32, I64, CommandHeader
 
 
-@dataclass(slots=True)
 class SendBackHeader(CommandHeader):
     """Header of 36: a member could not handle the message at the physical offset `offset`.
 
@@ -33,7 +31,6 @@ class SendBackHeader(CommandHeader):
     is_repeated: bool | None = None
 
 
-@dataclass(slots=True)
 class ResetOffsetHeader(CommandHeader):
     """Header of 222 (asked of the broker) and 220 (the broker's word to members): go on elsewhere.
 
@@ -57,7 +54,6 @@ class ResetOffsetHeader(CommandHeader):
     dry_run: bool | None = None
 
 
-@dataclass(slots=True)
 class ConsumerStatusHeader(CommandHeader):
     """Header of 223 (asked of the broker) and 221 (asked of members): the offsets that members have reached."""
 
@@ -68,7 +64,6 @@ class ConsumerStatusHeader(CommandHeader):
     client_addr: str | None = None
 
 
-@dataclass(slots=True)
 class ConsumerRunningInfoHeader(CommandHeader):
     """Header of 307, asked of the broker and passed on to the member: what is it doing?"""
 
@@ -79,7 +74,6 @@ class ConsumerRunningInfoHeader(CommandHeader):
     jstack_enable: bool = False
 
 
-@dataclass(slots=True)
 class ConsumeDirectlyHeader(CommandHeader):
     """Header of 309, asked of the broker with `msg_id` and passed on to the member with the record as body."""
 
@@ -94,7 +88,6 @@ class ConsumeDirectlyHeader(CommandHeader):
     group_sys_flag: I32 | None = None
 
 
-@dataclass(slots=True)
 class ConsumeStatsHeader(CommandHeader):
     """Header of 208: a group's progress; `topic_list` names several topics, joined by `;`."""
 
@@ -110,7 +103,6 @@ class ConsumeStatsHeader(CommandHeader):
         return list(dict.fromkeys(topic for topic in named if topic))
 
 
-@dataclass(slots=True)
 class BrokerConsumeStatsHeader(CommandHeader):
     """Header of 317: all groups' progress; only groups that consume in order, or only the others."""
 
@@ -119,7 +111,6 @@ class BrokerConsumeStatsHeader(CommandHeader):
     is_order: bool
 
 
-@dataclass(slots=True)
 class BrokerStatsHeader(CommandHeader):
     """Header of 315: one of the broker's figures over time."""
 
@@ -129,7 +120,6 @@ class BrokerStatsHeader(CommandHeader):
     stats_key: str
 
 
-@dataclass(slots=True)
 class ConsumeTimeSpanHeader(CommandHeader):
     """Header of 303: from when to when the messages of a topic's queues are, and how far a group has come."""
 
@@ -139,7 +129,6 @@ class ConsumeTimeSpanHeader(CommandHeader):
     group: str
 
 
-@dataclass(slots=True)
 class CloneGroupOffsetHeader(CommandHeader):
     """Header of 314: give one group the offsets of another, of one topic or of all.
 
@@ -156,7 +145,6 @@ class CloneGroupOffsetHeader(CommandHeader):
     dry_run: bool | None = None
 
 
-@dataclass(slots=True)
 class CorrectionOffsetHeader(CommandHeader):
     """Header of 308: the lowest offsets among a topic's groups; `filter_groups` joins names with commas."""
 

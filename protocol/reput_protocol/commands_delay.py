@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.command_header import I32, CommandHeader
 
 
-@dataclass(slots=True)
 class ListDelayedHeader(CommandHeader):
     """Header of LIST_DELAYED_MESSAGES: messages that are parked, of one topic, with one key, or all.
 
@@ -25,7 +23,6 @@ class ListDelayedHeader(CommandHeader):
     cursor: str | None = None
 
 
-@dataclass(slots=True)
 class CancelDelayedHeader(CommandHeader):
     """Header of CANCEL_DELAYED_MESSAGE: the parked messages of `topic` with this unique id or key must not come.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from reput_protocol.codes import RequestCode
@@ -14,7 +13,6 @@ FETCH_BYTES_MAX: Final = 4 << 20
 """What it holds at most; the first record comes whatever its size."""
 
 
-@dataclass(slots=True)
 class FetchRecordsHeader(CommandHeader):
     """Header of FETCH_RECORDS: the messages `[start_offset, end_offset)` of a queue, as far as one answer holds them.
 
@@ -33,7 +31,6 @@ class FetchRecordsHeader(CommandHeader):
     generation: str | None = None
 
 
-@dataclass(slots=True)
 class FetchRecordsResult(CommandHeader):
     """Answer to FETCH_RECORDS, under the codes 0, 19 and 21 alike; the body of a 0 is records back to back.
 
@@ -47,7 +44,6 @@ class FetchRecordsResult(CommandHeader):
     max_offset: I64
 
 
-@dataclass(slots=True)
 class QueryQueueBoundsHeader(CommandHeader):
     """Header of QUERY_QUEUE_BOUNDS; the topics are in its body."""
 

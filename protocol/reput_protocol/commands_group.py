@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
+
+from msgspec import field
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.command_header import I32, CommandHeader, Wire
+from reput_protocol.command_header import I32, CommandHeader
 
 
-@dataclass(slots=True)
 class HeartbeatResult(CommandHeader):
     """Answer to 34, whose own header has no fields. A client that gets neither field sends full heartbeats for ever."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.HEART_BEAT
 
-    is_support_heart_beat_v2: Annotated[bool | None, Wire("IS_SUPPORT_HEART_BEAT_V2")] = None
-    is_sub_change: Annotated[bool | None, Wire("IS_SUB_CHANGE")] = None
+    is_support_heart_beat_v2: bool | None = field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
+    is_sub_change: bool | None = field(default=None, name="IS_SUB_CHANGE")
 
 
-@dataclass(slots=True)
 class UnregisterClientHeader(CommandHeader):
     """Header of 35: a client leaves a producer group, a consumer group, or one of each."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UNREGISTER_CLIENT
 
-    client_id: Annotated[str, Wire("clientID")]
+    client_id: str = field(name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
-@dataclass(slots=True)
 class ConsumerListHeader(CommandHeader):
     """Header of 38: the ids of a group's members."""
 
@@ -39,7 +37,6 @@ class ConsumerListHeader(CommandHeader):
     consumer_group: str
 
 
-@dataclass(slots=True)
 class ConsumerIdsChangedHeader(CommandHeader):
     """Header of 40, sent by the broker: a group's members or topics have changed, so share the queues out anew."""
 
@@ -48,7 +45,6 @@ class ConsumerIdsChangedHeader(CommandHeader):
     consumer_group: str
 
 
-@dataclass(slots=True)
 class SubscriptionGroupTableHeader(CommandHeader):
     """Header of 201: all groups' settings. RocketMQ 5.3 asks for pages; an answer may hold everything at once."""
 
@@ -59,7 +55,6 @@ class SubscriptionGroupTableHeader(CommandHeader):
     data_version: str | None = None
 
 
-@dataclass(slots=True)
 class SubscriptionGroupTableResult(CommandHeader):
     """Answer to 201: how many groups there are in all."""
 
@@ -68,7 +63,6 @@ class SubscriptionGroupTableResult(CommandHeader):
     total_group_num: I32 | None = None
 
 
-@dataclass(slots=True)
 class SubscriptionGroupHeader(CommandHeader):
     """Header of 352: one group's settings."""
 
@@ -77,7 +71,6 @@ class SubscriptionGroupHeader(CommandHeader):
     group: str
 
 
-@dataclass(slots=True)
 class DeleteSubscriptionGroupHeader(CommandHeader):
     """Header of 207: delete a group; `clean_offset` also forgets its offsets."""
 
@@ -87,7 +80,6 @@ class DeleteSubscriptionGroupHeader(CommandHeader):
     clean_offset: bool = False
 
 
-@dataclass(slots=True)
 class GroupForbiddenHeader(CommandHeader):
     """Header of 353: allow or forbid a group to read a topic; without `readable` only ask."""
 
@@ -98,7 +90,6 @@ class GroupForbiddenHeader(CommandHeader):
     readable: bool | None = None
 
 
-@dataclass(slots=True)
 class ConsumerConnectionHeader(CommandHeader):
     """Header of 203: a group's members with their connections and subscriptions."""
 
@@ -107,7 +98,6 @@ class ConsumerConnectionHeader(CommandHeader):
     consumer_group: str
 
 
-@dataclass(slots=True)
 class ProducerConnectionHeader(CommandHeader):
     """Header of 204: the connections of a producer group."""
 
@@ -116,7 +106,6 @@ class ProducerConnectionHeader(CommandHeader):
     producer_group: str
 
 
-@dataclass(slots=True)
 class TopicConsumersHeader(CommandHeader):
     """Header of 300: the groups that consume a topic."""
 
@@ -125,7 +114,6 @@ class TopicConsumersHeader(CommandHeader):
     topic: str
 
 
-@dataclass(slots=True)
 class ConsumerTopicsHeader(CommandHeader):
     """Header of 343: the topics of which a group has offsets."""
 
@@ -134,7 +122,6 @@ class ConsumerTopicsHeader(CommandHeader):
     group: str
 
 
-@dataclass(slots=True)
 class ConsumerSubscriptionHeader(CommandHeader):
     """Header of 345: what an online group wants of a topic."""
 

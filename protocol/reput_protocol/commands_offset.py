@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from reput_protocol.codes import BoundaryType, RequestCode
 from reput_protocol.command_header import I32, I64, CommandHeader
 
 
-@dataclass(slots=True)
 class QueryConsumerOffsetHeader(CommandHeader):
     """Header of 14: a group's committed offset. `set_zero_if_not_found` false asks for an error instead of a 0."""
 
@@ -21,7 +19,6 @@ class QueryConsumerOffsetHeader(CommandHeader):
     set_zero_if_not_found: bool | None = None
 
 
-@dataclass(slots=True)
 class UpdateConsumerOffsetHeader(CommandHeader):
     """Header of 15: commit a group's offset. Negative offsets come from clients that have nothing to commit.
 
@@ -38,7 +35,6 @@ class UpdateConsumerOffsetHeader(CommandHeader):
     increase_only: bool | None = None
 
 
-@dataclass(slots=True)
 class QueueHeader(CommandHeader):
     """Header of 30 (next offset to be written), 31 (first offset) and 32 (store time of the first message)."""
 
@@ -48,7 +44,6 @@ class QueueHeader(CommandHeader):
     queue_id: I32
 
 
-@dataclass(slots=True)
 class SearchOffsetHeader(CommandHeader):
     """Header of 29: the first message stored at or after `timestamp` (milliseconds), or the last up to it."""
 
@@ -60,7 +55,6 @@ class SearchOffsetHeader(CommandHeader):
     boundary_type: BoundaryType = BoundaryType.LOWER
 
 
-@dataclass(slots=True)
 class OffsetResult(CommandHeader):
     """Answer to 14, 29, 30 and 31: a queue offset."""
 
@@ -69,7 +63,6 @@ class OffsetResult(CommandHeader):
     offset: I64
 
 
-@dataclass(slots=True)
 class EarliestTimeResult(CommandHeader):
     """Answer to 32: milliseconds, -1 for an empty queue."""
 

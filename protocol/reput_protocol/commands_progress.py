@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.command_header import CommandHeader
 
 
-@dataclass(slots=True)
 class ListGroupsHeader(CommandHeader):
     """Header of LIST_GROUPS: every group that has settings, a member or an offset."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.LIST_GROUPS
 
 
-@dataclass(slots=True)
 class DescribeGroupHeader(CommandHeader):
     """Header of DESCRIBE_GROUP: one group's members, and its progress in all queues or in those of one topic."""
 

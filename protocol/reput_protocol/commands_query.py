@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.command_header import I32, I64, CommandHeader
 
 
-@dataclass(slots=True)
 class QueryMessageHeader(CommandHeader):
     """Header of 12: the newest `max_num` messages of a topic with a key, stored between two times (milliseconds).
 
@@ -25,7 +23,6 @@ class QueryMessageHeader(CommandHeader):
     end_timestamp: I64
 
 
-@dataclass(slots=True)
 class QueryMessageResult(CommandHeader):
     """Answer to 12: store time and log offset of the last message indexed; the body holds the records.
 

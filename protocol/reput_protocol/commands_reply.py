@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from reput_protocol.codes import RequestCode
@@ -10,7 +9,6 @@ from reput_protocol.command_header import I32, I64, CommandHeader
 from reput_protocol.commands_send import SendMessageHeader
 
 
-@dataclass(slots=True)
 class PushReplyHeader(CommandHeader):
     """Header of 326, sent by the broker: the reply to a request; the body is the reply's.
 

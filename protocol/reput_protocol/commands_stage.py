@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.command_header import I32, I64, CommandHeader
 
 
-@dataclass(slots=True)
 class StageRecordsHeader(CommandHeader):
     """Header of STAGE_RECORDS: the next staged blocks (staged_blocks.py) of one staging are in the body.
 
@@ -25,7 +23,6 @@ class StageRecordsHeader(CommandHeader):
     position: I64
 
 
-@dataclass(slots=True)
 class EndStagingHeader(CommandHeader):
     """Header of END_STAGING: all of a staging was sent; it is answered once that is on the disk."""
 
@@ -39,7 +36,6 @@ class EndStagingHeader(CommandHeader):
     checksum: I64
 
 
-@dataclass(slots=True)
 class StageRecordsResult(CommandHeader):
     """Answer to STAGE_RECORDS and END_STAGING: how many bytes of blocks the staging has now."""
 
@@ -50,7 +46,6 @@ class StageRecordsResult(CommandHeader):
     """False: the batch is committed already, so nothing is kept of what is staged for it."""
 
 
-@dataclass(slots=True)
 class CommitStagedHeader(CommandHeader):
     """Header of COMMIT_STAGED: publish the stagings that the body (bodies_stage.py) lists, as one batch of a query."""
 
@@ -60,7 +55,6 @@ class CommitStagedHeader(CommandHeader):
     batch_id: I64
 
 
-@dataclass(slots=True)
 class CommitStagedResult(CommandHeader):
     """Answer to COMMIT_STAGED: all is published and on the disk."""
 
@@ -72,7 +66,6 @@ class CommitStagedResult(CommandHeader):
     """True: this batch, or a later one of the query, was committed before; nothing was published now."""
 
 
-@dataclass(slots=True)
 class AbortStagedHeader(CommandHeader):
     """Header of ABORT_STAGED: drop what is staged for one batch of a query."""
 
@@ -82,7 +75,6 @@ class AbortStagedHeader(CommandHeader):
     batch_id: I64
 
 
-@dataclass(slots=True)
 class QueryStagedHeader(CommandHeader):
     """Header of QUERY_STAGED: what is known of one query, or how much is staged in all."""
 
@@ -91,7 +83,6 @@ class QueryStagedHeader(CommandHeader):
     query_id: str | None = None
 
 
-@dataclass(slots=True)
 class QueryStagedResult(CommandHeader):
     """Answer to ABORT_STAGED and QUERY_STAGED: the stagings that there are, of the query if one was named."""
 

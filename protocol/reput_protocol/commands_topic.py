@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from reput_protocol.codes import Perm, RequestCode
@@ -10,7 +9,6 @@ from reput_protocol.command_header import I32, CommandHeader
 from reput_protocol.names import DEFAULT_TOPIC
 
 
-@dataclass(slots=True)
 class RouteHeader(CommandHeader):
     """Header of 105: which broker holds a topic, with how many queues."""
 
@@ -20,7 +18,6 @@ class RouteHeader(CommandHeader):
     accept_standard_json_only: bool | None = None
 
 
-@dataclass(slots=True)
 class CreateTopicHeader(CommandHeader):
     """Header of 17: create a topic or change its settings.
 
@@ -40,7 +37,6 @@ class CreateTopicHeader(CommandHeader):
     attributes: str | None = None
 
 
-@dataclass(slots=True)
 class DeleteTopicHeader(CommandHeader):
     """Header of 215: delete a topic with its offsets. 216 takes the same and has nothing left to do."""
 
@@ -49,7 +45,6 @@ class DeleteTopicHeader(CommandHeader):
     topic: str
 
 
-@dataclass(slots=True)
 class GetTopicConfigHeader(CommandHeader):
     """Header of 351: one topic's settings."""
 
@@ -58,7 +53,6 @@ class GetTopicConfigHeader(CommandHeader):
     topic: str
 
 
-@dataclass(slots=True)
 class TopicStatsHeader(CommandHeader):
     """Header of 202: the bounds of every queue of a topic."""
 

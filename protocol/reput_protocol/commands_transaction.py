@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
+
+from msgspec import field
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.command_header import I32, I64, CommandHeader, Wire
+from reput_protocol.command_header import I32, I64, CommandHeader
 
 
-@dataclass(slots=True)
 class EndTransactionHeader(CommandHeader):
     """Header of 37: commit or roll back a half message.
 
@@ -27,10 +27,9 @@ class EndTransactionHeader(CommandHeader):
     msg_id: str = ""
     transaction_id: str | None = None
     topic: str | None = None
-    broker_name: Annotated[str | None, Wire("bname")] = None
+    broker_name: str | None = field(default=None, name="bname")
 
 
-@dataclass(slots=True)
 class CheckTransactionHeader(CommandHeader):
     """Header of 39, sent by the broker: what became of this half message? The body is its record, as it will be.
 
@@ -46,4 +45,4 @@ class CheckTransactionHeader(CommandHeader):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
-    broker_name: Annotated[str | None, Wire("bname")] = None
+    broker_name: str | None = field(default=None, name="bname")

@@ -9,7 +9,6 @@ from random import Random
 from fuzz.mutations import mutated
 from reput_protocol import commands
 from reput_protocol.codes import RequestCode
-from reput_protocol.command_header import field_specs
 from reput_protocol.frames import encode_frame
 from reput_protocol.header import Header, HeaderType, Value
 from reput_protocol.message import Message
@@ -19,7 +18,7 @@ TOPICS = ("orders", "other")
 _CODES = tuple(map(int, RequestCode))
 _HEADERS = [kind for name in commands.__all__ if hasattr(kind := getattr(commands, name), "REQUEST_CODE")]
 _FIELDS: dict[int, Sequence[str]] = {
-    int(kind.REQUEST_CODE): [spec.wire_name for spec in field_specs(kind)] for kind in _HEADERS
+    int(kind.REQUEST_CODE): kind.__struct_encode_fields__ for kind in _HEADERS
 }
 _ALL_FIELDS = sorted({name for names in _FIELDS.values() for name in names}) + list("abcdefghijklmn")
 _NAMES = (

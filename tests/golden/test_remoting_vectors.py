@@ -131,7 +131,10 @@ def test_frames_both_ways(frame: bytes, header_type: HeaderType, header: Header,
 
 
 def test_the_head_of_a_pull_answer() -> None:
-    ext = PullMessageResult(7, 0, 7).to_ext(HeaderType.JSON)
+    fields = PullMessageResult(7, 0, 7).to_ext(HeaderType.JSON)
+    ext = {
+        name: fields[name] for name in ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
+    }
     header = Header(0, 9, 1, "FOUND", ext, 0, 479)
     assert encode_frame_head(header, HeaderType.JSON, 268).hex() == PULLED_JSON_HEAD.hex()
     (received,) = FrameReader().receive_data(PULLED_JSON_HEAD + bytes(268))

@@ -18,7 +18,7 @@ from reput_broker.request import Handler, Refusal, Request, Response, RunHandler
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.file_io import is_no_space
 from reput_protocol.codes import PullSysFlag, RequestCode
-from reput_protocol.command_header import read_integer
+from reput_protocol.command_header import I32, CommandHeader
 from reput_protocol.errors import (
     BodyMalformed,
     ErrorCode,
@@ -183,9 +183,13 @@ def _as_refusal(error: Exception) -> Refusal | None:
     return None
 
 
+class _PullFlags(CommandHeader):
+    sys_flag: I32 = 0
+
+
 def _may_be_parked(request: Request) -> bool:
     """Whether a pull says that it waits; what it says wrongly is its processor's to refuse."""
     try:
-        return bool(read_integer("sysFlag", request.ext.get("sysFlag"), 32) & PullSysFlag.SUSPEND)
+        return bool(_PullFlags.from_ext(request.ext).sys_flag & PullSysFlag.SUSPEND)
     except HeaderFieldError:
         return False

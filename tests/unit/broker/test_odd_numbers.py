@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 
 from broker_bench import BenchClient, broker_bench
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode
-from reput_protocol.command_header import CommandHeader, field_specs
+from reput_protocol.command_header import CommandHeader
 from reput_protocol.header import Header, HeaderType, Value, decode_header, encode_header
 from tasks import inline
 
@@ -38,12 +39,12 @@ def fields() -> tuple[dict[str, Value], list[str]]:
     values: dict[str, Value] = {}
     numbers: set[str] = set()
     for kind in kinds():
-        for spec in field_specs(kind):
-            if spec.is_text:
-                values.setdefault(spec.wire_name, "T")
+        for field in structs.fields(kind):
+            if field.type in (str, str | None):
+                values.setdefault(field.encode_name, "T")
             else:
-                numbers.add(spec.wire_name)
-                values[spec.wire_name] = "0"
+                numbers.add(field.encode_name)
+                values[field.encode_name] = "0"
     return values, sorted(numbers)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from reput_protocol.codes import BoundaryType
-from reput_protocol.command_header import I32, I64, CommandHeader, read_bool, read_integer, read_text
-from reput_protocol.commands import QueryConsumerOffsetHeader, QueueHeader, SearchOffsetHeader
+from reput_protocol.command_header import I32, I64, CommandHeader
+from reput_protocol.commands import (
+    PullMessageHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+)
 from reput_protocol.errors import HeaderFieldError
 from reput_protocol.header import HeaderType, Value
 
 
-@dataclass(slots=True)
 class Sample(CommandHeader):
     group_name: str
     small: I32
@@ -44,42 +46,52 @@ def test_a_missing_field_is_named(ext: dict[str, Value]) -> None:
 
 
 def test_integers_are_decimal_and_in_range() -> None:
-    assert read_integer("n", "+7", 32) == 7
-    assert read_integer("n", str(2**31 - 1), 32) == 2**31 - 1
-    assert read_integer("n", -(2**63), 64) == -(2**63)
-    bad: list[Value] = [
-        "",
-        " 7",
-        "7 ",
-        "1_0",
-        "0x1",
-        "7.0",
-        "٣",
-        7.0,
-        True,
-        b"7",
-        None,
-        str(2**31),
-        2**31,
-        "9" * 5000,
-    ]
+    def read(value: Value) -> Sample:
+        return Sample.from_ext({"groupName": "g", "small": value, "big": value})
+
+    assert read("+7") == read("007") == read(7) == Sample("g", 7, 7)
+    assert read(str(-(2**31))) == Sample("g", -(2**31), -(2**31))
+    assert Sample.from_ext({"groupName": "g", "small": 0, "big": str(2**63 - 1)}).big == 2**63 - 1
+    bad: list[Value] = [" 7", "7 ", "1_0", "0x1", "7.0", "7e0", "\u0663", "null", 7.0, True, b"7", "9" * 5000]
     for value in bad:
-        with pytest.raises(HeaderFieldError, match="'n'"):
-            read_integer("n", value, 32)
+        with pytest.raises(HeaderFieldError, match="'small' is not an integer"):
+            read(value)
+    for value in (str(2**31), 2**31, -(2**31) - 1):
+        with pytest.raises(HeaderFieldError, match="'small' does not fit 32 bits"):
+            read(value)
+    for value in (str(2**63), 2**63, 2**64):
+        with pytest.raises(HeaderFieldError, match="'big' does not fit 64 bits"):
+            Sample.from_ext({"groupName": "g", "small": 0, "big": value})
 
 
 def test_booleans() -> None:
-    assert read_bool("b", "TRUE") is True
-    assert read_bool("b", False) is False
-    for value in ("1", "yes", 1):
-        with pytest.raises(HeaderFieldError):
-            read_bool("b", value)
+    def read(value: Value) -> bool | None:
+        return Sample.from_ext({"groupName": "g", "small": 1, "flag": value}).flag
+
+    assert [read(value) for value in ("TRUE", "false", False, None, "")] == [True, False, False, None, None]
+    for value in ("1", "0", "yes", "null", 1, 0):
+        with pytest.raises(HeaderFieldError, match="'flag' is neither true nor false"):
+            read(value)
 
 
 def test_text_takes_what_clients_send_unquoted() -> None:
-    assert [read_text("t", value) for value in (7, True, b"x")] == ["7", "true", "x"]
-    with pytest.raises(HeaderFieldError):
-        read_text("t", b"\xff")
+    def read(value: Value) -> str:
+        return Sample.from_ext({"groupName": value, "small": 1}).group_name
+
+    assert [read(value) for value in (7, True, b"x", "")] == ["7", "true", "x", ""]
+    with pytest.raises(HeaderFieldError, match="'groupName' is not text"):
+        read(b"\xff")
+
+
+def test_an_absent_value_takes_the_default() -> None:
+    ext: dict[str, Value] = {
+        "consumerGroup": "g",
+        "topic": "t",
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 1,
+    }
+    assert PullMessageHeader.from_ext({**ext, "sysFlag": None, "subVersion": ""}).sys_flag == 0
 
 
 def test_choices() -> None:

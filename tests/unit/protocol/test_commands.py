@@ -1,4 +1,4 @@
-"""The typed headers, above all those whose reading is written out by hand for speed."""
+"""The typed headers: what goes over the wire under which name, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from reput_protocol.codes import AckLevel
-from reput_protocol.command_header import read_fields, write_fields
 from reput_protocol.commands import (
     BrokerConsumeStatsHeader,
     BrokerStatsHeader,
@@ -143,30 +142,17 @@ def test_every_command_survives_every_header_type(sample: CommandHeader, header_
     assert type(sample).from_ext(received.ext) == sample
 
 
-@pytest.mark.parametrize("header_type", list(HeaderType))
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_the_fast_ways_agree_with_the_general_one(sample: CommandHeader, header_type: HeaderType) -> None:
-    ext = sample.to_ext(header_type)
-    assert ext == write_fields(sample, header_type)
-    assert type(sample).from_ext(ext) == read_fields(type(sample), ext)
-    received = type(sample).from_ext(ext)
-    assert received.to_ext(header_type) == ext
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_the_fast_ways_refuse_what_the_general_one_refuses(sample: CommandHeader) -> None:
+def test_a_value_that_cannot_be_is_refused_by_name(sample: CommandHeader) -> None:
     good = sample.to_ext(HeaderType.MSGPACK)
-    hostile: list[Any] = [None, "", "x", -1, 2**31, 2**63, 2**64, -(2**63) - 1, 1.5, True, b"\xff", b"t"]
-    for name in good:
+    for name, usual in good.items():
+        hostile: list[Any] = [b"\xff"]
+        if not isinstance(usual, str):
+            hostile += ["x", 1.5, "1.0", 2**63, 2**64, -(2**63) - 1, b"t"]
+            hostile += [0, 1, "0", "1"] if isinstance(usual, bool) else [True, "true"]
         for value in hostile:
-            ext = {**good, name: value}
-            try:
-                expected = read_fields(type(sample), ext)
-            except HeaderFieldError:
-                with pytest.raises(HeaderFieldError):
-                    type(sample).from_ext(ext)
-            else:
-                assert type(sample).from_ext(ext) == expected
+            with pytest.raises(HeaderFieldError, match=repr(name)):
+                type(sample).from_ext({**good, name: value})
 
 
 def test_put_message_defaults_to_flushed() -> None:
