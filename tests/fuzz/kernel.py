@@ -133,6 +133,8 @@ def _read(kernel: ModuleType, kind: str, data: bytearray, choice: float) -> list
     if kind == "frames":
         frames, *end, fault = kernel.cut_frames(data, int(choice * 8) if choice < 0.2 else 0, 150, 60, tuple)
         return [None if fault else [(*head, bytes(body)) for *head, body in frames], *end, fault]
+    if kind == "bodies":
+        return _encode(kernel, data, choice)
     if kind == "index":
         return _read_index(kernel, data, choice)
     if kind == "units":
@@ -145,6 +147,32 @@ def _read(kernel: ModuleType, kind: str, data: bytearray, choice: float) -> list
     stop, end = int(choice * 400), len(data) - int(choice * 40)
     found.append(kernel.follow_records(data, start, stop, end, 0, choice < 0.5, queues))
     return [*found, queues, *_follow(kernel, data, start, -1 if choice < 0.5 else 0)]
+
+
+class _OfAnotherLength(bytes):
+    def __len__(self) -> int:
+        return self[0] if self[:1] else 3
+
+
+def _encode(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
+    """Make a block of the parts between zeros, which are bodies and texts; some bodies state a wrong length."""
+    texts = bytes(data).split(b"\0")
+    bodies: list[bytes] = texts[::-1]
+    if choice < 0.2:
+        place = int(choice * 5 * len(bodies))
+        bodies[place] = _OfAnotherLength(bodies[place])
+    prefix = b"7F00" * int(choice * 8)
+    try:
+        block, starts = kernel.encode_block(
+            bodies, texts, [*range(len(bodies))] if choice < 0.5 else [7],
+            -626_843_481, b"\x06orders", 2, 4, prefix, int(choice * 70_000),
+        )  # fmt: skip
+    except BufferError as refused:
+        return [None, str(refused)]
+    try:
+        return [bytes(block), starts, kernel.check_block(block, -626_843_481, b"\x06orders", 2, 4, 200, 100)]
+    except kernel.Refusal as refused:
+        return [bytes(block), starts, *map(str, refused.args)]
 
 
 def _follow(kernel: ModuleType, data: bytearray, start: int, base: int) -> list[Any]:
@@ -238,6 +266,7 @@ def _samples() -> list[tuple[str, bytes]]:
             for header, body in zip(headers, bodies, strict=True)
         ]
         samples.append(("frames", b"".join(frames)))
+        samples.append(("bodies", b"\0".join([*bodies, *texts])))
         log = b""
         for number, (body, text) in enumerate(pairs):
             record = Record(
