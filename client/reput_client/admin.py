@@ -219,8 +219,8 @@ class Admin(GroupAdmin):
         if not call.body:
             raise NotFound(ErrorCode.NOT_FOUND, f"no message {offset_message_id}")
         record = bytes(call.body)
-        topic = decode_record(record).topic
-        return ReceivedMessage(topic, record, 0, len(record))
+        decode_record(record)  # with its checksums
+        return ReceivedMessage.of_record(record)
 
     async def find_messages(
         self,

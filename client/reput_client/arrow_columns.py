@@ -3,71 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
-from reput_client.arrow_properties import BatchProperties
-from reput_client.arrow_slices import gather_slices, numbers, with_replaced
+from reput_client.arrow_records import ArrowRecords
 from reput_protocol.properties import KEYS, TAGS
 from reput_protocol.record_columns import RecordColumns
 
 TIME: Final = pa.timestamp("ms", "UTC")
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
+Inflated: TypeAlias = Callable[[], dict[int, bytes]]
+"""Returns the compressed bodies by row, decompressed."""
 
-class _Batch:
-    """What the columns of one batch share."""
-
-    def __init__(self, records: RecordColumns, inflated: Callable[[], dict[int, bytes]]) -> None:
-        self.records = records
-        self.inflated = inflated
-        self.buffer = pa.py_buffer(records.buffer)
-        self._properties: BatchProperties | None = None
-
-    @property
-    def properties(self) -> BatchProperties:
-        """The properties, looked at on first use."""
-        if self._properties is None:
-            self._properties = BatchProperties(self.records, self.buffer)
-        return self._properties
-
-    def body(self) -> pa.Array:
-        """The bodies, decompressed."""
-        start = self.records.body_position
-        bodies = gather_slices(self.buffer, start, start + self.records.body_size, pa.binary())
-        inflated = self.inflated()
-        if not inflated:
-            return bodies
-        rows = np.fromiter(inflated, np.int64, len(inflated))
-        return with_replaced(bodies, rows, pa.array(list(inflated.values()), pa.binary()))
-
-    def number(self, field: str, kind: pa.DataType) -> pa.Array:
-        """A field of the records' heads."""
-        return numbers(self.records.head[field].astype(f"i{kind.bit_width // 8}"), kind)
-
-
-COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
-    "queue_id": lambda batch: batch.number("queue_id", pa.int32()),
-    "queue_offset": lambda batch: batch.number("queue_offset", pa.int64()),
-    "physical_offset": lambda batch: batch.number("physical_offset", pa.int64()),
-    "tag": lambda batch: batch.properties.value_of(TAGS, pa.string()),
-    "keys": lambda batch: batch.properties.value_of(KEYS, pa.string()),
-    "body": _Batch.body,
-    "properties": lambda batch: batch.properties.map(PROPERTIES),
-    "flag": lambda batch: batch.number("flag", pa.int32()),
-    "born_timestamp": lambda batch: batch.number("born_timestamp_ms", TIME),
-    "store_timestamp": lambda batch: batch.number("store_timestamp_ms", TIME),
-    "reconsume_times": lambda batch: batch.number("reconsume_times", pa.int32()),
+COLUMNS: Final[dict[str, Callable[[ArrowRecords, Inflated], pa.Array]]] = {
+    "queue_id": lambda records, _: records.number("queue_id", pa.int32()),
+    "queue_offset": lambda records, _: records.number("queue_offset", pa.int64()),
+    "physical_offset": lambda records, _: records.number("physical_offset", pa.int64()),
+    "tag": lambda records, _: records.property(TAGS, pa.string()),
+    "keys": lambda records, _: records.property(KEYS, pa.string()),
+    "body": lambda records, inflated: records.body(pa.binary(), inflated()),
+    "properties": lambda records, _: records.map(PROPERTIES),
+    "flag": lambda records, _: records.number("flag", pa.int32()),
+    "born_timestamp": lambda records, _: records.number("born_timestamp_ms", TIME),
+    "store_timestamp": lambda records, _: records.number("store_timestamp_ms", TIME),
+    "reconsume_times": lambda records, _: records.number("reconsume_times", pa.int32()),
 }
 """How each column is made; `keys` are several with blanks between them, `properties` all of a message's."""
 
 
 def record_batch(
-    records: RecordColumns, inflated: Callable[[], dict[int, bytes]], names: tuple[str, ...] | None = None
+    records: RecordColumns, inflated: Inflated, names: tuple[str, ...] | None = None
 ) -> pa.RecordBatch:
-    """Return an Arrow batch with the named columns, all of `COLUMNS` by default; `inflated` has bodies by row.
+    """Return an Arrow batch with the named columns, all of `COLUMNS` by default.
 
     Raises:
         ValueError: there is no such column.
@@ -76,5 +45,5 @@ def record_batch(
     unknown = [name for name in wanted if name not in COLUMNS]
     if unknown:
         raise ValueError(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
-    batch = _Batch(records, inflated)
-    return pa.RecordBatch.from_arrays([COLUMNS[name](batch) for name in wanted], names=list(wanted))
+    arrow = ArrowRecords(records)
+    return pa.RecordBatch.from_arrays([COLUMNS[name](arrow, inflated) for name in wanted], names=list(wanted))

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple, overload
+from itertools import chain, repeat
+from typing import Final, NamedTuple, overload
 
-from reput_client.pull_survey import SurveyedMessage, survey
-from reput_client.received import DamagedRecord, ReceivedMessage
-from reput_client.record_positions import Pulled, pulled_positions, record_positions
+from reput_client.pull_survey import Pulled, SurveyedMessage, survey
+from reput_client.received import WIDTH, DamagedRecord, PulledRecords, ReceivedMessage
+from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.counted import counted
+from reput_protocol.errors import RecordMalformed
 from reput_protocol.filters import TagFilter
 
 log = logging.getLogger("reput_client")
+
+_QUEUE_OFFSET: Final = kernel.COLUMNS.index("queue_offset")
+_TAG: Final = kernel.COLUMNS.index("tag_position")
 
 
 class PullStatus(Enum):
@@ -34,7 +40,7 @@ class PulledMessages(Sequence[ReceivedMessage]):
     is looked at, as does one that fails its checksum.
     """
 
-    __slots__ = ("_broker_name", "_positions", "_records", "_selected", "_surveyed", "_topic")
+    __slots__ = ("_messages", "_records", "_rows")
 
     def __init__(
         self,
@@ -44,93 +50,65 @@ class PulledMessages(Sequence[ReceivedMessage]):
         broker_name: str = "",
         pulled: Pulled | None = None,
     ) -> None:
-        """Check the sizes of every record in `records`, and with `pulled` whether it is the one; decode nothing else.
+        """Read the records and verify their checksums; with `pulled`, check that they are the ones it asked for.
 
         Raises:
             RecordMalformed: the records do not add up; with `pulled`, not even so far that damage could be told apart.
         """
-        self._topic = topic
-        self._broker_name = broker_name
-        self._records = records if type(records) is bytes else bytes(records)
-        self._surveyed: list[ReceivedMessage] | None = None
-        self._selected: list[int] | None = None
-        positions = (
-            record_positions(self._records) if pulled is None else pulled_positions(self._records, pulled)
-        )
-        if positions is None:
-            assert pulled is not None, "what nothing is asked of has its positions"
-            self._surveyed = self._survey(pulled)
-            positions = list(range(len(self._surveyed) + 1))
-        self._positions = positions
+        data = records if type(records) is bytes else bytes(records)
+        surveyed: list[SurveyedMessage] | None = None
+        table = read_records(data) if pulled is None else read_pull(data, pulled)
+        if table is None:
+            assert pulled is not None, "records that nothing is known of are sound"
+            surveyed = _survey(data, pulled)
+            table = array("q", chain.from_iterable(message.row for message in surveyed))
+        self._records = PulledRecords(topic, broker_name, data, table)
+        self._rows: Sequence[int] = range(0, len(table), WIDTH)
+        """Where the row of each message starts in the table."""
         if tag_filter is not None and not tag_filter.matches_all:
-            self._selected = [
-                index for index in range(len(positions) - 1) if self._matches(index, tag_filter)
-            ]
+            values, codes = kernel.distinct(data, table, _TAG, WIDTH)
+            is_wanted = [tag_filter.matches_tag(value.decode("utf-8", "replace") or None) for value in values]
+            self._rows = [WIDTH * row for row, code in enumerate(codes) if is_wanted[code]]
+        self._messages: list[ReceivedMessage] | None = None
+        if surveyed is not None and pulled is not None:
+            self._messages = list(self._with_damaged(surveyed, pulled.queue_id))
 
-    def _survey(self, pulled: Pulled) -> list[ReceivedMessage]:
-        surveyed = survey(self._records, pulled)
-        damaged = [message for message in surveyed if message.damage]
-        if damaged:
-            log.warning(
-                "pull from %s/%d: %d of %d messages are damaged; the first, at offset %d: %s",
-                pulled.topic,
-                pulled.queue_id,
-                len(damaged),
-                len(surveyed),
-                damaged[0].queue_offset,
-                damaged[0].damage,
-            )
-        return [self._surveyed_message(pulled.queue_id, message) for message in surveyed]
-
-    def _surveyed_message(self, queue_id: int, message: SurveyedMessage) -> ReceivedMessage:
-        start, end, queue_offset, damage = message
-        if not damage:
-            return ReceivedMessage(self._topic, self._records, start, end, self._broker_name)
-        return DamagedRecord(
-            self._topic, queue_id, queue_offset, self._records, start, end, damage, self._broker_name
-        )
-
-    def _matches(self, index: int, tag_filter: TagFilter) -> bool:
-        message = self._at(index)
-        # What a damaged one's tag was nobody knows; no filter hides damage.
-        return isinstance(message, DamagedRecord) or tag_filter.matches_tag(message.unchecked_tag())
+    def _with_damaged(self, surveyed: list[SurveyedMessage], queue_id: int) -> Iterator[ReceivedMessage]:
+        """Yield all messages in order. The tag of a damaged one is unknown; no filter hides damage."""
+        records = self._records
+        wanted = frozenset(self._rows)
+        at = 0
+        for start, end, queue_offset, damage, _ in surveyed:
+            if damage:
+                found = records.data[start:end]
+                yield DamagedRecord(records.topic, records.broker_name, queue_id, queue_offset, found, damage)
+                continue
+            if at in wanted:
+                yield ReceivedMessage(records, at)
+            at += WIDTH
 
     @property
     def record_bytes(self) -> int:
         """The size of everything the pull brought."""
-        return len(self._records)
+        return len(self._records.data)
 
     @property
     def record_data(self) -> bytes:
         """Everything the pull brought: records back to back, as they came."""
-        return self._records
+        return self._records.data
 
     def _at(self, index: int) -> ReceivedMessage:
-        if self._surveyed is not None:
-            return self._surveyed[index]
-        positions = self._positions
-        start, end = positions[index], positions[index + 1]
-        return ReceivedMessage(self._topic, self._records, start, end, self._broker_name)
+        if self._messages is not None:
+            return self._messages[index]
+        return ReceivedMessage(self._records, self._rows[index])
 
     def __len__(self) -> int:
-        return len(self._positions) - 1 if self._selected is None else len(self._selected)
+        return len(self._rows if self._messages is None else self._messages)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        topic = self._topic
-        broker_name = self._broker_name
-        records = self._records
-        positions = self._positions
-        if self._selected is not None:
-            for index in self._selected:
-                yield self._at(index)
-            return
-        if self._surveyed is not None:
-            yield from self._surveyed
-            return
-        start = 0
-        for end in positions[1:]:
-            yield ReceivedMessage(topic, records, start, end, broker_name)
-            start = end
+        if self._messages is not None:
+            return iter(self._messages)
+        return map(ReceivedMessage, repeat(self._records), self._rows)
 
     @overload
     def __getitem__(self, index: int) -> ReceivedMessage: ...
@@ -142,11 +120,54 @@ class PulledMessages(Sequence[ReceivedMessage]):
         size = len(self)
         if not -size <= index < size:
             raise IndexError(f"message {index} of {size}")
-        index %= size
-        return self._at(index if self._selected is None else self._selected[index])
+        return self._at(index % size)
 
     def __repr__(self) -> str:
-        return f"<{counted(len(self), 'message')} of {self._topic}>"
+        return f"<{counted(len(self), 'message')} of {self._records.topic}>"
+
+
+def read_records(data: bytes) -> array[int]:
+    """Return the table of the records that fill `data`.
+
+    Raises:
+        RecordMalformed: something else is among them; `index` and `position` say where.
+    """
+    table, end, _, _, reason = kernel.scan_records(data, 0, len(data))
+    if end < len(data):
+        raise RecordMalformed(len(table) // WIDTH, end, reason or "a blank record, the end of a file")
+    return table
+
+
+def read_pull(data: bytes, pulled: Pulled) -> array[int] | None:
+    """Return the table of the records that a pull brought; None if they are not all the ones it asked for.
+
+    Without a filter no message is left out, except those that expired before the first one.
+    """
+    topic, queue_id, offset, next_offset, filtered = pulled
+    table, end = kernel.queue_records(data, 0, len(data), topic.encode(), queue_id, offset, False)
+    if end < len(data):
+        return None
+    if table:
+        after = table[_QUEUE_OFFSET - WIDTH] + 1
+        if after > next_offset or (after != next_offset and not filtered):
+            return None
+    return table
+
+
+def _survey(data: bytes, pulled: Pulled) -> list[SurveyedMessage]:
+    surveyed = survey(data, pulled)
+    damaged = [message for message in surveyed if message.damage]
+    if damaged:
+        log.warning(
+            "pull from %s/%d: %d of %d messages are damaged; the first, at offset %d: %s",
+            pulled.topic,
+            pulled.queue_id,
+            len(damaged),
+            len(surveyed),
+            damaged[0].queue_offset,
+            damaged[0].damage,
+        )
+    return surveyed
 
 
 class FoundMessages(NamedTuple):

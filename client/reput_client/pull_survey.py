@@ -15,17 +15,34 @@ read, or says that it is another one, takes its place in the pull as a damaged o
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from reput_client.record_positions import Pulled, RecordSpan, span_at
+from reput_protocol import kernel
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.record_layout import RECORD_BYTES_MIN
-from reput_protocol.record_scan import ScanStatus, scan_record
+from reput_protocol.record_layout import I32, RECORD_BYTES_MIN
 
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _TOPIC_SHOWN: Final = 80
+
+
+_WIDTH: Final = len(kernel.COLUMNS)
+_QUEUE_ID: Final = kernel.COLUMNS.index("queue_id")
+_QUEUE_OFFSET: Final = kernel.COLUMNS.index("queue_offset")
+_TOPIC: Final = kernel.COLUMNS.index("topic_position")
+
+
+class Pulled(NamedTuple):
+    """What a pull asked for, and where the broker says that the next one begins."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    next_offset: int
+    filtered: bool = False
+    """Whether the broker leaves out messages by their tags."""
 
 
 class SurveyedMessage(NamedTuple):
@@ -35,6 +52,17 @@ class SurveyedMessage(NamedTuple):
     end: int
     queue_offset: int
     damage: str
+    row: array[int]
+    """What the kernel found there, empty if the message is damaged."""
+
+
+class _Span(NamedTuple):
+    """Which message of which queue a record says it is."""
+
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    row: array[int]
 
 
 class _Stretch(NamedTuple):
@@ -42,7 +70,7 @@ class _Stretch(NamedTuple):
 
     start: int
     end: int
-    span: RecordSpan | None
+    span: _Span | None
     reason: str = ""
     """Why no record can be read there."""
 
@@ -50,7 +78,7 @@ class _Stretch(NamedTuple):
     def damage(self) -> str:
         if self.span is None:
             return f"its record cannot be read: {self.reason}"
-        _, _, topic, queue_id, queue_offset = self.span
+        topic, queue_id, queue_offset, _ = self.span
         shown = topic[:_TOPIC_SHOWN].decode("utf-8", "replace")
         return f"the record in its place is message {queue_offset} of queue {queue_id} of topic {shown}"
 
@@ -89,13 +117,14 @@ def _messages(stretches: list[_Stretch], fits: list[bool], pulled: Pulled) -> li
     damaged: list[_Stretch] = []
     after = pulled.offset
     for stretch, is_asked_for in zip(stretches, fits, strict=True):
-        if not is_asked_for or stretch.span is None:
+        start, end, span, _ = stretch
+        if not is_asked_for or span is None:
             damaged.append(stretch)
             continue
-        messages += _damaged_messages(damaged, after, stretch.span.queue_offset, pulled)
-        messages.append(SurveyedMessage(stretch.start, stretch.end, stretch.span.queue_offset, ""))
+        messages += _damaged_messages(damaged, after, span.queue_offset, pulled)
+        messages.append(SurveyedMessage(start, end, span.queue_offset, "", span.row))
         damaged = []
-        after = stretch.span.queue_offset + 1
+        after = span.queue_offset + 1
     return [*messages, *_damaged_messages(damaged, after, pulled.next_offset, pulled)]
 
 
@@ -111,47 +140,50 @@ def _damaged_messages(
             at_most = max(1, (stretch.end - stretch.start) // RECORD_BYTES_MIN)
         start = stretch.start
         for _ in range(min(max(left, 0), at_most)):
-            messages.append(SurveyedMessage(start, stretch.end, first, stretch.damage))
+            messages.append(SurveyedMessage(start, stretch.end, first, stretch.damage, array("q")))
             start = stretch.end
             first += 1
     return messages
 
 
 def _stretches(records: bytes, pulled: Pulled) -> list[_Stretch]:
-    """Cut the bytes into records and what lies between them."""
+    """Split the bytes into records and what is between them."""
     stretches: list[_Stretch] = []
     position = 0
     end = len(records)
     while position < end:
-        try:
-            span = span_at(records, position, end, len(stretches))
-        except RecordMalformed as error:
-            start = position
-            position = _next_record(records, position + 1, pulled)
-            stretches.append(_Stretch(start, position, None, error.reason))
-            continue
-        stretches.append(_Stretch(position, span.end, span))
-        position = span.end
+        table, stop, _, _, reason = kernel.scan_records(records, position, end)
+        for at in range(0, len(table), _WIDTH):
+            row = table[at : at + _WIDTH]
+            stretches.append(_Stretch(row[0], row[0] + row[1], _span(records, row)))
+        if stop < end:
+            position = _next_record(records, stop + 1, pulled)
+            stretches.append(_Stretch(stop, position, None, reason or "a blank record is there"))
+        else:
+            position = end
     return stretches
 
 
+def _span(records: bytes, row: array[int]) -> _Span:
+    start, size = row[_TOPIC : _TOPIC + 2]
+    return _Span(records[start : start + size], row[_QUEUE_ID], row[_QUEUE_OFFSET], row)
+
+
 def _next_record(records: bytes, position: int, pulled: Pulled) -> int:
-    """Where the next record of the queue starts that can be read and has a sound body; the end if there is none."""
+    """Return where the next record of the queue starts that can be read and has a sound body; the end without one."""
     end = len(records)
     for match in _MAGIC.finditer(records, position + 4):
         start = match.start() - 4
-        try:
-            span = span_at(records, start, end, 0)
-        except RecordMalformed:
+        (size,) = I32.unpack_from(records, start)
+        if not RECORD_BYTES_MIN <= size <= end - start:
             continue
-        if _may_be(span, pulled):
-            scan = scan_record(records, start, span.end, check_crc=True)
-            if scan.status is ScanStatus.RECORD:
-                return start
+        row = kernel.scan_records(records, start, start + size)[0]
+        if row and _may_be(_span(records, row), pulled) and not kernel.checksum_faults(records, row):
+            return start
     return end
 
 
-def _may_be(span: RecordSpan, pulled: Pulled) -> bool:
+def _may_be(span: _Span, pulled: Pulled) -> bool:
     """Whether a record says that it is one of those that were asked for."""
     return (
         span.topic == pulled.topic.encode()

@@ -6,7 +6,7 @@ from typing import Final
 
 from reput_client.core import Call
 from reput_client.pull_result import PulledMessages, PullResult, PullStatus
-from reput_client.record_positions import Pulled
+from reput_client.pull_survey import Pulled
 from reput_client.wanted import Wanted
 from reput_protocol.codes import PullSysFlag, ResponseCode
 from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult

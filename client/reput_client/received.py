@@ -1,70 +1,65 @@
 """A message as a consumer sees it: a view of its record that decodes a field when it is asked for.
 
-Nothing is decoded twice that costs anything, and nothing is handed out unchecked: the first look at the body
-or the properties verifies the body's CRC and, where the record carries one, the CRC of the whole record.
+Nothing is handed out unchecked: the checksums of a record are verified before a message is made of it.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Final, TypeVar
+from array import array
+from typing import Final, Self, TypeVar
 
 from reput_client.compression import compression_method, inflate
 from reput_client.errors import DamagedMessage, UnsupportedCompression
-from reput_client.record_positions import host_growth
-from reput_protocol.checksum import crc32
+from reput_protocol import kernel
+from reput_protocol.codes import MessageSysFlag
+from reput_protocol.errors import RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message import MessageQueue
 from reput_protocol.message_id import offset_message_id_of
-from reput_protocol.properties import CRC_PROPERTY_BYTES, decode_properties, find_property_in, split_keys
-from reput_protocol.record import scan_record
-from reput_protocol.record_layout import (
-    BORN_HOST_AT,
-    HEAD_BYTES,
-    HOST_BITS,
-    MAGIC_V1,
-)
+from reput_protocol.properties import decode_properties, find_property, split_keys
+from reput_protocol.record_layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STORE_HOST_IPV6
 
 R = TypeVar("R", bound="ReceivedMessage")
 
-# Magic to born timestamp, then, past two IPv4 hosts, the body's length. With an IPv6 host the last is elsewhere.
-_HEAD: Final = struct.Struct(">4xiiiiqqiq36xi")
-_I64: Final = struct.Struct(">q")
-_I32: Final = struct.Struct(">i")
-_I16: Final = struct.Struct(">h")
-_HOSTS_AT: Final = BORN_HOST_AT
-_CRC_UNIT: Final = b"__CRC32#\x01"
-_UNPACK_I16: Final = _I16.unpack_from
-_UNPACK_I32: Final = _I32.unpack_from
-_UNPACK_HEAD: Final = _HEAD.unpack_from
-
-# The places of fields in what `_HEAD` unpacks.
-_MAGIC: Final = 0
-_BODY_CRC: Final = 1
-_QUEUE_ID: Final = 2
-_FLAG: Final = 3
-_QUEUE_OFFSET: Final = 4
-_PHYSICAL_OFFSET: Final = 5
-_SYS_FLAG: Final = 6
-_BORN_TIMESTAMP: Final = 7
-_BODY_SIZE: Final = 8
+WIDTH: Final = len(kernel.COLUMNS)
+# The places of fields in a row of the kernel's table.
+_POSITION: Final = kernel.COLUMNS.index("position")
+_SIZE: Final = kernel.COLUMNS.index("size")
+_QUEUE_ID: Final = kernel.COLUMNS.index("queue_id")
+_QUEUE_OFFSET: Final = kernel.COLUMNS.index("queue_offset")
+_PHYSICAL_OFFSET: Final = kernel.COLUMNS.index("physical_offset")
+_STORE_TIMESTAMP: Final = kernel.COLUMNS.index("store_timestamp_ms")
+_SYS_FLAG: Final = kernel.COLUMNS.index("sys_flag")
+_FLAG: Final = kernel.COLUMNS.index("flag")
+_BORN_TIMESTAMP: Final = kernel.COLUMNS.index("born_timestamp_ms")
+_RECONSUME_TIMES: Final = kernel.COLUMNS.index("reconsume_times")
+_BODY: Final = kernel.COLUMNS.index("body_position")
+_BODY_SIZE: Final = kernel.COLUMNS.index("body_size")
+_TOPIC: Final = kernel.COLUMNS.index("topic_position")
+_PROPERTIES: Final = kernel.COLUMNS.index("properties_position")
+_TAG: Final = kernel.COLUMNS.index("tag_position")
+_TAG_SIZE: Final = kernel.COLUMNS.index("tag_size")
+_COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 
 
-_TAGS_NAME: Final = b"TAGS\x01"
-_VALUE_END: Final = 2
+class PulledRecords:
+    """The records of a pull, which its messages are views of.
 
-# Messages of one producer tend to end in one tag: the separator before it, its name, the value, the separator after it.
-# A record that ends so has that tag. It cannot be a longer text's end by accident: no value holds a separator; nor can
-# it begin before the properties: their size would be part of it, whose first byte is 0 there. One tuple, so that
-# threads read both or neither.
-_last_tag: tuple[bytes, str | None] = (b"\x02TAGS\x01*\x02", "*")
-_TAG_UNIT_BYTES_MAX: Final = 255
+    Attributes:
+        topic, broker_name: where they were pulled from.
+        data: the records.
+        table: the numbers that the kernel found in them (`kernel.COLUMNS`).
+        faults: what is wrong with records that fail their checksums, by where their row starts in the table.
+    """
 
+    __slots__ = ("broker_name", "data", "faults", "table", "topic")
 
-def _remember_tag(unit: bytes, tag: str) -> None:
-    global _last_tag
-    if len(unit) <= _TAG_UNIT_BYTES_MAX and b"\x00" not in unit:
-        _last_tag = (unit, tag)
+    def __init__(self, topic: str, broker_name: str, data: bytes, table: array[int]) -> None:
+        self.topic = topic
+        self.broker_name = broker_name
+        self.data = data
+        self.table = table
+        self.faults = {WIDTH * row: reason for row, reason in kernel.checksum_faults(data, table)}
 
 
 class ReceivedMessage:
@@ -73,38 +68,32 @@ class ReceivedMessage:
     It keeps the bytes of its whole pull alive: copy what you want to keep for long.
 
     Attributes:
-        topic: the topic it was pulled from.
-        broker_name: the broker that holds it.
         send_back_id: names it to the broker in every request to take it back, from the first one on.
     """
 
-    __slots__ = (
-        "_body_at",
-        "_checked",
-        "_end",
-        "_head",
-        "_record",
-        "_start",
-        "broker_name",
-        "send_back_id",
-        "topic",
-    )
+    __slots__ = ("_at", "_records", "send_back_id")
 
-    def __init__(self, topic: str, record: bytes, start: int, end: int, broker_name: str = "") -> None:
-        """Look at the record at `[start, end)` of `record`, whose sizes were checked (`record_positions`)."""
-        self.topic = topic
-        self.broker_name = broker_name
+    def __init__(self, records: PulledRecords, at: int) -> None:
+        """Make the message of the row that starts at `at` in the table of `records`."""
+        self._records = records
+        self._at = at
         self.send_back_id: str | None = None
-        self._record = record
-        self._start = start
-        self._end = end
-        head: tuple[int, ...] = _UNPACK_HEAD(record, start)
-        self._head = head
-        self._body_at = start + HEAD_BYTES
-        if head[_SYS_FLAG] & HOST_BITS:
-            self._body_at += host_growth(head[_SYS_FLAG])
-            self._head = (*head[:_BODY_SIZE], _UNPACK_I32(record, self._body_at - 4)[0])
-        self._checked = False
+
+    @classmethod
+    def of_record(cls, record: bytes, broker_name: str = "") -> Self:
+        """Return the message of a single record.
+
+        Raises:
+            RecordMalformed: that is not a record, or not all of it is.
+        """
+        table, end, _, _, reason = kernel.scan_records(record, 0, len(record))
+        if len(table) != WIDTH or end < len(record):
+            row = min(len(table) // WIDTH, 1)
+            position = table[_SIZE] if row else 0
+            raise RecordMalformed(row, position, reason or f"{len(record) - position} bytes follow")
+        start, size = table[_TOPIC : _TOPIC + 2]
+        topic = record[start : start + size].decode("utf-8", "replace")
+        return cls(PulledRecords(topic, broker_name, record, table), 0)
 
     # -- content -----------------------------------------------------------------------------------------------
 
@@ -116,17 +105,14 @@ class ReceivedMessage:
             DamagedMessage: it fails its checksum or cannot be decompressed.
             UnsupportedCompression: it is compressed with LZ4 or Zstandard.
         """
-        head = self._head
-        at = self._body_at
-        record = self._record
-        body = record[at : at + head[_BODY_SIZE]]
-        if not self._checked:
-            if crc32(body) & 0x7FFF_FFFF != head[_BODY_CRC] or record.startswith(
-                _CRC_UNIT, self._end - CRC_PROPERTY_BYTES
-            ):
-                self._check(body)
-            self._checked = True
-        return self._inflated(body) if head[_SYS_FLAG] & 1 else body
+        records = self._records
+        at = self._at
+        if records.faults:
+            self._check()
+        table = records.table
+        start = table[at + _BODY]
+        body = records.data[start : start + table[at + _BODY_SIZE]]
+        return self._inflated(body) if table[at + _SYS_FLAG] & _COMPRESSED else body
 
     @property
     def raw_body(self) -> bytes:
@@ -135,21 +121,22 @@ class ReceivedMessage:
         Raises:
             DamagedMessage: it fails its checksum.
         """
-        at = self._body_at
-        body = self._record[at : at + self._head[_BODY_SIZE]]
-        if not self._checked:
-            self._check(body)
-        return body
+        self._check()
+        return self._bytes(_BODY)
 
     @property
     def tag(self) -> str | None:
         """The tag, or None."""
-        if not self._checked:
-            self._check(self._body())
-        unit, tag = _last_tag
-        if self._record.endswith(unit, self._start, self._end):
-            return tag
-        return self._find_tag()
+        records = self._records
+        at = self._at
+        if records.faults:
+            self._check()
+        table = records.table
+        size = table[at + _TAG_SIZE]
+        if not size:
+            return None
+        start = table[at + _TAG]
+        return records.data[start : start + size].decode("utf-8", "replace")
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -159,18 +146,18 @@ class ReceivedMessage:
     @property
     def properties(self) -> dict[str, str]:
         """All properties, system ones (`TAGS`, `KEYS`, `UNIQ_KEY`, ...) included; a new dict each time."""
-        if not self._checked:
-            self._check(self._body())
-        return decode_properties(self._record[self._properties_at() : self._end])
+        self._check()
+        return decode_properties(self._bytes(_PROPERTIES))
 
     def get_property(self, name: str) -> str | None:
         """One property, or None; cheaper than `properties` when only one is wanted."""
-        value = self._property(name.encode())
+        self._check()
+        value = find_property(self._bytes(_PROPERTIES), name.encode())
         return None if value is None else value.decode("utf-8", "replace")
 
     @property
     def wants_reply(self) -> bool:
-        """Whether it is a request: somebody waits, or has waited, for a reply to it."""
+        """Whether it is a request: its sender waits, or has waited, for a reply to it."""
         return self.get_property("REPLY_TO_CLIENT") is not None and self.get_property("MSG_TYPE") != "reply"
 
     @property
@@ -185,39 +172,64 @@ class ReceivedMessage:
 
     def with_class(self, kind: type[R]) -> R:
         """Return this message as an object of another class of message."""
-        return kind(self.topic, self._record, self._start, self._end, self.broker_name)
+        return kind(self._records, self._at)
 
     # -- the fields of the record -----------------------------------------------------------------------------
 
     @property
+    def topic(self) -> str:
+        """The topic that it was pulled from."""
+        return self._records.topic
+
+    @property
+    def broker_name(self) -> str:
+        """The broker that holds it."""
+        return self._records.broker_name
+
+    @property
     def queue_id(self) -> int:
         """The queue."""
-        return self._head[_QUEUE_ID]
+        return self._records.table[self._at + _QUEUE_ID]
 
     @property
     def queue_offset(self) -> int:
         """The message's number in its queue."""
-        return self._head[_QUEUE_OFFSET]
+        return self._records.table[self._at + _QUEUE_OFFSET]
 
     @property
     def physical_offset(self) -> int:
         """Its byte position in the broker's commit log."""
-        return self._head[_PHYSICAL_OFFSET]
+        return self._records.table[self._at + _PHYSICAL_OFFSET]
 
     @property
     def flag(self) -> int:
         """The application's own 32 bits."""
-        return self._head[_FLAG]
+        return self._records.table[self._at + _FLAG]
 
     @property
     def sys_flag(self) -> int:
         """RocketMQ's bits of the record (RocketMQ: MessageSysFlag)."""
-        return self._head[_SYS_FLAG]
+        return self._records.table[self._at + _SYS_FLAG]
 
     @property
     def born_timestamp_ms(self) -> int:
         """The producer's clock when it sent the message."""
-        return self._head[_BORN_TIMESTAMP]
+        return self._records.table[self._at + _BORN_TIMESTAMP]
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """The broker's clock when it stored the message."""
+        return self._records.table[self._at + _STORE_TIMESTAMP]
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often a consumer has sent the message back."""
+        return self._records.table[self._at + _RECONSUME_TIMES]
+
+    @property
+    def record_bytes(self) -> int:
+        """The size of the whole record."""
+        return self._records.table[self._at + _SIZE]
 
     @property
     def offset_message_id(self) -> str:
@@ -225,16 +237,11 @@ class ReceivedMessage:
         return offset_message_id_of(self._store_host_bytes(), self.physical_offset)
 
     @property
-    def store_timestamp_ms(self) -> int:
-        """The broker's clock when it stored the message."""
-        at = self._start + _HOSTS_AT + (20 if self.sys_flag & 0x10 else 8)
-        return int(_I64.unpack_from(self._record, at)[0])
-
-    @property
     def born_host(self) -> str:
         """The producer's address, `ip:port`."""
-        at = self._start + _HOSTS_AT
-        return str(Host.unpack(self._record[at : at + (20 if self.sys_flag & 0x10 else 8)]))
+        at = self._records.table[self._at + _POSITION] + BORN_HOST_AT
+        size = 20 if self.sys_flag & BORN_HOST_IPV6 else 8
+        return str(Host.unpack(self._records.data[at : at + size]))
 
     @property
     def store_host(self) -> str:
@@ -242,39 +249,25 @@ class ReceivedMessage:
         return str(Host.unpack(self._store_host_bytes()))
 
     @property
-    def reconsume_times(self) -> int:
-        """How often a consumer has sent the message back."""
-        return int(_I32.unpack_from(self._record, self._body_at - 16)[0])
-
-    @property
     def record(self) -> bytes:
         """The whole record, byte for byte as the broker stores it; a copy."""
-        return self._record[self._start : self._end]
-
-    @property
-    def record_bytes(self) -> int:
-        """The size of the whole record."""
-        return self._end - self._start
+        return self._bytes(_POSITION)
 
     def __repr__(self) -> str:
-        where = f"{self.topic}/{self.queue_id} at {self.queue_offset}"
-        return f"<ReceivedMessage {where}, {self._head[_BODY_SIZE]} body bytes>"
+        size = self._records.table[self._at + _BODY_SIZE]
+        return f"<ReceivedMessage {self.topic}/{self.queue_id} at {self.queue_offset}, {size} body bytes>"
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _body(self) -> bytes:
-        return self._record[self._body_at : self._body_at + self._head[_BODY_SIZE]]
+    def _bytes(self, number: int) -> bytes:
+        """Return a part of the record: its place is the number so far into the row, its size comes next."""
+        start, size = self._records.table[self._at + number : self._at + number + 2]
+        return self._records.data[start : start + size]
 
-    def _check(self, body: bytes) -> None:
-        if crc32(body) & 0x7FFF_FFFF != self._head[_BODY_CRC]:
-            raise self._damaged("the body does not match its checksum")
-        if self._record.startswith(_CRC_UNIT, self._end - CRC_PROPERTY_BYTES):
-            scan = scan_record(
-                self._record, self._start, self._end, check_crc=True, check_properties_crc=True
-            )
-            if scan.reason:
-                raise self._damaged(scan.reason)
-        self._checked = True
+    def _check(self) -> None:
+        reason = self._records.faults.get(self._at)
+        if reason is not None:
+            raise self._damaged(reason)
 
     def _damaged(self, reason: str) -> DamagedMessage:
         return DamagedMessage(self.topic, self.queue_id, self.queue_offset, reason)
@@ -289,80 +282,27 @@ class ReceivedMessage:
             raise self._damaged(str(error)) from None
 
     def _store_host_bytes(self) -> bytes:
-        at = self._start + _HOSTS_AT + (20 if self.sys_flag & 0x10 else 8) + 8
-        return self._record[at : at + (20 if self.sys_flag & 0x20 else 8)]
-
-    def _find_tag(self) -> str | None:
-        record, start, end = self._record, self._properties_at(), self._end
-        found = record.rfind(_TAGS_NAME, start, end)
-        if found < 0:
-            return None
-        if found == start or record[found - 1] == _VALUE_END:
-            # The usual case in few steps: the name stands where a name stands, and nothing like it comes later.
-            value_start = found + len(_TAGS_NAME)
-            value_end = record.find(_VALUE_END, value_start, end)
-            if value_end > value_start:
-                tag = record[value_start:value_end].decode("utf-8", "replace")
-                if value_end == end - 1 and found > start:
-                    _remember_tag(record[found - 1 : end], tag)
-                return tag
-        value = find_property_in(record, b"TAGS", start, end)
-        return None if value is None else value.decode("utf-8", "replace")
-
-    def _property(self, name: bytes) -> bytes | None:
-        if not self._checked:
-            self._check(self._body())
-        return find_property_in(self._record, name, self._properties_at(), self._end)
-
-    def _properties_at(self) -> int:
-        """Where the properties start; they end where the record ends."""
-        head = self._head
-        at: int = self._body_at + head[_BODY_SIZE]
-        if head[_MAGIC] == MAGIC_V1:
-            return at + 3 + self._record[at]
-        topic_size: int = _UNPACK_I16(self._record, at)[0]
-        return at + 4 + topic_size
-
-    def unchecked_tag(self) -> str | None:
-        """The tag, without looking at checksums: for a filter, which must not stop at a damaged message."""
-        value = find_property_in(self._record, b"TAGS", self._properties_at(), self._end)
-        return None if value is None else value.decode("utf-8", "replace")
+        end = self._records.table[self._at + _BODY] - BACK.size
+        size = 20 if self.sys_flag & STORE_HOST_IPV6 else 8
+        return self._records.data[end - size : end]
 
 
 class DamagedRecord(ReceivedMessage):
     """A message of which only its place in its queue is known: the record there cannot be read, or is another one.
 
-    Every look at what the record should say raises `DamagedMessage`, as for a message that fails its checksum. Topic,
+    Every access to the fields of the record raises `DamagedMessage`, as for a message that fails its checksum. Topic,
     queue id and queue offset are those that were pulled; `record` is what came in its place.
     """
 
-    __slots__ = ("_queue_id", "_queue_offset", "_reason")
+    __slots__ = ("_found", "_queue_id", "_queue_offset")
 
     def __init__(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        record: bytes,
-        start: int,
-        end: int,
-        reason: str,
-        broker_name: str = "",
+        self, topic: str, broker_name: str, queue_id: int, queue_offset: int, found: bytes, reason: str
     ) -> None:
-        self.topic = topic
-        self.broker_name = broker_name
+        super().__init__(_NoRecords(topic, broker_name, queue_id, queue_offset, reason), 0)
+        self._found = found
         self._queue_id = queue_id
         self._queue_offset = queue_offset
-        self._record = record
-        self._start = start
-        self._end = end
-        self._reason = reason
-        self._body_at = start
-        self._checked = False
-
-    @property
-    def _head(self) -> tuple[int, ...]:  # type: ignore[override]
-        raise self._damaged(self._reason)
 
     @property
     def queue_id(self) -> int:
@@ -374,5 +314,34 @@ class DamagedRecord(ReceivedMessage):
         """The message's number in its queue."""
         return self._queue_offset
 
+    @property
+    def record(self) -> bytes:
+        """What came in the place of the record."""
+        return self._found
+
+    @property
+    def record_bytes(self) -> int:
+        """The size of what came."""
+        return len(self._found)
+
     def __repr__(self) -> str:
-        return f"<DamagedRecord {self.topic}/{self.queue_id} at {self.queue_offset}: {self._reason}>"
+        reason = self._records.faults[0]
+        return f"<DamagedRecord {self.topic}/{self.queue_id} at {self.queue_offset}: {reason}>"
+
+
+class _NoRecords(PulledRecords):
+    """What a damaged message is a view of: nothing that can be read."""
+
+    __slots__ = ("_queue_id", "_queue_offset")
+
+    def __init__(self, topic: str, broker_name: str, queue_id: int, queue_offset: int, reason: str) -> None:
+        self.topic = topic
+        self.broker_name = broker_name
+        self._queue_id = queue_id
+        self._queue_offset = queue_offset
+        self.faults = {0: reason}
+
+    @property
+    def table(self) -> array[int]:  # type: ignore[override]
+        """There is none."""
+        raise DamagedMessage(self.topic, self._queue_id, self._queue_offset, self.faults[0])

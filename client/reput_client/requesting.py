@@ -157,7 +157,7 @@ def _message_of(header: PushReplyHeader, body: bytes) -> ReceivedMessage:
             properties=encode_properties(properties),
         )
     )
-    return ReceivedMessage(header.topic, record, 0, len(record))
+    return ReceivedMessage.of_record(record)
 
 
 def _host(text: str) -> Host:

@@ -15,13 +15,12 @@ from typing import Final, NamedTuple, TypeAlias
 from reput_client.broker_requests import BrokerRequest
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
-from reput_client.record_positions import span_at
 from reput_client.runtime import Event
 from reput_client.session import Session
 from reput_client.transaction_ends import HalfPlace, TransactionEnds
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_transaction import CheckTransactionHeader
-from reput_protocol.errors import RecordMalformed, TransactionEnded
+from reput_protocol.errors import TransactionEnded
 from reput_protocol.group_terms import TransactionState
 from reput_protocol.properties import PRODUCER_GROUP
 
@@ -62,7 +61,7 @@ class TransactionChecks:
 
     def _take(self, request: BrokerRequest) -> None:
         header = CheckTransactionHeader.from_ext(request.ext)
-        message = _message_in(bytes(request.body), header.broker_name or "")
+        message = ReceivedMessage.of_record(bytes(request.body), header.broker_name or "")
         request.answer()
         unique_id = message.message_id
         if self._stopping or message.get_property(PRODUCER_GROUP) != self._group or unique_id in self._known:
@@ -135,11 +134,3 @@ class TransactionChecks:
         self._known.clear()
         self._working = 0
         self._stopping = False
-
-
-def _message_in(record: bytes, broker_name: str) -> ReceivedMessage:
-    """Return the message of a body that is one record. Raises RecordMalformed if it is not."""
-    span = span_at(record, 0, len(record), 0)
-    if span.end != len(record):
-        raise RecordMalformed(0, span.end, f"{len(record) - span.end} bytes follow it")
-    return ReceivedMessage(span.topic.decode("utf-8", "replace"), record, 0, span.end, broker_name)

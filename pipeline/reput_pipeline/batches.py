@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from reput_client.arrow_properties import BatchProperties, KeysAndTags, rows_with_tag
-from reput_client.arrow_slices import gather_slices, numbers, with_replaced
+from reput_client.arrow_records import ArrowRecords
 from reput_pipeline.bodies import compressed_rows, decompress
 from reput_protocol.filters import TagFilter
+from reput_protocol.properties import KEYS, TAGS
 from reput_protocol.record_columns import IntArray, RecordColumns
 
 BATCH_ROWS: Final = 8192
@@ -23,7 +23,6 @@ LOG_BATCH_ROWS: Final = 32_768
 """So many, where all that one read of the log has brought makes a batch."""
 
 _BODIES: Final = frozenset(("body", "value", "bodyCRC"))
-_ALL_PROPERTIES: Final = frozenset(("properties", "headers"))
 _US_PER_MS: Final = 1000
 
 BadRow = Callable[[RecordColumns, int, str], None]
@@ -51,22 +50,18 @@ class BatchMaker:
         The records have sound lengths and ascend in their buffer. Checksums are verified here: of the bodies if the
         schema has them, of the whole record wherever there is one.
         """
-        faults = dict(columns.crc_faults(bodies=self._has_bodies))
+        faults = columns.checksum_faults(bodies=self._has_bodies)
         if faults:
-            for row, reason in faults.items():
+            for row, reason in faults:
                 self._on_bad_row(columns, row, reason)
-            columns = columns.take(np.setdiff1d(np.arange(len(columns)), list(faults)))
-        batch = _Batch(columns, broker, self.schema, {})
-        if not self._tag_filter.matches_all and len(columns):
-            rows = rows_with_tag(batch.keys_and_tags.value_of("TAGS", pa.string()), self._tag_filter.tags)
-            if len(rows) < len(columns):
-                columns = columns.take(rows)
-                batch = _Batch(columns, broker, self.schema, {})
+            columns = columns.take(np.setdiff1d(np.arange(len(columns)), [row for row, _ in faults]))
+        if not self._tag_filter.matches_all:
+            columns = columns.with_tag(self._tag_filter.tags)
         compressed = compressed_rows(columns).tolist() if self._has_bodies else []
         if compressed:
             yield from self._decompressed(columns, compressed, broker)
         elif len(columns):
-            yield batch.record_batch()
+            yield _Batch(columns, broker, {}).record_batch(self.schema)
 
     def _decompressed(
         self, columns: RecordColumns, compressed: list[int], broker: str
@@ -76,7 +71,7 @@ class BatchMaker:
         start = size = 0
         for row in compressed:
             try:
-                body = decompress(bytes(columns.body(row)), int(columns.head["sys_flag"][row]))
+                body = decompress(bytes(columns.body(row)), int(columns.sys_flag[row]))
             except ValueError as error:
                 self._on_bad_row(columns, row, str(error))
                 bad.append(row)
@@ -96,98 +91,61 @@ class BatchMaker:
         """Return a batch of some rows, with these bodies in place of the compressed ones."""
         places = np.searchsorted(rows, list(bodies)).tolist()
         decompressed = dict(zip(places, bodies.values(), strict=True))
-        return _Batch(columns.take(rows), broker, self.schema, decompressed).record_batch()
+        return _Batch(columns.take(rows), broker, decompressed).record_batch(self.schema)
 
 
 class _Batch:
     """One batch while its columns are made."""
 
-    def __init__(
-        self, columns: RecordColumns, broker: str, schema: pa.Schema, decompressed: dict[int, bytes]
-    ) -> None:
-        self._columns = columns
+    def __init__(self, columns: RecordColumns, broker: str, decompressed: dict[int, bytes]) -> None:
+        self.records = ArrowRecords(columns)
         self._broker = broker
-        self._schema = schema
-        self._buffer = pa.py_buffer(columns.buffer)
-        self._properties: BatchProperties | None = None
-        self._keys_and_tags: BatchProperties | KeysAndTags | None = None
         self._decompressed = decompressed
 
-    @property
-    def properties(self) -> BatchProperties:
-        """The properties, read once they are asked for."""
-        if self._properties is None:
-            self._properties = BatchProperties(self._columns, self._buffer)
-        return self._properties
-
-    @property
-    def keys_and_tags(self) -> BatchProperties | KeysAndTags:
-        """Two of the properties; without reading the others, unless they are asked for as well."""
-        if self._keys_and_tags is None:
-            every = not _ALL_PROPERTIES.isdisjoint(self._schema.names)
-            self._keys_and_tags = self.properties if every else KeysAndTags(self._columns, self._buffer)
-        return self._keys_and_tags
-
-    def record_batch(self) -> pa.RecordBatch:
+    def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the batch."""
-        arrays = [_COLUMNS[field.name](self, field.type) for field in self._schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def topic(self, kind: pa.DataType) -> pa.Array:
-        """Return the topics."""
-        columns = self._columns
-        start = columns.topic_position
-        return gather_slices(self._buffer, start, start + columns.topic_size, kind)
+        arrays = [_COLUMNS[field.name](self, field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def broker_name(self, kind: pa.DataType) -> pa.Array:
-        """Return the name of the broker, null where nobody knows it."""
+        """Return the name of the broker, null where it is unknown."""
         if not self._broker:  # a directory does not say whose it is
-            return pa.nulls(len(self._columns), kind)
-        return pa.repeat(pa.scalar(self._broker, kind), len(self._columns))
+            return pa.nulls(len(self.records), kind)
+        return pa.repeat(pa.scalar(self._broker, kind), len(self.records))
 
     def body(self, kind: pa.DataType) -> pa.Array:
         """Return the bodies, decompressed."""
-        columns = self._columns
-        start = columns.body_position
-        bodies = gather_slices(self._buffer, start, start + columns.body_size, kind)
-        if not self._decompressed:
-            return bodies
-        rows = np.fromiter(self._decompressed, np.int64, len(self._decompressed))
-        return with_replaced(bodies, rows, pa.array(list(self._decompressed.values()), kind))
-
-    def number(self, field: str, kind: pa.DataType) -> pa.Array:
-        """Return a field of the records."""
-        return numbers(self._columns.head[field].astype(f"i{kind.bit_width // 8}"), kind)
+        return self.records.body(kind, self._decompressed)
 
     def time(self, field: str, kind: pa.DataType) -> pa.Array:
         """Return a field of the records that holds milliseconds."""
-        return numbers(self._columns.head[field].astype(np.int64) * _US_PER_MS, kind)
+        return self.records.number(field, kind, times=_US_PER_MS)
 
     def one(self, kind: pa.DataType) -> pa.Array:
         """Return the 1 in every row."""
-        return pa.repeat(pa.scalar(1, kind), len(self._columns))
+        return pa.repeat(pa.scalar(1, kind), len(self.records))
 
 
 _COLUMNS: Final[dict[str, Callable[[_Batch, pa.DataType], pa.Array]]] = {
-    "topic": _Batch.topic,
-    "queueId": lambda batch, kind: batch.number("queue_id", kind),
-    "queueOffset": lambda batch, kind: batch.number("queue_offset", kind),
+    "topic": lambda batch, kind: batch.records.topic(kind),
+    "queueId": lambda batch, kind: batch.records.number("queue_id", kind),
+    "queueOffset": lambda batch, kind: batch.records.number("queue_offset", kind),
     "brokerName": _Batch.broker_name,
-    "keys": lambda batch, kind: batch.keys_and_tags.value_of("KEYS", kind),
-    "tags": lambda batch, kind: batch.keys_and_tags.value_of("TAGS", kind),
+    "keys": lambda batch, kind: batch.records.property(KEYS, kind),
+    "tags": lambda batch, kind: batch.records.property(TAGS, kind),
     "body": _Batch.body,
-    "properties": lambda batch, kind: batch.properties.map(kind),
-    "flag": lambda batch, kind: batch.number("flag", kind),
+    "properties": lambda batch, kind: batch.records.map(kind),
+    "flag": lambda batch, kind: batch.records.number("flag", kind),
     "bornTimestamp": lambda batch, kind: batch.time("born_timestamp_ms", kind),
     "storeTimestamp": lambda batch, kind: batch.time("store_timestamp_ms", kind),
-    "physicalOffset": lambda batch, kind: batch.number("physical_offset", kind),
-    "reconsumeTimes": lambda batch, kind: batch.number("reconsume_times", kind),
-    "bodyCRC": lambda batch, kind: batch.number("body_crc", kind),
-    "key": lambda batch, kind: batch.keys_and_tags.value_of("KEYS", kind),
+    "physicalOffset": lambda batch, kind: batch.records.number("physical_offset", kind),
+    "reconsumeTimes": lambda batch, kind: batch.records.number("reconsume_times", kind),
+    "bodyCRC": lambda batch, kind: batch.records.number("body_crc", kind),
+    "key": lambda batch, kind: batch.records.property(KEYS, kind),
     "value": _Batch.body,
-    "partition": lambda batch, kind: batch.number("queue_id", kind),
-    "offset": lambda batch, kind: batch.number("queue_offset", kind),
+    "partition": lambda batch, kind: batch.records.number("queue_id", kind),
+    "offset": lambda batch, kind: batch.records.number("queue_offset", kind),
     "timestamp": lambda batch, kind: batch.time("store_timestamp_ms", kind),
     "timestampType": _Batch.one,
-    "headers": lambda batch, kind: batch.properties.headers(kind),
+    "headers": lambda batch, kind: batch.records.headers(kind),
 }

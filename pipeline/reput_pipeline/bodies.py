@@ -17,7 +17,7 @@ _ZLIB: Final = (0, MessageSysFlag.COMPRESSION_ZLIB)
 
 def compressed_rows(columns: RecordColumns) -> IntArray:
     """Return the rows whose body is compressed."""
-    return np.flatnonzero(columns.head["sys_flag"] & MessageSysFlag.COMPRESSED)
+    return np.flatnonzero(columns.sys_flag & MessageSysFlag.COMPRESSED)
 
 
 def decompress(data: bytes, sys_flag: int) -> bytes:

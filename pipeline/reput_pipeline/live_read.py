@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from reput_client.blocking.bulk import BulkReader
@@ -18,14 +18,16 @@ from reput_pipeline.notes import Losses, note
 from reput_pipeline.options import SourceOptions
 from reput_pipeline.places import Generations, QueueKey
 from reput_pipeline.ranges import QueueRange
-from reput_protocol.columns import BoolArray, IntArray, RecordColumns, chain, gather
+from reput_protocol import kernel
 from reput_protocol.errors import TopicNotFound
-from reput_protocol.topic_match import has_topic
+from reput_protocol.record_columns import RecordColumns
 
 _BATCH_BYTES: Final = 4 << 20
 """Blocks are collected up to this size before they are decoded: larger batches cost less per message."""
 _AHEAD: Final = 4
 """How many queues are asked for their first block at a time."""
+_WIDTH: Final = len(kernel.COLUMNS)
+_QUEUE_OFFSET: Final = kernel.COLUMNS.index("queue_offset")
 
 
 class _Block(NamedTuple):
@@ -158,48 +160,38 @@ class LiveReading:
         data = (
             blocks[0].records if len(blocks) == 1 else memoryview(b"".join(block.records for block in blocks))
         )
-        positions, end = chain(data, 0, len(data))
-        columns, sound = gather(data, positions)
-        starts = np.cumsum([0, *(len(block.records) for block in blocks)])
-        edges = np.searchsorted(columns.position, starts)
-        whole = (
-            end == len(data)
-            and bool(sound.all())
-            and bool((columns.position[edges[:-1]] == starts[:-1]).all())
-        )
-        if whole and all(
-            self._is_block(block, columns.take(slice(int(low), int(high))))
-            for block, low, high in zip(blocks, edges[:-1], edges[1:], strict=True)
-        ):
-            self._place = str(blocks[0].queue) if len(blocks) == 1 else blocks[0].queue.broker
-            for low in range(0, len(columns), LOG_BATCH_ROWS):
-                some = (
-                    columns
-                    if len(columns) <= LOG_BATCH_ROWS
-                    else columns.take(slice(low, low + LOG_BATCH_ROWS))
-                )
-                yield from self._maker.make(some, blocks[0].queue.broker)
-        elif len(blocks) > 1:
-            for block in blocks:
-                yield from self._decoded([block])
-        else:
-            yield from self._one_by_one(blocks[0])
+        table: array[int] = array("q")
+        start = 0
+        for block in blocks:
+            end = start + len(block.records)
+            part = self._table(block, data, start, end)
+            if part is None:
+                if len(blocks) == 1:
+                    yield from self._one_by_one(block)
+                else:
+                    for alone in blocks:
+                        yield from self._decoded([alone])
+                return
+            table += part
+            start = end
+        columns = RecordColumns(data, table)
+        self._place = str(blocks[0].queue) if len(blocks) == 1 else blocks[0].queue.broker
+        for low in range(0, len(columns), LOG_BATCH_ROWS):
+            yield from self._maker.make(
+                columns.take(slice(low, low + LOG_BATCH_ROWS)), blocks[0].queue.broker
+            )
 
-    def _is_block(self, block: _Block, columns: RecordColumns) -> bool:
-        """Whether records are the messages that were fetched, none missing."""
-        head = columns.head
-        offset: IntArray = head["queue_offset"].astype(np.int64)
-        every: BoolArray = np.ones(len(columns), np.bool_)
-        if (
-            not (head["queue_id"] == block.queue.queue_id).all()
-            or not has_topic(columns, every, block.queue.topic).all()
-        ):
-            return False
-        if self._options.sub_expression != "*":
-            return bool((np.diff(offset) > 0).all() and offset[0] >= block.start and offset[-1] < block.end)
-        return len(columns) == block.end - block.start and bool(
-            (offset == np.arange(block.start, block.end)).all()
+    def _table(self, block: _Block, data: memoryview, start: int, end: int) -> array[int] | None:
+        """Return the table of the records of a block; None if they are not the messages that were fetched."""
+        queue = block.queue
+        every = self._options.sub_expression == "*"
+        table, stop = kernel.queue_records(
+            data, start, end, queue.topic.encode(), queue.queue_id, block.start, every
         )
+        if stop < end or not table:
+            return None
+        after = table[_QUEUE_OFFSET - _WIDTH] + 1
+        return None if after > block.end or (every and after != block.end) else table
 
     def _one_by_one(self, block: _Block) -> Iterator[pa.RecordBatch]:
         """Fetch again what is not what it should be, message by message, to tell the good from the bad."""
@@ -213,18 +205,17 @@ class LiveReading:
                     self._lost(queue, f"message {offset} is gone")
                 continue
             one = _Block(queue, offset, offset + 1, found.records)
-            positions, end = chain(found.records, 0, len(found.records))
-            columns, sound = gather(found.records, positions)
-            if end == len(found.records) and sound.all() and self._is_block(one, columns):
-                yield from self._maker.make(columns, queue.broker)
+            table = self._table(one, found.records, 0, len(found.records))
+            if table is not None:
+                yield from self._maker.make(RecordColumns(found.records, table), queue.broker)
             else:
                 self._damage(offset, "its record is damaged, or is another message")
 
     def _bad_record(self, columns: RecordColumns, row: int, reason: str) -> None:
         topic = bytes(columns.topic(row)).decode("utf-8", "replace")
-        self._place = f"queue {topic}/{int(columns.head['queue_id'][row])}"
-        physical = int(columns.head["physical_offset"][row])
-        self._damage(int(columns.head["queue_offset"][row]), f"at {physical} in the log: {reason}")
+        self._place = f"queue {topic}/{int(columns.queue_id[row])}"
+        physical = int(columns.physical_offset[row])
+        self._damage(int(columns.queue_offset[row]), f"at {physical} in the log: {reason}")
 
     def _damage(self, offset: int, reason: str) -> None:
         if not self._options.skip_damage:

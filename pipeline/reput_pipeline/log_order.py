@@ -14,7 +14,7 @@ import numpy as np
 from reput_broker.store.consume_queue_unit import UNIT, UNIT_BYTES
 from reput_broker.store_tools.unit_files import UnitFiles, Units
 from reput_pipeline.offline_plan import WantedRange
-from reput_protocol.columns import BoolArray, IntArray
+from reput_protocol.record_columns import BoolArray, IntArray
 
 WINDOW_BYTES: Final = 32 << 20
 """How much of the log is laid out at a time."""

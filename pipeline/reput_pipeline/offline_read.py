@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from reput_broker.store.consume_queue_ext_unit import MAX_ADDRESS
 from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE
@@ -21,7 +20,6 @@ from reput_broker.store.directory_swap import standing_for
 from reput_broker.store_tools.layout import Stream, StreamFile, read_stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles, Units
-from reput_client.arrow_slices import BUFFER_BYTES_MAX, gather_slices
 from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.log_order import Window, windows
@@ -38,13 +36,13 @@ from reput_pipeline.options import SourceOptions
 from reput_pipeline.places import QueueKey
 from reput_pipeline.ranges import QueueRange
 from reput_pipeline.wanted_records import WantedRecords
+from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
-from reput_protocol.columns import BoolArray, IntArray, RecordColumns, gather
 from reput_protocol.filters import TagFilter
 from reput_protocol.hashing import tags_code
 from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.record_columns import BoolArray, IntArray, RecordColumns
 from reput_protocol.record_layout import RECORD_BYTES_MIN
-from reput_protocol.topic_match import has_topic
 
 _CHUNK_BYTES: Final = 4 << 20
 _PLACE_BYTES: Final = 4096
@@ -157,9 +155,7 @@ class DirectoryReading:
         if buffer is None:
             return
         owner = np.zeros(len(place), np.int64)
-        yield from self._checked(
-            buffer, file, file.start, Window(place, size, numbers, owner), _Owners([queue])
-        )
+        yield from self._checked(buffer, file, file.start, Window(place, size, numbers, owner), [queue])
 
     def _checked(
         self,
@@ -167,7 +163,7 @@ class DirectoryReading:
         file: StreamFile,
         base: int,
         units: Window,
-        owners: _Owners,
+        queues: Sequence[QueueKey],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records that units point to, each if it is the very one that the unit means.
 
@@ -176,29 +172,17 @@ class DirectoryReading:
             file: named where damage is found.
             base: log offset of the buffer's first byte.
             units: of what the records have to be.
-            owners: the queues that the units are of.
+            queues: which the units are of.
         """
-        at, number, of = units.place - base, units.number, units.owner
-        inside = at + units.size <= len(buffer)
-        sizes = np.zeros(len(at), np.int64)
-        sizes[inside] = np.ndarray((max(0, len(buffer) - 3),), ">i4", buffer, 0, (1,))[at[inside]]
-        good: BoolArray = inside & (sizes == units.size)
-        columns, sound = gather(buffer, at if good.all() else at[good])
-        if len(columns) < len(at):
-            units = Window(*(column[good] for column in units))
-        head = columns.head
-        sound &= (head["physical_offset"] == units.place) & (head["queue_offset"] == units.number)
-        sound &= head["queue_id"] == owners.queue_ids[units.owner]
-        sound &= owners.have_topics(columns, sound, units.owner)
-        good[good] = sound
-        if not good.all():
-            for row in np.flatnonzero(~good).tolist():
-                queue = owners.queues[int(of[row])]
-                reason = f"message {int(number[row])} of {queue} should lie here, and its record does not"
-                self._damage(str(file.path), base + int(at[row]) - file.start, reason)
-            columns = columns.take(sound)
+        names = [(queue.topic.encode(), queue.queue_id) for queue in queues]
+        numbers: Any = np.column_stack(units).ravel()
+        table, wrong = kernel.unit_records(buffer, base, memoryview(numbers), names)
+        for row in wrong:
+            queue = queues[int(units.owner[row])]
+            reason = f"message {int(units.number[row])} of {queue} should lie here, and its record does not"
+            self._damage(str(file.path), int(units.place[row]) - file.start, reason)
         self._file = file
-        yield from self._maker.make(columns, "")
+        yield from self._maker.make(RecordColumns(buffer, table), "")
 
     def _map(self, file: StreamFile, what: object) -> memoryview | None:
         """Return a file of the log, mapped for as long as this task runs; None if it is gone and may be."""
@@ -206,8 +190,7 @@ class DirectoryReading:
         if mapped is None:
             try:
                 with file.path.open("rb") as source:
-                    size = min(os.fstat(source.fileno()).st_size, BUFFER_BYTES_MAX)
-                    mapped = memoryview(mmap.mmap(source.fileno(), size, access=mmap.ACCESS_READ))
+                    mapped = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))
             except FileNotFoundError:
                 self._lost(what, f"{file.path} was deleted while the query ran")
                 return None
@@ -218,7 +201,7 @@ class DirectoryReading:
 
     def segments(self, partition: SegmentPartition) -> Iterator[pa.RecordBatch]:
         """Yield the wanted messages of stretches of the log, in the order of the log."""
-        owners = _Owners([part.queue for part in partition.wanted])
+        queues = [part.queue for part in partition.wanted]
         for stretch in partition.stretches:
             file = self._log.find(stretch.start)
             if file is None:
@@ -235,7 +218,7 @@ class DirectoryReading:
                         start = int(units.place[0])
                         end = int(units.place[-1] + units.size[-1])
                         data = os.pread(fd, end - start, start - file.start)
-                        yield from self._checked(data, file, start, units, owners)
+                        yield from self._checked(data, file, start, units, queues)
             finally:
                 os.close(fd)
 
@@ -256,8 +239,8 @@ class DirectoryReading:
             for part in read_log(alone, from_position=place - file.start, chunk_bytes=_PLACE_BYTES):
                 if isinstance(part, LogBatch):
                     self._file = file
-                    rows = wanted.rows(part.columns, part.offset, place + 1)
-                    yield from self._maker.make(part.columns.take(rows), "")
+                    if wanted.has(part.columns, 0, place):
+                        yield from self._maker.make(part.columns.take(slice(1)), "")
                 elif isinstance(part, Damage) and part.offset == place:
                     self._damage(str(file.path), part.position, part.reason)
                 break
@@ -265,7 +248,7 @@ class DirectoryReading:
     # -- what is wrong ---------------------------------------------------------------------------------------------
 
     def _bad_record(self, columns: RecordColumns, row: int, reason: str) -> None:
-        offset = int(columns.head["physical_offset"][row])
+        offset = int(columns.physical_offset[row])
         self._damage(str(self._file.path), offset - self._file.start, reason)
 
     def _damage(self, place: str, position: int, reason: str) -> None:
@@ -277,30 +260,6 @@ class DirectoryReading:
         if self._options.fail_on_data_loss:
             raise DataLost(what, reason)
         self._losses.add(what, reason)
-
-
-class _Owners:
-    """The queues that records have to be of, to compare many at once."""
-
-    def __init__(self, queues: Sequence[QueueKey]) -> None:
-        self.queues = list(queues)
-        self.queue_ids = np.array([queue.queue_id for queue in queues], np.int64)
-        self._topics = [queue.topic for queue in queues]
-        self._one_topic = len(set(self._topics)) == 1
-        self._names = pa.array([topic.encode() for topic in self._topics], pa.binary())
-
-    def have_topics(self, columns: RecordColumns, sound: BoolArray, owner: IntArray) -> BoolArray:
-        """Return which of the sound records have the topic of their owner."""
-        if self._one_topic:
-            return has_topic(columns, sound, self._topics[0])
-        same = sound.copy()
-        start = columns.topic_position[sound]
-        topics = gather_slices(
-            pa.py_buffer(columns.buffer), start, start + columns.topic_size[sound], pa.binary()
-        )
-        equal = pc.equal(topics, self._names.take(pa.array(owner[sound])))
-        same[sound] = equal.to_numpy(zero_copy_only=False)
-        return same
 
 
 def _pieces(window: Window) -> Iterator[Window]:

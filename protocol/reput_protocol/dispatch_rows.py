@@ -17,7 +17,7 @@ from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record_layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from reput_protocol.record_scan import RecordScan, ScanStatus
+from reput_protocol.record_scan import STATUSES, RecordScan
 
 _WIDTH: Final = len(kernel.COLUMNS)
 _NUMBER: Final = {name: number for number, name in enumerate(kernel.COLUMNS)}
@@ -123,7 +123,7 @@ def scan_dispatch(
     """
     offset = -1 if base_physical_offset is None else base_physical_offset
     table, end, status, size, reason = kernel.scan_records(buffer, 0, len(buffer), offset)
-    stopped_by = None if status == kernel.RECORD else RecordScan(_STATUSES[status], size, reason)
+    stopped_by = None if status == kernel.RECORD else RecordScan(STATUSES[status], size, reason)
     return DispatchRows(buffer, table, levels_ms, end, stopped_by)
 
 
@@ -136,10 +136,3 @@ def topic_text(topic: bytes) -> str:
 def _prefix_hash(topic: str) -> int:
     """Return Java's hash of what comes before every key of a topic, unsigned."""
     return kernel.java_hash(f"{topic}#") & 0xFFFF_FFFF
-
-
-_STATUSES: Final = {
-    kernel.BLANK: ScanStatus.BLANK,
-    kernel.INVALID: ScanStatus.INVALID,
-    kernel.TRUNCATED: ScanStatus.TRUNCATED,
-}

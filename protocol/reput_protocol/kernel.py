@@ -23,6 +23,7 @@ from reput_protocol.properties import check_properties_size, properties_fault
 if cython.compiled:
     from cython.cimports.cpython.array import clone
     from cython.cimports.cpython.buffer import Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy
     from cython.cimports.reput_protocol.crc32 import reput_crc32, reput_crc32_prepare
 
@@ -187,6 +188,17 @@ def _put(
 
 @cython.cfunc
 @cython.inline
+def _bytes(data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> bytes:
+    """Return a copy of `size` bytes, which are in the buffer."""
+    if cython.compiled:
+        if not size:
+            return b""
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.address(data[start])), size)
+    return bytes(data[start : start + size])
+
+
+@cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
 def _has(
     data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, stop: cython.Py_ssize_t, text: bytes
@@ -214,6 +226,8 @@ def _find(
         while at < stop and data[at] != byte:
             at += 1
         return at
+    if isinstance(data, memoryview):  # cannot be searched
+        return at + _find(bytes(data[at:stop]), byte, 0, stop - at)
     found = data.find(byte, at, stop)
     return stop if found < 0 else found
 
@@ -406,18 +420,25 @@ def _ends_with_checksum(
 def _checksum_fault(
     data: cython.const[cython.uchar][::1],
     position: cython.Py_ssize_t,
-    record: _Record,
+    properties: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
     must_have: cython.bint,
 ) -> object:
-    """Say why the checksum property of a record does not hold; None if it does, or there is none and need be none."""
-    stop: cython.Py_ssize_t = position + record.size
-    if not _ends_with_checksum(data, record.properties, stop):
+    """Say why the checksum property of the record at `[position, stop)` does not hold.
+
+    None if it does, or if there is none and need be none.
+    """
+    if not _ends_with_checksum(data, properties, stop):
         return "the record has no checksum property" if must_have else None
     found = bytes(data[stop - 20 : stop])
     expected = checksum_property(_crc31(data, position, stop - 20))
     if found == expected:
         return None
     return f"the record's checksum property is {found!r}, should be {expected!r}"
+
+
+def _body_fault(stated: int, actual: int) -> str:
+    return f"BODYCRC is {stated & 0xFFFF_FFFF:#010x}, but the body's CRC is {actual:#010x}"
 
 
 def checksum_property(value: int) -> bytes:
@@ -446,10 +467,11 @@ def read_record(
     if check_crc:
         crc: cython.int = _crc31(data, record.body, record.body + record.body_size)
         if crc != _i32(data, position + 8):
-            stated = _i32(data, position + 8) & 0xFFFF_FFFF
-            fault = f"BODYCRC is {stated:#010x}, but the body's CRC is {crc:#010x}"
+            fault = _body_fault(_i32(data, position + 8), crc)
     if fault is None and (check_crc or check_properties_crc):
-        fault = _checksum_fault(data, position, record, check_properties_crc)
+        fault = _checksum_fault(
+            data, position, record.properties, position + record.size, check_properties_crc
+        )
     if fault is not None:
         return _INVALID, record.size, str(fault), None
     return (
@@ -556,7 +578,7 @@ def _is_ascii(
             if data[at] > 0x7F:
                 return False
         return True
-    return data[start:stop].isascii()
+    return bytes(data[start:stop]).isascii()
 
 
 _TAGS: Final = b"TAGS"
@@ -744,8 +766,7 @@ def _judge(
         raise Refusal(index, position, _broker_field_fault(block, position))
     crc: cython.int = _crc31(data, body, body + body_size)
     if _i32(data, position + 8) != crc:
-        stated = _i32(data, position + 8) & 0xFFFF_FFFF
-        raise Refusal(index, position, f"BODYCRC is {stated:#010x}, but the body's CRC is {crc:#010x}")
+        raise Refusal(index, position, _body_fault(_i32(data, position + 8), crc))
     fault: object = _properties_fault(block, data, properties, stop)
     if fault is not None:
         raise Refusal(index, position, str(fault))
@@ -1026,6 +1047,7 @@ def scan_records(
     """
     data: cython.const[cython.uchar][::1] = _searchable(buffer)
     record: _Record = _Record()
+    record.size = 0
     status: cython.int = RECORD
     position: cython.Py_ssize_t = start
     rows: cython.Py_ssize_t = _count_sizes(data, start, end)
@@ -1145,17 +1167,353 @@ def _fill_row(
     table[at + 23] = record.keys_size
 
 
-def crc_errors(
-    buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]
-) -> list[int]:
-    """Return the rows whose body does not have the checksum that its record states."""
-    wrong = []
+def checksum_faults(
+    buffer: cython.const[cython.uchar][::1],
+    table: cython.const[cython.longlong][::1],
+    bodies: cython.bint = True,
+) -> list[tuple[int, str]]:
+    """Return the rows whose record does not match its body's checksum or, where it has one, that of the whole record.
+
+    Args:
+        bodies: False verifies only records with a checksum of the whole, for a reader that returns no bodies.
+
+    Returns:
+        Of each such row its number and what is wrong.
+    """
+    found = []
     row: cython.Py_ssize_t
     for row in range(len(table) // 24):
         at: cython.Py_ssize_t = 24 * row
-        if _crc31(buffer, table[at + 12], table[at + 12] + table[at + 13]) != table[at + 11]:
+        stop: cython.Py_ssize_t = table[at] + table[at + 1]
+        if not 0 <= table[at] < stop <= len(buffer):
+            raise ValueError(f"row {row} of the table is not of a buffer of {len(buffer)} bytes")
+        is_sealed: cython.bint = _ends_with_checksum(buffer, table[at + 16], stop)
+        if not bodies and not is_sealed:
+            continue
+        crc: cython.int = _crc31(buffer, table[at + 12], table[at + 12] + table[at + 13])
+        if crc != table[at + 11]:
+            found.append((row, _body_fault(table[at + 11], crc)))
+        elif is_sealed:
+            fault: object = _checksum_fault(buffer, table[at], table[at + 16], stop, True)
+            if fault is not None:
+                found.append((row, str(fault)))
+    return found
+
+
+def queue_records(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    topic: bytes,
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+    is_gapless: cython.bint,
+) -> tuple[Any, int]:
+    """Read the records of one queue that follow each other from `start` on; checksums are not verified.
+
+    Ends before the first bytes that are not a sound record of this queue with the queue offset that comes next.
+
+    Args:
+        buffer: bytes of records.
+        start, end: which of them.
+        topic, queue_id: the queue.
+        queue_offset: of the first record.
+        is_gapless: whether queue offsets are consecutive from there on; otherwise they ascend.
+
+    Returns:
+        The table, and where the records end.
+    """
+    data: cython.const[cython.uchar][::1] = _searchable(buffer)
+    record: _Record = _Record()
+    position: cython.Py_ssize_t = start
+    rows: cython.Py_ssize_t = _count_sizes(data, start, end)
+    found = array("q", bytes(192 * rows))
+    if not rows:
+        return found, position
+    row: cython.Py_ssize_t = 0
+    table: cython.longlong[::1] = found
+    while row < rows and _read(data, position, end, record) == _RECORD:
+        number: cython.longlong = _i64(data, position + 20)
+        if (
+            _i32(data, position + 12) != queue_id
+            or number < queue_offset
+            or (is_gapless and number != queue_offset)
+            or record.topic_size != len(topic)
+            or not _has(data, record.topic, record.properties, topic)
+        ):
+            break
+        _find_units(data, record)
+        _fill_row(data, position, record, table, 24 * row)
+        position += record.size
+        row += 1
+        if number == 0x7FFF_FFFF_FFFF_FFFF:
+            break  # there is no next one
+        queue_offset = number + 1
+    if cython.compiled:
+        table = None  # an array with a view cannot be cut
+    del found[24 * row :]
+    return found, position
+
+
+def unit_records(
+    buffer: object,
+    base_offset: cython.longlong,
+    units: cython.const[cython.longlong][::1],
+    queues: list[tuple[bytes, int]],
+) -> tuple[Any, list[int]]:
+    """Read the records that ConsumeQueue units point at; checksums are not verified.
+
+    Args:
+        buffer: bytes of the log.
+        base_offset: where the first of them is in the log.
+        units: of each its place in the log, its size, its queue offset, and which of the queues it is of.
+        queues: topic and queue id of each.
+
+    Returns:
+        The table of those that are sound and the very records that their units mean; which units have no such record.
+    """
+    data: cython.const[cython.uchar][::1] = buffer
+    record: _Record = _Record()
+    rows: cython.Py_ssize_t = len(units) // 4
+    found = array("q", bytes(192 * rows))
+    wrong: list[int] = []
+    if not rows:
+        return found, wrong
+    table: cython.longlong[::1] = found
+    count: cython.Py_ssize_t = 0
+    owner: cython.longlong = -1
+    topic: bytes = b""
+    queue_id: cython.longlong = 0
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        place: cython.longlong = units[4 * row]
+        size: cython.longlong = units[4 * row + 1]
+        at: cython.Py_ssize_t = 0
+        if units[4 * row + 3] != owner:
+            owner = units[4 * row + 3]
+            if not 0 <= owner < len(queues):
+                raise ValueError(f"a unit is of queue {owner} of {len(queues)}")
+            topic, queue_id = queues[owner]
+        if 92 <= size <= len(data) and base_offset <= place <= base_offset + (len(data) - size):
+            at = place - base_offset
+        else:
+            size = 0
+        if (
+            not size
+            or _i32(data, at) != size
+            or _read(data, at, at + size, record) != _RECORD
+            or _i64(data, at + 28) != place
+            or _i64(data, at + 20) != units[4 * row + 2]
+            or _i32(data, at + 12) != queue_id
+            or record.topic_size != len(topic)
+            or not _has(data, record.topic, record.properties, topic)
+        ):
             wrong.append(row)
-    return wrong
+            continue
+        _find_units(data, record)
+        _fill_row(data, at, record, table, 24 * count)
+        count += 1
+    if cython.compiled:
+        table = None  # an array with a view cannot be cut
+    del found[24 * count :]
+    return found, wrong
+
+
+# -- columns ------------------------------------------------------------------------------------------------------
+# Values are given as places: a row has where its value starts at `places[first + row * step]`, and its size next.
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _rows_of(
+    places: cython.const[cython.longlong][::1], first: cython.Py_ssize_t, step: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Return how many rows the places are of."""
+    if not 0 <= first <= step - 2 or len(places) % step:
+        raise ValueError(f"{len(places)} numbers have no place and size at {first} of every {step}")
+    return len(places) // step
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1)
+def _check_place(start: cython.longlong, size: cython.longlong, end: cython.Py_ssize_t) -> cython.int:
+    if start < 0 or size < 0 or size > end or start > end - size:
+        raise ValueError(f"{size} bytes at {start} are not in a buffer of {end} bytes")
+    return 0
+
+
+def gather(
+    buffer: cython.const[cython.uchar][::1],
+    places: cython.const[cython.longlong][::1],
+    first: cython.Py_ssize_t,
+    step: cython.Py_ssize_t,
+    is_text: cython.bint = False,
+    replaced: dict[int, bytes] | None = None,
+) -> tuple[Any, bytearray, bytearray, int]:
+    """Copy values out of a buffer, as Arrow lays them out.
+
+    Args:
+        buffer, places, first, step: the values.
+        is_text: replace what is not UTF-8 as `bytes.decode` does.
+        replaced: by row, what comes in the place of a value.
+
+    Returns:
+        Where the values begin and the last one ends, an `array('i')`; the values back to back; a bit for each row that
+        says whether it has a value, which is not empty; how many have none.
+
+    Raises:
+        ValueError: the values have 2 GiB or more.
+    """
+    rows: cython.Py_ssize_t = _rows_of(places, first, step)
+    bounds = array("i", bytes(4 * rows + 4))
+    has_value = bytearray((rows + 7) // 8)
+    others: dict[int, bytes] = {} if replaced is None else dict(replaced)
+    ends: cython.int[::1] = bounds
+    row: cython.Py_ssize_t
+    start: cython.longlong
+    size: cython.longlong
+    total: cython.longlong = 0
+    missing: cython.Py_ssize_t = 0
+    value: bytes
+    for row in range(rows):
+        start = places[first + row * step]
+        size = places[first + row * step + 1]
+        _check_place(start, size, len(buffer))
+        if is_text and not _is_ascii(buffer, start, start + size):
+            value = _bytes(buffer, start, size)
+            others[row] = value.decode("utf-8", "replace").encode()
+        if others and row in others:
+            size = len(others[row])
+        total += size
+        if total > 0x7FFF_FFFF:
+            raise ValueError("the values of a column have 2 GiB or more; take fewer rows")
+        ends[row + 1] = total
+        if size:
+            has_value[row // 8] |= 1 << (row % 8)
+        else:
+            missing += 1
+    joined = bytearray(total)
+    if total:
+        data: cython.uchar[::1] = joined
+        for row in range(rows):
+            size = ends[row + 1] - ends[row]
+            if others and row in others:
+                value = others[row]
+                _copy(value, 0, size, data, ends[row])
+            else:
+                _copy(buffer, places[first + row * step], size, data, ends[row])
+    return bounds, joined, has_value, missing
+
+
+def distinct(
+    buffer: cython.const[cython.uchar][::1],
+    places: cython.const[cython.longlong][::1],
+    first: cython.Py_ssize_t,
+    step: cython.Py_ssize_t,
+) -> tuple[list[bytes], Any]:
+    """Return each value once, in the order of their first rows, and an `array('q')` that says which one a row has."""
+    rows: cython.Py_ssize_t = _rows_of(places, first, step)
+    found = array("q", bytes(8 * rows))
+    numbers: dict[bytes, int] = {}
+    codes: cython.longlong[::1] = found
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        start: cython.longlong = places[first + row * step]
+        size: cython.longlong = places[first + row * step + 1]
+        _check_place(start, size, len(buffer))
+        value: bytes = _bytes(buffer, start, size)
+        number = numbers.get(value)
+        if number is None:
+            number = numbers[value] = len(numbers)
+        codes[row] = number
+    return list(numbers), found
+
+
+def property_places(
+    buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1], name: bytes
+) -> Any:
+    """Return where each record has the value of a property: its last unit of this name that has one.
+
+    Returns:
+        An `array('q')` of two numbers a row, the place and the size, which is 0 for a record without the property.
+    """
+    rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
+    found = array("q", bytes(16 * rows))
+    places: cython.longlong[::1] = found
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        at: cython.Py_ssize_t = table[24 * row + 16]
+        _check_place(at, table[24 * row + 17], len(buffer))
+        stop: cython.Py_ssize_t = at + table[24 * row + 17]
+        while at < stop:
+            end: cython.Py_ssize_t = _find(buffer, 2, at, stop)
+            value: cython.Py_ssize_t = _find(buffer, 1, at, end) + 1
+            if at + 1 < value < end and value - at == len(name) + 1 and _has(buffer, at, end, name):
+                places[2 * row] = value
+                places[2 * row + 1] = end - value
+            at = end + 1
+    return found
+
+
+def property_units(
+    buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]
+) -> tuple[Any, Any]:
+    """Return where all properties of the records are, as a tolerant reader takes them (`decode_properties`).
+
+    Returns:
+        Which are the first units of each record, and last how many units there are, an `array('i')`; of each unit the
+        places and sizes of name and value, an `array('q')` of four numbers. A record has a name once, where it came
+        first, with the last value.
+    """
+    rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
+    firsts = array("i", bytes(4 * rows + 4))
+    bounds: cython.int[::1] = firsts
+    row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    for row in range(rows):
+        at = table[24 * row + 16]
+        _check_place(at, table[24 * row + 17], len(buffer))
+        stop = at + table[24 * row + 17]
+        while at < stop:
+            at = _find(buffer, 2, at, stop) + 1
+            count += 1
+    found = array("q", bytes(32 * count))
+    count = 0
+    if len(found):
+        units: cython.longlong[::1] = found
+        for row in range(rows):
+            at = table[24 * row + 16]
+            stop = at + table[24 * row + 17]
+            numbers: dict[Any, int] = {}
+            while at < stop:
+                end = _find(buffer, 2, at, stop)
+                value = _find(buffer, 1, at, end) + 1
+                if at + 1 < value < end:
+                    name: Any = _bytes(buffer, at, value - 1 - at)
+                    if not _is_ascii(buffer, at, value - 1):
+                        name = name.decode("utf-8", "replace")
+                    known = numbers.get(name)
+                    number: cython.Py_ssize_t
+                    if known is None:
+                        number = numbers[name] = count
+                        count += 1
+                        units[4 * number] = at
+                        units[4 * number + 1] = value - 1 - at
+                    else:
+                        number = known
+                    units[4 * number + 2] = value
+                    units[4 * number + 3] = end - value
+                at = end + 1
+            bounds[row + 1] = count
+        if cython.compiled:
+            units = None  # an array with a view cannot be cut
+    del found[4 * count :]
+    return firsts, found
 
 
 # -- hashes -------------------------------------------------------------------------------------------------------
@@ -1373,7 +1731,8 @@ def follow_records(
         if check_crc:
             if _crc31(data, record.body, record.body + record.body_size) != _i32(data, position + 8):
                 break
-            if _checksum_fault(data, position, record, False) is not None:
+            stop_of_record: cython.Py_ssize_t = position + record.size
+            if _checksum_fault(data, position, record.properties, stop_of_record, False) is not None:
                 break
         if (
             _i32(data, position + 12) != queue_id

@@ -83,16 +83,6 @@ _VALUE_END: Final = b"\x02"
 _SEPARATORS: Final = re.compile("[\x01\x02]")
 _CRC_PROPERTY: Final = re.compile(rb"__CRC32#\x01[0-9]{10}\x02")
 
-# Canonical ASCII text without a reserved name, as one pattern: nearly every message passes it, at a third of what
-# splitting costs. The look-ahead spells the reserved names with the first letter factored out, so that an ordinary
-# name is dismissed after one character. Whatever fails here is judged, and named, by `properties_fault`.
-_PLAIN: Final = re.compile(
-    rb"(?:(?![DIPRT_](?:NNER_|IMER_|EAL_|OP_CK\x01|ELAY\x01|RAN_MSG\x01|_CRC32#\x01))"
-    rb"[\x03-\x7f]++\x01[\x03-\x7f]++\x02)*+"
-)
-is_plain_text = _PLAIN.fullmatch
-"""`is_plain_text(buffer, start, end)`: a true value if the range is canonical, ASCII and free of reserved names."""
-
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Return the text of `properties`, in their order, each with its trailing 0x02; nothing is checked."""

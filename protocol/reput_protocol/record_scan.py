@@ -32,6 +32,15 @@ class ScanStatus(Enum):
     """The beginning of a record, or too little to tell."""
 
 
+STATUSES: Final = {
+    kernel.RECORD: ScanStatus.RECORD,
+    kernel.BLANK: ScanStatus.BLANK,
+    kernel.INVALID: ScanStatus.INVALID,
+    kernel.TRUNCATED: ScanStatus.TRUNCATED,
+}
+"""What the kernel says, as a status."""
+
+
 class RecordScan(NamedTuple):
     """The verdict on one position.
 
@@ -73,7 +82,7 @@ def locate(
 ) -> tuple[RecordScan, Extent | None]:
     """Judge as `scan_record` does, and say where the parts of a sound record lie."""
     status, size, reason, parts = kernel.read_record(buffer, position, end, check_crc, check_properties_crc)
-    return RecordScan(_STATUSES[status], size, reason), None if parts is None else Extent._make(parts)
+    return RecordScan(STATUSES[status], size, reason), None if parts is None else Extent._make(parts)
 
 
 def patch_record(
@@ -102,11 +111,3 @@ def patch_record(
         assert len(store_host) == store_host_end - born_host_end - 8, "a host of another length"
         buffer[born_host_end + 8 : store_host_end] = store_host
     kernel.seal_record(buffer, position)
-
-
-_STATUSES: Final = {
-    kernel.RECORD: ScanStatus.RECORD,
-    kernel.BLANK: ScanStatus.BLANK,
-    kernel.INVALID: ScanStatus.INVALID,
-    kernel.TRUNCATED: ScanStatus.TRUNCATED,
-}

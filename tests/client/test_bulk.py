@@ -10,7 +10,7 @@ from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.bulk import BulkReader
 from reput_client.fetching import FetchedBlock
-from reput_protocol.columns import decode_columns
+from reput_client.pull_result import read_records
 from reput_protocol.errors import BrokerError, FilterRefused, TopicNotFound
 from reput_protocol.record_columns import RecordColumns
 
@@ -35,7 +35,7 @@ def send(address: str, count: int, size: int = 100, ack: str = "flushed") -> Non
 
 
 def columns(block: FetchedBlock) -> RecordColumns:
-    return decode_columns(block.records)
+    return RecordColumns(block.records, read_records(bytes(block.records)))
 
 
 def test_a_range_comes_in_blocks_that_follow_each_other(broker: BackgroundBroker) -> None:

@@ -107,7 +107,7 @@ def broker() -> Iterator[Broker]:
 def received(properties: dict[str, str], broker_name: str = "fake") -> ReceivedMessage:
     """A message as a consumer gets it."""
     record = encode_record(Record("work", b"ping", properties=encode_properties(properties)))
-    return ReceivedMessage("work", record, 0, len(record), broker_name)
+    return ReceivedMessage.of_record(record, broker_name)
 
 
 REQUEST = {"CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "10.0.0.9@1", "TTL": "3000", "CLUSTER": "c"}

@@ -50,7 +50,7 @@ def message(reconsume_times: int = 0, sys_flag: int = 0, **properties: str) -> R
             properties=encode_properties({"UNIQ_KEY": "id-1", "TAGS": "paid", **properties}),
         )
     )
-    return ReceivedMessage("orders", record, 0, len(record), "fake")
+    return ReceivedMessage.of_record(record, "fake")
 
 
 class Member:

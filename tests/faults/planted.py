@@ -83,7 +83,6 @@ from reput_broker.store.status import PutStatus
 from reput_broker.store.store_flush import StoreFlush
 from reput_broker.store.transient_store_pool import WriteBuffer
 from reput_client import pull_result
-from reput_client.record_positions import record_positions
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -338,14 +337,14 @@ def queue_forgets_its_end(patch: pytest.MonkeyPatch) -> None:
 
 def misplaced_record_handed_out(patch: pytest.MonkeyPatch) -> None:
     """the client does not compare a record with what it has pulled"""
-    patch.setattr(pull_result, "pulled_positions", lambda records, _: record_positions(records))
+    patch.setattr(pull_result, "read_pull", lambda records, _: pull_result.read_records(records))
 
 
 def damage_hides_what_follows(patch: pytest.MonkeyPatch) -> None:
     """the client gives up a pull with a record that cannot be read"""
 
     def give_up(records: bytes, _: object) -> list[Any]:
-        record_positions(records)
+        pull_result.read_records(records)
         return []
 
     patch.setattr(pull_result, "survey", give_up)

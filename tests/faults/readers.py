@@ -15,8 +15,8 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.status import GetStatus
 from reput_client.errors import DamagedMessage
 from reput_client.pull_result import PulledMessages
+from reput_client.pull_survey import Pulled
 from reput_client.received import ReceivedMessage
-from reput_client.record_positions import Pulled
 from stores import PLENTY
 
 MESSAGES_A_PULL = 7

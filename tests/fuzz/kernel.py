@@ -186,8 +186,41 @@ def _follow(kernel: ModuleType, data: bytearray, start: int, base: int) -> list[
         kernel.runs(data, table),
         keys,
         units,
-        kernel.crc_errors(data, table),
         kernel.record_starts(data, start, len(data)),
+        *_columns(kernel, data, table, start),
+    ]
+
+
+def _columns(kernel: ModuleType, data: bytearray, table: array[int], start: int) -> list[Any]:
+    """Read the records as a client and Spark do."""
+    rows = len(table) // len(kernel.COLUMNS)
+    owners = [row & 1 for row in range(rows)]
+    units = array("q")
+    for row in range(rows):
+        units.extend((table[24 * row + 4], table[24 * row + 1], table[24 * row + 3], owners[row]))
+    units.extend(table[: 4 * (len(table) // 4)])  # numbers that are not units
+    units = array("q", [number if at % 4 != 3 else number & 1 for at, number in enumerate(units)])
+    firsts, parts = kernel.property_units(data, table)
+    places = kernel.property_places(data, table, b"KEYS")
+    found: list[Any] = [firsts, parts, places]
+    for values in (
+        (places, 0, 2),
+        (parts, 0, 4),
+        (parts, 2, 4),
+        (table, 12, 24),
+        (table, 18, 24),
+        (table, 5, 24),
+    ):
+        try:
+            found.append(kernel.distinct(data, *values))
+            found.append(kernel.gather(data, *values, True, {1: b"another value"}))
+        except ValueError as refused:
+            found.append(str(refused))
+    return [
+        *found,
+        kernel.checksum_faults(data, table, start == 0),
+        kernel.queue_records(data, start, len(data), b"orders", 0, 0, start == 0),
+        kernel.unit_records(data, 0, units, [(b"orders", 0), (b"others", 1)]),
     ]
 
 

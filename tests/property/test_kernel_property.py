@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -16,6 +16,7 @@ import reference_records as reference
 from reput_protocol import kernel
 from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
 from reput_protocol.errors import RecordMalformed
+from reput_protocol.properties import decode_properties
 from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
 from reput_protocol.record import Host, Record, encode_blank, encode_record
 from reput_protocol.record_view import RecordView
@@ -321,3 +322,216 @@ def test_runs_are_maximal_and_their_queue_offsets_consecutive(seed: int, count: 
             before[:2] + before[4:] != after[:2] + after[4:]
             or offsets[after.start] != offsets[after.start - 1] + 1
         )
+
+
+# -- reading a queue -------------------------------------------------------------------------------------------------
+
+WIDTH = len(kernel.COLUMNS)
+NUMBER = {name: number for number, name in enumerate(kernel.COLUMNS)}
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 30),
+    odds,
+    damages,
+    st.sampled_from([0, 0, -1, 3, 1 << 40]),
+    st.booleans(),
+    st.sampled_from([0, 0, 1]),
+    st.sampled_from([bytes, bytearray, memoryview]),
+)
+def test_a_queue_is_read_up_to_what_is_not_of_it(
+    seed: int,
+    count: int,
+    odd: tuple[int, bytes] | None,
+    damage: list[tuple[int, int, int]],
+    first: int,
+    is_gapless: bool,
+    queue_id: int,
+    kind: Any,
+) -> None:
+    random = Random(seed)
+    encoded = [
+        encode_record(
+            Record(
+                "others" if random.random() < 0.01 else "orders",
+                body,
+                queue_id=queue_id if random.random() < 0.01 else 0,
+                queue_offset=number + (random.random() < 0.03),
+                properties=text,
+            )
+        )
+        for number, (body, text) in enumerate(parts_of(random, count, odd), first)
+    ]
+    data = b"before" + damaged(b"".join(encoded), bounds_of(encoded), damage)
+    expected = []
+    least = first
+    for record in reference.read_log(data[6:], None):
+        offset = record.queue_offset
+        if (
+            (record.topic, record.queue_id) != ("orders", 0)
+            or offset < least
+            or (is_gapless and offset > least)
+        ):
+            break
+        expected.append(6 + record.position)
+        least = offset + 1
+    table, end = kernel.queue_records(kind(data), 6, len(data), b"orders", 0, first, is_gapless)
+    assert list(table[::WIDTH]) == expected
+    assert end == (table[-WIDTH] + table[1 - WIDTH] if table else 6)
+    scanned = kernel.scan_records(data, 6, len(data))[0]
+    assert table == scanned[: len(table)]
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 30), odds, damages, st.booleans())
+def test_checksums_that_do_not_hold_are_named(
+    seed: int, count: int, odd: tuple[int, bytes] | None, damage: list[tuple[int, int, int]], bodies: bool
+) -> None:
+    encoded = log_of(Random(seed), count, "orders", odd)
+    data = damaged(b"".join(encoded), bounds_of(encoded), damage)
+    table = kernel.scan_records(data, 0, len(data))[0]
+    expected = []
+    for row, record in enumerate(reference.read_log(data, None)):
+        is_sealed = holds_checksum(record.properties)
+        if (bodies or is_sealed) and not holds(RecordView(data, record.position), record.properties):
+            end = record.position + record.size
+            expected.append((row, kernel.read_record(data, record.position, end, True, False)[2]))
+    assert kernel.checksum_faults(data, table, bodies) == expected
+
+
+def holds_checksum(text: bytes) -> bool:
+    unit = text[-20:-11] == b"__CRC32#\x01" and text[-1:] == b"\x02"
+    return len(text) >= 20 and unit and text[-21:-20] in (b"", b"\x02")
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 20),
+    damages,
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-1, 1, 91, 1 << 40, -(1 << 62)])), max_size=2),
+    st.sampled_from([0, 1 << 40]),
+    st.sampled_from([bytes, memoryview]),
+)
+def test_units_lead_to_the_very_records_that_they_mean(
+    seed: int,
+    count: int,
+    damage: list[tuple[int, int, int]],
+    changes: list[tuple[int, int]],
+    base: int,
+    kind: Any,
+) -> None:
+    random = Random(seed)
+    queues = [(b"orders", 0), (b"others", 1)]
+    numbers = array("q")
+    encoded: list[bytes] = []
+    for number in range(count):
+        owner = random.randrange(2)
+        topic, queue_id = queues[owner]
+        place = base + sum(map(len, encoded))
+        text = f"TAGS\x01t{number}\x02".encode()
+        record = Record(
+            topic.decode(),
+            b"x" * number,
+            queue_id,
+            queue_offset=number,
+            physical_offset=place,
+            properties=text,
+        )
+        encoded.append(encode_record(record))
+        numbers.extend((place, len(encoded[-1]), number, owner))
+    for column, change in changes:
+        at = 4 * random.randrange(count) + column
+        numbers[at] = random.randrange(2) if column == 3 else numbers[at] + change
+    data = damaged(b"".join(encoded), bounds_of(encoded), damage)
+    expected, wrong = [], []
+    for row in range(count):
+        place, size, number, owner = numbers[4 * row : 4 * row + 4]
+        found = data[place - base : place - base + size] if place >= base else b""
+        views = [RecordView(found, 0)] if len(found) == size and reference.is_sound(found) else []
+        if [
+            (view.size, view.physical_offset, view.queue_offset, view.topic.encode(), view.queue_id)
+            for view in views
+        ] == [(size, place, number, *queues[owner])]:
+            expected.append(place - base)
+        else:
+            wrong.append(row)
+    table, found_wrong = kernel.unit_records(kind(data), base, numbers, queues)
+    assert (list(table[::WIDTH]), found_wrong) == (expected, wrong)
+
+
+# -- columns ---------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 20),
+    st.lists(st.sampled_from(ODD_TEXTS), max_size=3),
+    st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "DELAY", "", "größe"]),
+    st.sampled_from([bytes, bytearray, memoryview]),
+)
+def test_columns_of_properties_are_what_decoding_each_gives(
+    seed: int, count: int, odd: list[bytes], name: str, kind: Any
+) -> None:
+    random = Random(seed)
+    texts = [text for _, text in parts_of(random, count, None)] + odd
+    texts += [b"a\x01\xc3\x02", b"gr\xc3\xb6\xc3\x9fe\x01\xe2\x82\xac\x02\xff\x01a\x02\xfe\x01b\x02"]
+    random.shuffle(texts)
+    expected = [decode_properties(text) for text in texts]
+    data = kind(b"".join(encode_record(Record("orders", b"b", properties=text)) for text in texts))
+    table = kernel.scan_records(data, 0, len(data))[0]
+    values = [properties.get(name, "") for properties in expected]
+
+    places = kernel.property_places(data, table, name.encode())
+    kept, codes = kernel.distinct(data, places, 0, 2)
+    assert [kept[code].decode("utf-8", "replace") for code in codes] == values
+    assert len(set(kept)) == len(kept)
+    column = {"TAGS": "tag", "KEYS": "keys", "UNIQ_KEY": "unique_id"}.get(name)
+    if column is not None:
+        assert kernel.distinct(data, table, NUMBER[f"{column}_position"], WIDTH) == (kept, codes)
+    assert gathered(kernel.gather(data, places, 0, 2, True)) == values
+
+    firsts, units = kernel.property_units(data, table)
+    names = gathered(kernel.gather(data, units, 0, 4, True))
+    parts = gathered(kernel.gather(data, units, 2, 4, True))
+    assert len(names) == firsts[-1]
+    found = [list(zip(names[start:end], parts[start:end], strict=True)) for start, end in pairwise(firsts)]
+    assert found == [list(properties.items()) for properties in expected]
+
+
+def gathered(found: tuple[Any, bytearray, bytearray, int]) -> list[str]:
+    """The values as text; bounds, presence bits and their number must agree."""
+    bounds, data, present, missing = found
+    values = [data[start:end].decode() for start, end in pairwise(bounds)]
+    assert [bool(present[row // 8] >> row % 8 & 1) for row in range(len(values))] == list(map(bool, values))
+    assert missing == values.count("")
+    assert bounds[-1] == len(data)
+    return values
+
+
+@given(st.binary(max_size=30), st.lists(st.binary(max_size=3), max_size=20), st.integers(0, 20))
+def test_values_are_copied_or_replaced(data: bytes, others: list[bytes], row: int) -> None:
+    places = array("q")
+    for number in range(len(others)):
+        start = number * 7 % (len(data) + 1)
+        places.extend((start, min(number % 4, len(data) - start)))
+    expected = [data[start : start + size] for start, size in zip(places[::2], places[1::2], strict=True)]
+    replaced = {number: value for number, value in enumerate(others) if number >= row}
+    bounds, joined, _, _ = kernel.gather(data, places, 0, 2, False, replaced)
+    assert [bytes(joined[start:end]) for start, end in pairwise(bounds)] == [
+        replaced.get(number, value) for number, value in enumerate(expected)
+    ]
+
+
+@pytest.mark.parametrize("place", [(-1, 1), (0, 11), (11, 0), (5, -1), (1 << 62, 1 << 62), (10, 1)])
+def test_places_outside_of_the_buffer_are_refused(place: tuple[int, int]) -> None:
+    places = array("q", (0, 10, *place))
+    for look in (kernel.gather, kernel.distinct):
+        with pytest.raises(ValueError, match="are not in a buffer of 10 bytes"):
+            look(bytes(10), places, 0, 2)
+        for first, step in ((0, 1), (-1, 2), (1, 2), (0, 3)):
+            with pytest.raises(ValueError, match="4 numbers have no place"):
+                look(bytes(10), places, first, step)
+    for read in (kernel.checksum_faults, kernel.property_units):
+        data = encode_record(Record("orders", b"body", properties=b"a\x01b\x02"))
+        with pytest.raises(ValueError, match="a buffer of"):
+            read(data[:-1], kernel.scan_records(data, 0, len(data))[0])

@@ -10,7 +10,7 @@ from reput_broker.store.checkpoint import CHECKPOINT_BYTES
 from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
 from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, RawIndex
 from reput_broker.store_tools.layout import QueueDirectory, StoreLayout
-from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, crc_faults, read_log
+from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
 from reput_broker.store_tools.record_fields import record_fields
 from reput_broker.store_tools.tables import OffsetKey, apply_journal, find_journal, offsets_in, table_in_force
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
@@ -66,11 +66,11 @@ def dump_log(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
 
 def _rows_of(piece: LogBatch | Damage | BlankEnd | LogEnd) -> Iterator[Row]:
     if isinstance(piece, LogBatch):
-        bad = dict(crc_faults(piece))
+        bad = dict(piece.columns.checksum_faults())
+        sizes = piece.columns.size.tolist()
         for row, position in enumerate(piece.columns.position.tolist()):
             fields = record_fields(decode_record(piece.data, position, check_crc=False))
-            size = int(piece.columns.head["size"][row])
-            found: Row = {"kind": "record", "offset": piece.offset + position, "size": size, **fields}
+            found: Row = {"kind": "record", "offset": piece.offset + position, "size": sizes[row], **fields}
             if row in bad:
                 found["fault"] = bad[row]
             yield found

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from reput_broker.store.file_io import end_of_data, is_all_zero
 from reput_broker.store_tools.layout import Stream, StreamFile
-from reput_protocol.columns import RecordColumns, chain, gather
+from reput_protocol import kernel
+from reput_protocol.record_columns import RecordColumns
 from reput_protocol.record_layout import FRONT, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from reput_protocol.record_scan import RecordScan, ScanStatus, locate
 
@@ -107,7 +106,7 @@ def read_log(
     With `to_index` only the files before that one are read, and readings of all parts of the files one after the other
     yield what one reading of them all does, but for the ends: a file that is missing before a part belongs to it.
 
-    Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET; checksums are the caller's (`crc_faults`).
+    Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET; checksums are left to the caller (`checksum_faults`).
     """
     last = last_file_with_data(stream)
     end = LogEnd(stream.min_offset, 0, 0)
@@ -214,18 +213,10 @@ class _FileReading:
 
     def _batch(self, data: bytes, position: int) -> tuple[LogBatch | None, int]:
         """Return the records at the start of `data` and how many bytes they take."""
-        positions, stop = chain(data, 0, len(data))
-        if not positions:
+        table, end, *_ = kernel.scan_records(data, 0, len(data), self._file.start + position)
+        if not table:
             return None, 0
-        columns, sound = gather(data, positions)
-        sound &= columns.head["physical_offset"] == columns.position + (self._file.start + position)
-        if not sound.all():
-            count = int(np.argmin(sound))
-            if count == 0:
-                return None, 0
-            stop = positions[count]
-            columns, _ = gather(data, positions[:count])
-        return LogBatch(self._file, position, data, columns), stop
+        return LogBatch(self._file, position, data, RecordColumns(data, table)), end
 
     def _judge(self, data: bytes, position: int) -> tuple[RecordScan, str]:
         """Say what lies at the start of `data`, and what is wrong with it."""
@@ -265,14 +256,6 @@ class _FileReading:
         if extent is not None:
             return bool(FRONT.unpack_from(view, position)[6] == self._file.start + position)
         return scan.status is ScanStatus.BLANK and scan.size == self._file_size - position
-
-
-def crc_faults(batch: LogBatch) -> list[tuple[int, str]]:
-    """Check the body checksum of every record, and the whole-record one where there is one.
-
-    Returns the row and the words of each that fails.
-    """
-    return batch.columns.crc_faults()
 
 
 def is_record_magic(data: bytes, position: int) -> bool:

@@ -74,9 +74,7 @@ def write_units(part: UnitsPart) -> list[UnitsRun]:
         for found in read_log(layout.log, part.number, to_index=part.number + 1):
             if not isinstance(found, LogBatch) or found.offset >= part.end_offset:
                 continue
-            columns = found.columns
-            stop = int(columns.position[-1]) + int(columns.head["size"][-1])
-            data = found.data[: min(stop, part.end_offset - found.offset)]
+            data = found.data[: min(found.columns.end, part.end_offset - found.offset)]
             rows = scan_dispatch(data, base_physical_offset=found.offset, levels_ms=part.delay_levels_ms)
             for queue in rows_by_queue(rows, deleted if len(deleted) else None):
                 if part.only is None or queue.physical_offsets[0] >= part.only.get(

@@ -20,11 +20,11 @@ from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import Damage, LogBatch
 from reput_broker.store_tools.report import Report
 from reput_broker.store_tools.verify_index_file import verify_index_file
-from reput_protocol.columns import BoolArray, IntArray
 from reput_protocol.counted import counted
 from reput_protocol.dispatch_rows import DispatchRows
 from reput_protocol.hashing import index_hash, index_keys
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
+from reput_protocol.record_columns import BoolArray, IntArray
 
 _SECONDS_MAX = 0x7FFF_FFFF
 _SLACK = 1024
@@ -147,7 +147,7 @@ class IndexCheck:
 
     def compare(self, batch: LogBatch, found: DispatchRows) -> None:
         """Compare the keys of a batch, whose rows are `found`, with the next entries."""
-        stop_offset = batch.offset + int(batch.columns.position[-1]) + int(batch.columns.head["size"][-1])
+        stop_offset = batch.offset + batch.columns.end
         if not self._total or stop_offset <= self._begin_offset:
             return
         hashes, offsets, times = np.frombuffer(found.keys(), np.int64).reshape(-1, 3).T

@@ -12,7 +12,7 @@ from reput_broker.store.file_io import end_of_data
 from reput_broker.store.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from reput_broker.store_tools.index_raw import RawIndex
 from reput_broker.store_tools.report import Report
-from reput_protocol.columns import IntArray
+from reput_protocol.record_columns import IntArray
 
 _FAULTS_MAX = 1024
 _PIECE = 1 << 18

@@ -12,7 +12,7 @@ from reput_broker.store.consume_queue_unit import UNIT_BYTES
 from reput_broker.store.dispatch import rows_by_queue
 from reput_broker.store.log_walk import SECTOR_BYTES, can_be_topic, has_lost_sector
 from reput_broker.store_tools.layout import StoreLayout
-from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, crc_faults, read_log
+from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
 from reput_broker.store_tools.report import Progress, Report
 from reput_broker.store_tools.verify_index import IndexCheck
 from reput_broker.store_tools.verify_queues import QueuesCheck
@@ -93,7 +93,7 @@ class LogCheck:
                 self._verify_batch(part, queues, index, levels_ms)
                 records = len(part.columns)
                 figures["records"] += records
-                figures["log_bytes"] += int(part.columns.head["size"].sum())
+                figures["log_bytes"] += int(part.columns.size.sum())
                 done = part.offset - self.layout.log.min_offset
             elif isinstance(part, Damage):
                 self._judge_damage(part)
@@ -146,15 +146,12 @@ class LogCheck:
         self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck, levels_ms: Sequence[int]
     ) -> None:
         columns = batch.columns
-        end = int(columns.position[-1]) + int(columns.head["size"][-1])
-        rows = scan_dispatch(memoryview(batch.data)[:end], levels_ms=levels_ms)
+        rows = scan_dispatch(memoryview(batch.data)[: columns.end], levels_ms=levels_ms)
         nameless = self._nameless(batch, rows)
-        bad = nameless | dict(crc_faults(batch)) | dict(self._lost_pages(batch))
+        bad = nameless | dict(batch.columns.checksum_faults()) | dict(self._lost_pages(batch))
         for row, reason in sorted(bad.items()):
             self._record_damage(batch, row, reason, is_framed=row not in nameless)
-        self.max_store_timestamp_ms = max(
-            self.max_store_timestamp_ms, int(columns.head["store_timestamp_ms"].max())
-        )
+        self.max_store_timestamp_ms = max(self.max_store_timestamp_ms, int(columns.store_timestamp_ms.max()))
         for run in rows_by_queue(rows, None):
             queues.compare(run, self.damages)
         if index.is_there:
@@ -163,7 +160,7 @@ class LogCheck:
     def _lost_pages(self, batch: LogBatch) -> list[tuple[int, str]]:
         """Records not known to be flushed whose properties look as if a page had been lost, as a start judges them."""
         columns = batch.columns
-        ends = columns.position + columns.head["size"]
+        ends, starts = columns.position + columns.size, columns.properties_position
         trusted = self.mark.flushed_offset if self.mark is not None else 0
         if (self.mark is None and self.stopped) or batch.offset + int(ends[-1]) <= trusted:
             return []
@@ -172,7 +169,7 @@ class LogCheck:
         return [
             (row, LOST_PAGE)
             for row in np.flatnonzero(ends + batch.offset > trusted).tolist()
-            if has_lost_sector(view, shift + int(columns.properties_position[row]), shift + int(ends[row]))
+            if has_lost_sector(view, shift + int(starts[row]), shift + int(ends[row]))
         ]
 
     def _nameless(self, batch: LogBatch, rows: DispatchRows) -> dict[int, str]:
@@ -195,7 +192,7 @@ class LogCheck:
     def _record_damage(self, batch: LogBatch, row: int, reason: str, *, is_framed: bool) -> None:
         """A record with sound lengths in its place, but with wrong content."""
         position = batch.position + int(batch.columns.position[row])
-        size = int(batch.columns.head["size"][row])
+        size = int(batch.columns.size[row])
         damage = Damage(batch.file, position, position + size, reason, False, is_framed)
         if not self.stopped and self.mark is None:
             self._undecided.append(damage)  # until it is known whether anything follows

@@ -1,7 +1,7 @@
 """Messages that come back: the retry topic of a group, and how the application sees what it brings.
 
 What a member could not handle is stored again in `%RETRY%group`, with its topic in the property `RETRY_TOPIC`. Every
-member consumes that topic beside its own; a message of it shows the topic that it was sent to.
+member consumes that topic besides its own; a message of it shows the topic that it was sent to.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from reput_client.errors import DamagedMessage
-from reput_client.received import DamagedRecord, ReceivedMessage
+from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
 from reput_protocol.message import MessageQueue
 
 RETRY_TOPIC_PROPERTY: Final = "RETRY_TOPIC"
@@ -18,12 +18,12 @@ RETRY_TOPIC_PROPERTY: Final = "RETRY_TOPIC"
 class RetriedMessage(ReceivedMessage):
     """A message out of a retry topic. `topic` is where it was sent, `queue` where it came from now."""
 
-    __slots__ = ("_retry_topic",)
+    __slots__ = ("_topic",)
 
-    def __init__(self, topic: str, record: bytes, start: int, end: int, broker_name: str = "") -> None:
-        """See `ReceivedMessage`; `topic` is the retry topic."""
-        super().__init__(topic, record, start, end, broker_name)
-        self._retry_topic = topic
+    def __init__(self, records: PulledRecords, at: int) -> None:
+        """See `ReceivedMessage`; a damaged one is refused."""
+        super().__init__(records, at)
+        self._topic = self.get_property(RETRY_TOPIC_PROPERTY) or records.topic
 
     @classmethod
     def of(cls, pulled: ReceivedMessage) -> ReceivedMessage:
@@ -31,16 +31,17 @@ class RetriedMessage(ReceivedMessage):
         if isinstance(pulled, DamagedRecord):
             return pulled
         try:
-            topic = pulled.get_property(RETRY_TOPIC_PROPERTY)
+            is_retried = bool(pulled.get_property(RETRY_TOPIC_PROPERTY))
         except DamagedMessage:
             return pulled
-        if not topic:
-            return pulled
-        retried = pulled.with_class(cls)
-        retried.topic = topic
-        return retried
+        return pulled.with_class(cls) if is_retried else pulled
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was sent to."""
+        return self._topic
 
     @property
     def queue(self) -> MessageQueue:
         """The queue of the retry topic that it was pulled from."""
-        return MessageQueue(self._retry_topic, self.broker_name, self.queue_id)
+        return MessageQueue(self._records.topic, self.broker_name, self.queue_id)

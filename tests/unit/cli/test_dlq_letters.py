@@ -12,7 +12,7 @@ from reput_protocol.record import Record, encode_record
 
 def letter(**properties: str) -> DeadLetter:
     record = encode_record(Record("%DLQ%billing", b"x", properties=encode_properties(properties)))
-    return DeadLetter(ReceivedMessage("%DLQ%billing", record, 0, len(record)))
+    return DeadLetter(ReceivedMessage.of_record(record))
 
 
 @pytest.mark.parametrize(

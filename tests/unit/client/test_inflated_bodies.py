@@ -9,9 +9,10 @@ import pytest
 from reput_client import message_columns
 from reput_client.errors import InflatedTooLarge
 from reput_client.message_columns import MessageColumns
+from reput_client.pull_result import read_records
 from reput_protocol.codes import MessageSysFlag
-from reput_protocol.columns import chain, gather
 from reput_protocol.record import Record, encode_record
+from reput_protocol.record_columns import RecordColumns
 
 MIB = 1 << 20
 
@@ -26,7 +27,7 @@ def columns_of(*sizes: int) -> MessageColumns:
         )
         for n, size in enumerate(sizes)
     )
-    return MessageColumns("orders", 0, gather(records, chain(records, 0, len(records))[0])[0])
+    return MessageColumns("orders", 0, RecordColumns(records, read_records(records)))
 
 
 def test_a_total_is_kept_and_what_to_do_is_said() -> None:

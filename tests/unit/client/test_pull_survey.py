@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_client.errors import DamagedMessage
-from reput_client.pull_result import PulledMessages
+from reput_client.pull_result import PulledMessages, read_pull, read_records
+from reput_client.pull_survey import Pulled
 from reput_client.received import DamagedRecord, ReceivedMessage
-from reput_client.record_positions import Pulled, pulled_positions, record_positions
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filters import TagFilter
 from reput_protocol.host import Host
@@ -82,10 +82,10 @@ def five(**changed: bytes) -> list[bytes]:
 @pytest.mark.parametrize("hosts", [{}, {"born_host": Host("::1", 5)}])
 def test_a_sound_pull_needs_no_survey(hosts: dict[str, Host]) -> None:
     records = b"".join(record(number, **hosts) for number in range(FIRST, FIRST + 5))
-    assert pulled_positions(records, Pulled("orders", 3, FIRST, FIRST + 5)) == record_positions(records)
+    assert read_pull(records, Pulled("orders", 3, FIRST, FIRST + 5)) == read_records(records)
     long = b"".join(record(number, **LONG) for number in range(FIRST, FIRST + 5))
-    assert pulled_positions(long, Pulled(LONG_TOPIC, 3, FIRST, FIRST + 5)) == record_positions(long)
-    assert pulled_positions(b"", Pulled("orders", 3, FIRST, FIRST)) == [0]
+    assert read_pull(long, Pulled(LONG_TOPIC, 3, FIRST, FIRST + 5)) == read_records(long)
+    assert not read_pull(b"", Pulled("orders", 3, FIRST, FIRST))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_client.errors import DamagedMessage, UnsupportedCompression
-from reput_client.pull_result import PulledMessages
+from reput_client.pull_result import PulledMessages, read_records
 from reput_client.received import ReceivedMessage
-from reput_client.record_positions import record_positions
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filters import TagFilter
 from reput_protocol.properties import find_property
-from reput_protocol.record import Host, Record, encode_record
+from reput_protocol.record import Host, Record, encode_blank, encode_record
 
 
 def record(**fields: object) -> bytes:
@@ -95,7 +94,7 @@ def test_a_message_without_properties() -> None:
 def test_a_changed_body_is_never_handed_out(look: str) -> None:
     encoded = bytearray(record())
     encoded[88] ^= 1
-    with pytest.raises(DamagedMessage, match="message t/3 at offset 11: the body does not match"):
+    with pytest.raises(DamagedMessage, match="message t/3 at offset 11: BODYCRC is"):
         getattr(received(bytes(encoded)), look)
 
 
@@ -170,17 +169,20 @@ def test_a_filter_does_not_stop_at_a_damaged_message() -> None:
 
 def test_records_that_do_not_add_up_are_refused() -> None:
     good = record()
-    for bad, reason in (
-        (good + good[:50], "too few"),
-        (good + good[:-1], "does not fit"),
-        (good[:4] + b"\0\0\0\0" + good[8:], "magic"),
-        (good[:84] + (10_000).to_bytes(4, "big") + good[88:], "body of 10000"),
-        (good[:84] + (0x8000_0000).to_bytes(4, "big") + good[88:], "body of -"),
-        (good[:84] + (4).to_bytes(4, "big") + good[88:], "add up"),
-        ((92).to_bytes(4, "big") + good[4:92], "fit|add up"),
+    for bad, index, reason in (
+        (good + good[:50], 1, "TOTALSIZE is"),
+        (good + good[:-1], 1, "TOTALSIZE is"),
+        (good + bytes(7), 1, "7 bytes are left"),
+        (good + good + encode_blank(50), 2, "a blank record"),
+        (good[:4] + b"\0\0\0\0" + good[8:], 0, "magic"),
+        (good[:84] + (10_000).to_bytes(4, "big") + good[88:], 0, "BODYLEN 10000"),
+        (good[:84] + (0x8000_0000).to_bytes(4, "big") + good[88:], 0, "BODYLEN -"),
+        (good[:84] + (4).to_bytes(4, "big") + good[88:], 0, "TOPICLEN"),
+        ((92).to_bytes(4, "big") + good[4:92], 0, "BODYLEN"),
     ):
-        with pytest.raises(RecordMalformed, match=reason):
-            record_positions(bad)
+        with pytest.raises(RecordMalformed, match=reason) as refused:
+            read_records(bad)
+        assert (refused.value.index, refused.value.position) == (index, index * len(good))
 
 
 @given(st.binary(max_size=300), st.integers(0, 2), st.data())

@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
+from reput_client.pull_result import read_records
 from reput_protocol.codes import MessageSysFlag
-from reput_protocol.columns import chain, gather
 from reput_protocol.filters import TagFilter
 from reput_protocol.record import Record, encode_record
 from reput_protocol.record_columns import RecordColumns
@@ -26,8 +26,7 @@ def columns_of(*sizes: int) -> RecordColumns:
         flag = 0 if size == PLAIN else int(MessageSysFlag.COMPRESSED)
         records.append(encode_record(Record("orders", body, sys_flag=flag, queue_offset=number)))
     data = b"".join(records)
-    columns: RecordColumns = gather(data, chain(data, 0, len(data))[0])[0]
-    return columns
+    return RecordColumns(data, read_records(data))
 
 
 def made(monkeypatch: pytest.MonkeyPatch, *sizes: int) -> tuple[list[list[tuple[int, int]]], list[int]]:

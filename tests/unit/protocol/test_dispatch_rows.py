@@ -5,6 +5,7 @@ import pytest
 
 from reput_protocol.dispatch_rows import DispatchRun, scan_dispatch
 from reput_protocol.hashing import tags_code
+from reput_protocol.properties import decode_properties
 from reput_protocol.record import Host, Record, ScanStatus, encode_blank, encode_record
 
 
@@ -67,12 +68,29 @@ def test_transactions_have_runs_of_their_own() -> None:
     assert prepared.runs == [DispatchRun("orders", 0, 0, 3, 4)], "they take no place in their queue"
 
 
-def test_parked_messages_carry_their_deliver_time() -> None:
-    parked = Record(
-        "SCHEDULE_TOPIC_XXXX", b"", 2, store_timestamp_ms=1000, properties=b"DELAY\x013\x02TAGS\x01a\x02"
-    )
-    rows = scan_dispatch(log_of([orders(0, 0), parked, parked]), levels_ms=(1, 2, 3))
-    assert list(rows.tags_codes) == [tags_code("paid"), 1003, 1003]
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        (b"DELAY\x013\x02TAGS\x01a\x02", 1000 + 300),
+        (b"TAGS\x01a\x02", 97),
+        (b"DELAY\x0199\x02", 1000 + 300),
+        (b"DELAY\x01no\x02TAGS\x01a\x02", 97),
+        (b"DELAY\x010\x02", 0),
+        (b"DELAY\x01" + b"9" * 5000 + b"\x02", 0),
+    ],
+)
+def test_delayed_messages_carry_their_deliver_time(properties: bytes, code: int) -> None:
+    delayed = Record("SCHEDULE_TOPIC_XXXX", b"", 2, store_timestamp_ms=1000, properties=properties)
+    other = Record("OTHER_TOPIC_OF_19_CH", b"", properties=properties)
+    rows = scan_dispatch(log_of([orders(0, 0), delayed, delayed, other]), levels_ms=(100, 200, 300))
+    of_other = tags_code(decode_properties(properties).get("TAGS"))
+    assert list(rows.tags_codes) == [tags_code("paid"), code, code, of_other]
+
+
+def test_a_deliver_time_beyond_all_times_wraps_as_javas_does() -> None:
+    latest = (1 << 63) - 1
+    delayed = Record("SCHEDULE_TOPIC_XXXX", b"", store_timestamp_ms=latest, properties=b"DELAY\x011\x02")
+    assert list(scan_dispatch(log_of([delayed]), levels_ms=(1000,)).tags_codes) == [999 - (1 << 63)]
 
 
 @pytest.mark.parametrize(

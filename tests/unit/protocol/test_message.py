@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from reput_protocol.errors import InvalidMessage, InvalidName
 from reput_protocol.message import Message, encode_keys_texts, encode_properties_text
-from reput_protocol.properties import decode_properties, is_plain_text, properties_fault
+from reput_protocol.properties import decode_properties, properties_fault
 
 
 def test_properties_text_puts_the_unique_id_first() -> None:
     message = Message("orders", b"x", tag="paid", keys=["o-42", "c-7"], properties={"a": "1"})
     text = encode_properties_text(message, "ID")
     assert text == b"UNIQ_KEY\x01ID\x02TAGS\x01paid\x02KEYS\x01o-42 c-7\x02a\x011\x02"
-    assert is_plain_text(text)
+    assert properties_fault(text) is None
 
 
 def test_the_messages_own_unique_id_wins() -> None:

@@ -7,7 +7,6 @@ from reput_protocol.properties import (
     decode_properties,
     encode_properties,
     find_property,
-    is_plain_text,
     properties_fault,
     reserved_property,
 )
@@ -80,7 +79,6 @@ def test_only_canonical_text_without_reserved_names_passes_the_door(text: bytes,
     else:
         assert found is not None
         assert fault in found
-        assert not is_plain_text(text)
 
 
 def test_reserved_property_names_the_first() -> None:

@@ -1,4 +1,4 @@
-"""The keys and the tag of a batch as Arrow columns: read from tables of like texts, they are what each record says."""
+"""The properties of a batch as Arrow columns are those of every record."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_client.arrow_properties import BatchProperties, KeysAndTags
-from reput_protocol.columns import decode_columns
+from reput_client.arrow_records import ArrowRecords
+from reput_client.pull_result import read_records
 from reput_protocol.properties import decode_properties
 from reput_protocol.record import Record, encode_record
+from reput_protocol.record_columns import RecordColumns
 
 values = st.text("abz09-_", min_size=1, max_size=6) | st.sampled_from(
     ["é", "Aa BB", " a ", "KEYS", "\U0001f600"]
 )
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "p", "MY_KEYS", "é"])
 shapes = st.lists(st.tuples(names, values), max_size=4)
 rough = st.sampled_from(
@@ -26,6 +28,8 @@ rough = st.sampled_from(
         b"p\x01\xff\x02KEYS\x01k\x02",
         b"p\x01\xe2\x82\x02TAGS\x01t\x02",
         b"TAGS\x01\xe2\x82\x02",
+        b"\xff\x01a\x02\xfe\x01b\x02",
+        b"a\x01b",
         b"",
     ]
 )
@@ -49,15 +53,23 @@ def texts(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(texts())
-def test_keys_and_tags_are_those_of_every_record(found: list[bytes]) -> None:
+def test_the_properties_are_those_of_every_record(found: list[bytes]) -> None:
     data = b"".join(encode_record(Record("T", b"body", properties=text)) for text in found)
-    columns = decode_columns(data)
-    buffer = pa.py_buffer(data)
-    quick, every = KeysAndTags(columns, buffer), BatchProperties(columns, buffer)
-    for name in ("KEYS", "TAGS"):
-        for kind in (pa.string(), pa.binary()):
-            values = quick.value_of(name, kind)
-            values.validate(full=True)
-            assert values.equals(every.value_of(name, kind))
-        wanted = [decode_properties(text).get(name) for text in found]
-        assert quick.value_of(name, pa.string()).to_pylist() == wanted
+    records = ArrowRecords(RecordColumns(data, read_records(data)))
+    expected = [decode_properties(text) for text in found]
+    for name in ("KEYS", "TAGS", "p", "é"):
+        values = [properties.get(name) for properties in expected]
+        texts, parts = records.property(name, pa.string()), records.property(name, pa.binary())
+        texts.validate(full=True)
+        parts.validate(full=True)
+        assert texts.to_pylist() == values
+        assert parts.to_pylist() == [value if value is None else value.encode() for value in values]
+    maps = records.map(pa.map_(pa.string(), pa.string()))
+    maps.validate(full=True)
+    assert maps.to_pylist() == [list(properties.items()) for properties in expected]
+    headers = records.headers(HEADERS)
+    headers.validate(full=True)
+    assert headers.to_pylist() == [
+        [{"key": name, "value": value.encode()} for name, value in properties.items()]
+        for properties in expected
+    ]

@@ -1,0 +1,77 @@
+"""Records as Arrow arrays, column by column; needs pyarrow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from reput_protocol.record_columns import Places, RecordColumns
+
+
+class ArrowRecords:
+    """The columns of some records. Each is copied out of their buffer when it is asked for."""
+
+    def __init__(self, records: RecordColumns) -> None:
+        self._records = records
+        self._units: tuple[pa.Array, Places, Places] | None = None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def number(self, name: str, kind: pa.DataType, times: int = 1) -> pa.Array:
+        """Return a column of numbers, each multiplied by `times`."""
+        values: NDArray[np.generic] = self._records.numbers(name) * times
+        native = values.astype(f"i{kind.bit_width // 8}")
+        return pa.Array.from_buffers(kind, len(native), [None, pa.py_buffer(native)])
+
+    def topic(self, kind: pa.DataType) -> pa.Array:
+        """Return the topics."""
+        return self._values(self._records.part("topic"), kind, is_text=True)
+
+    def body(self, kind: pa.DataType, inflated: dict[int, bytes]) -> pa.Array:
+        """Return the bodies, with other ones in place of those that are compressed."""
+        return self._values(self._records.part("body"), kind, replaced=inflated)
+
+    def property(self, name: str, kind: pa.DataType) -> pa.Array:
+        """Return the value of one property, null where a message does not have it."""
+        return self._values(self._records.property(name), kind, is_text=True, is_nullable=True)
+
+    def map(self, kind: pa.MapType) -> pa.Array:
+        """Return all properties of every message as a map, the broker's own included."""
+        bounds, names, values = self._property_units()
+        texts = (self._values(places, pa.string(), is_text=True) for places in (names, values))
+        return pa.MapArray.from_arrays(bounds, *texts, kind)
+
+    def headers(self, kind: pa.ListType) -> pa.Array:
+        """Return all properties of every message as a list of structures of `key` and `value`."""
+        bounds, names, values = self._property_units()
+        pairs = pa.StructArray.from_arrays(
+            [
+                self._values(names, pa.string(), is_text=True),
+                self._values(values, pa.binary(), is_text=True),
+            ],
+            fields=list(kind.value_type),
+        )
+        return pa.ListArray.from_arrays(bounds, pairs, type=kind)
+
+    def _property_units(self) -> tuple[pa.Array, Places, Places]:
+        if self._units is None:
+            firsts, units = self._records.property_units()
+            bounds = pa.Array.from_buffers(pa.int32(), len(firsts), [None, pa.py_buffer(firsts)])
+            self._units = bounds, Places(units, 0, 4), Places(units, 2, 4)
+        return self._units
+
+    def _values(
+        self,
+        places: Places,
+        kind: pa.DataType,
+        *,
+        is_text: bool = False,
+        is_nullable: bool = False,
+        replaced: dict[int, bytes] | None = None,
+    ) -> pa.Array:
+        bounds, data, present, missing = self._records.gather(places, is_text=is_text, replaced=replaced)
+        nulls = pa.py_buffer(present) if is_nullable and missing else None
+        buffers = [nulls, pa.py_buffer(bounds), pa.py_buffer(data)]
+        return pa.Array.from_buffers(kind, len(bounds) - 1, buffers, missing if is_nullable else 0)
