@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from reput_client.group.giving_back import GiveBack
     from reput_client.message_columns import MessageColumns
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
-    from reput_client.posted import Posted
+    from reput_client.produce.posted import Posted
     from reput_client.producer import Producer
     from reput_client.pull_consumer import PullConsumer
     from reput_client.pull_result import PullResult, PullStatus
@@ -166,7 +166,7 @@ _MODULES = {
     "OnFailure": "reput_client.group.failures",
     "PartlySent": "reput_client.errors",
     "PermissionDenied": "reput_client.errors",
-    "Posted": "reput_client.posted",
+    "Posted": "reput_client.produce.posted",
     "PostsFailed": "reput_client.errors",
     "Producer": "reput_client.producer",
     "ProtocolError": "reput_client.errors",

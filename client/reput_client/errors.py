@@ -36,7 +36,7 @@ from reput_protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from reput_client.posted import Posted
+    from reput_client.produce.posted import Posted
     from reput_client.receipts import SendReceipt
 
 __all__ = [

@@ -13,14 +13,15 @@ from reput_client.core import RequestTemplate
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.forwarding import forwarded_properties
 from reput_client.lingering import LingeringSends
-from reput_client.many import ManySend, id_text_bytes, texts_of
-from reput_client.pipelined import PipelinedSend
-from reput_client.post_gathering import OnDone
-from reput_client.posted import Posted
-from reput_client.posting import BUFFER_BYTES, Posts
 from reput_client.presence import Presence
+from reput_client.produce.accumulator import Accumulator, OnDone
+from reput_client.produce.block import Terms
+from reput_client.produce.bulk import BulkSend, Limits, block_of, groups_of, groups_of_bodies, texts_of
+from reput_client.produce.posted import Posted
+from reput_client.produce.posts import BUFFER_BYTES, Posts
+from reput_client.produce.sender import Sender
 from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
-from reput_client.puts import Putter, check_ack, receipt_of, receipts_of, result_of, too_large
+from reput_client.puts import Putter, receipt_of, too_large
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
@@ -30,25 +31,27 @@ from reput_client.requesting import Requests
 from reput_client.routing import Route
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
-from reput_client.unique_ids import ids_for, new_generator
+from reput_client.unique_ids import id_text_bytes, new_generator
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.names import check_group, check_send_topic
-from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_block, encode_put_block
+from reput_protocol.put_block import BLOCK_BYTES_MAX, encode_block
 
 log = logging.getLogger("reput_client")
 
 SEND_TIMEOUT_S: Final = 10.0
 """Longer than the 5 s a broker waits for its disk by default, so that a slow disk is told and not guessed."""
 
-MANY_BATCH: Final = 256
-"""Messages in a block of `send_many`: more make it hardly cheaper."""
+MANY_BATCH: Final = 1024
+"""Messages in a block of `send_many`, if they are small; `batch_bytes` ends the block of larger ones."""
 
 MANY_IN_FLIGHT: Final = 8
 
-_RECORD_OVERHEAD: Final = 400
+_BLOCKS_OF_SINGLES: Final = 4
+"""What may be in flight of `send_pipelined` is divided into so many blocks: the broker works on some meanwhile."""
+
 _LINGER_MESSAGES_MAX: Final = 4096
 _STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
@@ -74,7 +77,7 @@ class Producer:
             looked for only when a send is repeated; a message's own `unique_id` always is, whoever sent it before.
         linger_s: seconds a `send` waits for others to share a block with; 0 sends at once. What is posted waits as
             long, or 5 ms if it is 0.
-        batch_bytes: the size of the blocks of `send_batch`, of lingering sends and of what is posted, at most 8 MiB.
+        batch_bytes: the size of blocks, of whichever way of sending, at most 8 MiB.
         buffer_bytes: how many bytes may be posted and not done; `post` waits where it would be more.
         max_in_flight: how many messages `send_pipelined` keeps unanswered unless it is told.
         unique_ids: write a `UNIQ_KEY` into every message; without it a message is known by its offset id only.
@@ -132,17 +135,16 @@ class Producer:
         self._max_in_flight = max_in_flight
         self._ids = new_generator() if unique_ids else None
         self._lingering = self._new_lingering()
-        self._posts = Posts(
-            self._session,
-            self._putter,
+        accumulator = Accumulator(
+            self._session.routes,
             self._selector,
             self._ids,
-            linger_s=linger_s,
+            known_alone=deduplicate,
             block_bytes=batch_bytes,
-            buffer_bytes=buffer_bytes,
-            retries=retries,
-            new_backoff=new_backoff,
+            held_max=buffer_bytes,
         )
+        self._sender = Sender(self._session, self._putter, accumulator, self._ids, new_backoff)
+        self._posts = Posts(self._session, accumulator, self._sender, linger_s=linger_s, retries=retries)
         self._presence = Presence(self._session, self.group, heartbeat_interval_s)
         self._requests = Requests(self._session, self._putter, self._presence)
 
@@ -441,19 +443,21 @@ class Producer:
         """
         if not messages:
             return []
-        level = self._ack if ack is None else AckLevel(ack)
         topic = messages[0].topic
         for message in messages:
             if message.topic != topic:
                 raise InvalidMessage(
                     f"a batch is of one topic, not of {topic!r} and {message.topic!r}; send one batch for each"
                 )
-        route = await self._session.publish_route(topic, self._session.deadline(timeout_s))
-        queue = self._choose(route, queue_id, key)
+        groups = list(groups_of(messages, self._limits(len(messages))))
+        terms = self._terms(ack, timeout_s, retries=self._retries, is_patient=False)
+        deadline = self._session.deadline(timeout_s)
+        queue = self._choose(await self._session.publish_route(topic, deadline), queue_id, key)
         receipts: list[SendReceipt] = []
         try:
-            for part in self._parts(messages):
-                receipts += await self._send_part(queue, part, level, timeout_s)
+            for group in groups:
+                address = await self._session.broker_address(queue, self._session.deadline(timeout_s))
+                receipts += await self._sender.deliver(block_of(group, queue, address, terms))
         except AckNotReached as error:
             error.receipts[:0] = receipts
             raise
@@ -462,9 +466,6 @@ class Producer:
                 raise
             padding: list[SendReceipt | None] = [None] * (len(messages) - len(receipts))
             raise PartlySent([*receipts, *padding], {len(receipts): error}) from error
-        finally:
-            if route.template:
-                self._session.routes.forget(topic)
         return receipts
 
     async def send_pipelined(
@@ -478,9 +479,10 @@ class Producer:
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendReceipt]:
-        """Send messages with up to `in_flight` frames unanswered at a time; return their receipts in order.
+        """Send messages with up to `in_flight` blocks unanswered at a time; return their receipts in order.
 
-        A frame carries one message, or a block of up to `batch` that is stored whole or not at all. Messages to one
+        A block has up to `batch` messages and `batch_bytes`, and is stored whole or not at all. With `batch=1` each
+        message is stored or refused by itself, `in_flight` counts messages, and several share a frame. Messages to one
         queue are stored in their order. Without `queue_id` or `key` the frames go to each queue in turn.
         `timeout_s` is how long the broker may stay silent. `retries` does not count here.
 
@@ -492,18 +494,14 @@ class Producer:
             raise ValueError(f"in_flight must be at least 1, not {in_flight}")
         if batch < 1:
             raise ValueError(f"batch must be at least 1, not {batch}")
-        work = PipelinedSend(
-            self._session,
-            self._putter,
-            self._selector,
-            self._ids,
-            in_flight=in_flight or self._max_in_flight,
-            ack=self._ack if ack is None else AckLevel(ack),
-            queue_id=queue_id,
-            key=key,
-            timeout_s=self._session.timeout_s if timeout_s is None else timeout_s,
-        )
-        return await work.run(messages, batch)
+        in_flight = in_flight or self._max_in_flight
+        singles = batch == 1
+        if singles:
+            # Messages that fail each by itself may share frames all the same.
+            batch = max(1, in_flight // _BLOCKS_OF_SINGLES)
+        limits = self._limits(batch, known_alone=singles and self._putter.deduplicate)
+        terms = self._terms(ack, timeout_s, is_divisible=singles)
+        return list(await self._bulk(terms, in_flight, queue_id, key).run(groups_of(messages, limits)))
 
     async def send_many(
         self,
@@ -551,18 +549,8 @@ class Producer:
             bodies = list(bodies)
             count = len(bodies)
         texts = texts_of(topic, count, id_text_bytes(self._ids), tag, tags, keys, properties, flag)
-        work = ManySend(
-            self._session,
-            self._putter,
-            self._selector,
-            self._ids,
-            in_flight=in_flight,
-            ack=self._ack if ack is None else AckLevel(ack),
-            queue_id=queue_id,
-            key=key,
-            timeout_s=self._session.timeout_s if timeout_s is None else timeout_s,
-        )
-        return await work.run(topic, bodies, texts, flag, batch=batch, block_bytes=self._batch_bytes)
+        groups = groups_of_bodies(topic, bodies, texts, flag, self._limits(batch))
+        return await self._bulk(self._terms(ack, timeout_s), in_flight, queue_id, key).run(groups)
 
     async def post(
         self,
@@ -646,6 +634,31 @@ class Producer:
             return queue_by_key(route, key)
         return self._selector.choose(route)
 
+    def _limits(self, messages: int, *, known_alone: bool = False) -> Limits:
+        return Limits(messages, self._batch_bytes, id_text_bytes(self._ids), known_alone)
+
+    def _terms(
+        self,
+        ack: str | None,
+        timeout_s: float | None,
+        *,
+        retries: int = 0,
+        is_patient: bool = True,
+        is_divisible: bool = False,
+    ) -> Terms:
+        level = self._ack if ack is None else AckLevel(ack)
+        timeout_s = self._session.timeout_s if timeout_s is None else timeout_s
+        return Terms(level, timeout_s, retries, is_patient, is_divisible)
+
+    def _bulk(self, terms: Terms, in_flight: int, queue_id: int | None, key: str | None) -> BulkSend:
+        return BulkSend(
+            self._session,
+            self._sender,
+            lambda route: self._choose(route, queue_id, key),
+            terms,
+            in_flight,
+        )
+
     def _frame(
         self,
         queue: MessageQueue,
@@ -672,66 +685,3 @@ class Producer:
             queue, 1, ack, may_be_stored=may_be_stored, oneway=oneway, shareable=not (may_be_stored or oneway)
         )
         return template, record
-
-    def _parts(self, messages: Sequence[Message]) -> Iterable[Sequence[Message]]:
-        """Cut `messages` into runs that make blocks of about `batch_bytes`; a delayed message is a part of its own."""
-        start = size = 0
-        for index, message in enumerate(messages):
-            message_size = len(message.body) + _RECORD_OVERHEAD
-            alone = message.delay is not None or messages[start].delay is not None
-            if (alone or size + message_size > self._batch_bytes) and index > start:
-                yield messages[start:index]
-                start, size = index, 0
-            size += message_size
-        yield messages[start:] if start else messages
-
-    async def _send_part(
-        self, queue: MessageQueue, messages: Sequence[Message], ack: AckLevel, timeout_s: float | None
-    ) -> list[SendReceipt]:
-        unique_ids = ids_for(messages, self._ids)
-        if messages[0].is_delayed:
-            (message,) = messages
-            has_own_id = message.unique_id is not None
-            template = self._putter.single(queue, message, unique_ids[0], ack, may_be_stored=has_own_id)
-            again = self._putter.single(queue, message, unique_ids[0], ack, may_be_stored=True)
-            return await self._send_frame(queue, template, again, message.body, unique_ids, ack, timeout_s)
-        block = encode_put_block(messages, queue.topic, queue.queue_id, wall_clock_ms(), unique_ids)
-        if len(block) > BLOCK_BYTES_MAX:
-            # Long properties made it larger than it looked.
-            if len(messages) == 1:
-                raise too_large(len(block))
-            half = len(messages) // 2
-            receipts = await self._send_part(queue, messages[:half], ack, timeout_s)
-            return receipts + await self._send_part(queue, messages[half:], ack, timeout_s)
-        has_own_ids = any(message.unique_id is not None for message in messages)
-        template = self._putter.template(queue, len(messages), ack, may_be_stored=has_own_ids)
-        again = self._putter.template(queue, len(messages), ack, may_be_stored=True)
-        return await self._send_frame(queue, template, again, block, unique_ids, ack, timeout_s)
-
-    async def _send_frame(
-        self,
-        queue: MessageQueue,
-        template: RequestTemplate,
-        again: RequestTemplate,
-        body: Buffer,
-        unique_ids: Sequence[str | None],
-        ack: AckLevel,
-        timeout_s: float | None,
-    ) -> list[SendReceipt]:
-        """Send one frame, under the header `again` after the first time."""
-        unknown: SendOutcomeUnknown | None = None
-        attempt = 0
-        while True:
-            try:
-                deadline = self._session.deadline(timeout_s)
-                call = await self._putter.put(queue, template, body, deadline, unique_ids)
-                result = result_of(call)
-            except ReputError as error:
-                attempt += 1
-                unknown = after(error, unknown, is_last=attempt > self._retries)
-                await self._session.runtime.sleep(RETRY_PAUSE_S * attempt)
-                template = again
-                continue
-            receipts = receipts_of(queue.topic, body, result, unique_ids)
-            check_ack(call, ack, receipts)
-            return receipts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, count, repeat
 from typing import NamedTuple, overload
 
 from reput_protocol.codes import AckLevel
@@ -86,6 +86,23 @@ class BlockReceipts(Sequence[SendReceipt]):
             result.store_host,
             result.ack,
             self._unique_ids[index],
+        )
+
+    def __iter__(self) -> Iterator[SendReceipt]:
+        result = self._result
+        return map(
+            SendReceipt._make,
+            zip(
+                repeat(self._topic),
+                repeat(result.queue_id),
+                count(result.queue_offset),
+                map(result.physical_offset.__add__, self._positions),
+                repeat(result.store_timestamp),
+                repeat(result.store_host),
+                repeat(result.ack),
+                self._unique_ids[:],  # of ids that are not written out yet, a list
+                strict=False,
+            ),
         )
 
 

@@ -137,12 +137,16 @@ class Session:
         try:
             await connection.open(deadline, patient=True)
         except ConnectFailed:
-            if connection.address != self.home:
-                for topic in self.routes.topics_at(connection.address):
-                    self.routes.expire(topic)
-                    self.refresh_soon(topic)
+            self.unreachable(connection.address)
             raise
         return connection
+
+    def unreachable(self, address: Address) -> None:
+        """No connection to `address` could be made: ask again where the brokers of its topics are."""
+        if address != self.home:
+            for topic in self.routes.topics_at(address):
+                self.routes.expire(topic)
+                self.refresh_soon(topic)
 
     async def open_for(self, queue: MessageQueue, deadline: float) -> Connection:
         """Return an open connection to the queue's broker.

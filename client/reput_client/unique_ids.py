@@ -6,10 +6,9 @@ import os
 import random
 import socket
 import time
-from collections.abc import Sequence
 
-from reput_protocol.message import Message
 from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.properties import UNIQ_KEY
 
 
 def new_generator() -> UniqueIdGenerator:
@@ -22,12 +21,9 @@ def new_generator() -> UniqueIdGenerator:
     )
 
 
-def ids_for(messages: Sequence[Message], generator: UniqueIdGenerator | None) -> list[str | None]:
-    """Return the id of each message: its own, or a fresh one if there is a generator."""
-    if generator is None:
-        return [message.unique_id for message in messages]
-    fresh = generator.next_many(len(messages))
-    return [message.unique_id or own for message, own in zip(messages, fresh, strict=True)]
+def id_text_bytes(generator: UniqueIdGenerator | None) -> int:
+    """Return how many bytes of each properties text the ids of a generator take."""
+    return 0 if generator is None else len(UNIQ_KEY) + generator.id_size + 2
 
 
 def own_address() -> bytes:

@@ -118,7 +118,7 @@ def test_pipelined_singles_keep_their_order_in_a_queue(face: Face, address: str,
         async with face.Producer(address, ack="page_cache") as producer:
             messages = (Message(topic, b"%d" % number) for number in range(300))
             receipts = await producer.send_pipelined(messages, in_flight=16, queue_id=1)
-            spread = await producer.send_pipelined([Message(topic, b"x")] * 8)
+            spread = await producer.send_pipelined([Message(topic, b"x")] * 64)
             assert await producer.send_pipelined([]) == []
         assert [receipt.queue_offset for receipt in receipts] == list(range(300))
         assert {receipt.queue_id for receipt in spread} == {0, 1, 2, 3}

@@ -29,6 +29,7 @@ from reput_client.errors import (
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerBusy, MessageRefused, TopicNotFound
 from reput_protocol.header import Header
+from reput_protocol.record import decode_record
 
 PUT = RequestCode.PUT_MESSAGE
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -284,7 +285,7 @@ def test_a_later_block_that_fails_tells_what_is_stored(face: Face, broker: FakeB
             return broker.put(header, body) if broker.count(PUT) == 1 else HANG_UP
 
         broker.behave(PUT, second_fails)
-        async with face.Producer(broker.address, batch_bytes=1000) as producer:
+        async with face.Producer(broker.address, batch_bytes=400) as producer:
             with pytest.raises(PartlySent) as caught:
                 await producer.send_batch([Message("t", b"x")] * 6, queue_id=0)
         stored = [receipt for receipt in caught.value.receipts if receipt is not None]
@@ -295,23 +296,28 @@ def test_a_later_block_that_fails_tells_what_is_stored(face: Face, broker: FakeB
     face.run(scenario)
 
 
-def test_a_pipelined_failure_tells_each_message_apart(face: Face, broker: FakeBroker) -> None:
+@pytest.mark.parametrize("in_flight", [1, 4, 32])
+def test_a_pipelined_failure_tells_each_message_apart(face: Face, broker: FakeBroker, in_flight: int) -> None:
     async def scenario() -> None:
-        def seventh_refused(header: Header, body: memoryview) -> Answer:
-            if broker.count(PUT) == 7:
+        def bad_refused(header: Header, body: memoryview) -> Answer:
+            if b"bad" in bytes(body):
                 return Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0: bad; mend it")
             return broker.put(header, body)
 
-        broker.behave(PUT, seventh_refused)
+        broker.behave(PUT, bad_refused)
+        bodies = [b"bad" if number == 21 else b"%d" % number for number in range(50)]
         async with face.Producer(broker.address) as producer:
             with pytest.raises(PartlySent) as caught:
                 await producer.send_pipelined(
-                    (Message("t", b"x") for _ in range(50)), in_flight=4, queue_id=0
+                    (Message("t", body) for body in bodies), in_flight=in_flight, queue_id=0
                 )
-        stored = sum(receipt is not None for receipt in caught.value.receipts)
-        assert stored == len(broker.log["t", 0])
-        assert stored + len(caught.value.errors) == len(caught.value.receipts) < 50
-        assert {type(error) for error in caught.value.errors.values()} == {MessageRefused}
+        receipts = caught.value.receipts
+        assert list(caught.value.errors) == [21]
+        assert isinstance(caught.value.errors[21], MessageRefused)
+        assert [number for number, receipt in enumerate(receipts) if receipt is None] == [21]
+        assert 21 < len(receipts) < 50
+        kept = [body for body, receipt in zip(bodies, receipts, strict=False) if receipt is not None]
+        assert [decode_record(record).body for record in broker.log["t", 0]] == kept
 
     face.run(scenario)
 

@@ -18,7 +18,8 @@ from reput_broker.background import BackgroundBroker
 from reput_client import Message, SendReceipt, blocking
 from reput_client.address import Address
 from reput_client.errors import AckNotReached, PostsFailed
-from reput_client.post_gathering import Gathering
+from reput_client.produce.accumulator import Accumulator
+from reput_client.produce.block import Terms
 from reput_client.queue_selector import RoundRobin
 from reput_client.routing import RouteTable
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
@@ -256,19 +257,20 @@ def test_a_delayed_message_is_copied_when_it_is_posted(face: Face, broker: FakeB
 
 def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
     """What was known of a topic was forgotten between the route and the block of a message, and the next one failed."""
-    gathering = Gathering(
+    accumulator = Accumulator(
         RouteTable(), RoundRobin(), None, known_alone=False, block_bytes=1000, held_max=10_000
     )
     message = Message("first", b"x")
-    size = gathering.size_of(message)
+    size = accumulator.size_of(message)
     for number in range(1100):
-        gathering.size_of(Message(f"t{number}", b"x"))
+        accumulator.size_of(Message(f"t{number}", b"x"))
     queue, address = MessageQueue("first", "b", 0), Address("h", 1)
     waits: Any = None
-    block = gathering.begin(queue, address, message, AckLevel.FLUSHED, 0.0, waits, is_current=True)
-    gathering.put(block, message, size, None)
-    assert gathering.take(message, AckLevel.FLUSHED, None, None, None) is not None
-    assert gathering.held == 2 * size
+    terms = Terms(AckLevel.FLUSHED, 1.0)
+    block = accumulator.begin(queue, address, terms, print, 0.0, waits, is_current=True)
+    accumulator.put(block, message, size, None)
+    assert accumulator.take(message, AckLevel.FLUSHED, None, None, None) is not None
+    assert accumulator.held == 2 * size
 
 
 def test_what_the_broker_may_know_travels_alone(face: Face, broker: FakeBroker) -> None:

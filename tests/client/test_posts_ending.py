@@ -19,7 +19,7 @@ from faces import FACES, Face
 from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Message, blocking
 from reput_client.errors import ClientClosed, ConnectFailed, PostsFailed, SendOutcomeUnknown
-from reput_client.post_link import Link
+from reput_client.produce.link import Link
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record import decode_record
 
@@ -333,7 +333,7 @@ def test_a_mistake_in_the_task_hangs_nobody(
             broker.behave(PUT, None)
             with monkeypatch.context() as patch:
                 patch.setattr(Link, "next_due", fail)
-                producer._posts._steps.wake()
+                producer._sender.wake()
                 with pytest.raises(SendOutcomeUnknown, match="a mistake"):
                     await sent
                 assert "cannot be sent any more" in caplog.text
@@ -436,7 +436,7 @@ def test_posts_of_a_program_that_ends_without_close_are_sent_or_logged(
 
 def test_a_program_that_ends_without_close_waits_for_no_broker_for_ever(broker: FakeBroker) -> None:
     broker.behave(PUT, SILENCE)
-    program = f"import reput_client.posting\nreput_client.posting._EXIT_S = 0.2\n{_FORGETFUL}"
+    program = f"import reput_client.produce.posts\nreput_client.produce.posts._EXIT_S = 0.2\n{_FORGETFUL}"
     command = [sys.executable, "-c", program, "blocking", broker.address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "3 posted messages have failed" in ended.stderr
@@ -444,9 +444,9 @@ def test_a_program_that_ends_without_close_waits_for_no_broker_for_ever(broker: 
 
 _TWO_PRODUCERS = """
 import sys
-import reput_client.posting
+import reput_client.produce.posts
 from reput_client import Message, blocking
-from reput_client.posting import Posts
+from reput_client.produce.posts import Posts
 
 Posts.__hash__ = lambda posts: posts.number  # so that they end in the order in which they were made
 
@@ -485,7 +485,7 @@ def test_a_broker_that_is_silent_as_the_program_ends_leaves_time_for_the_posts_o
         return broker.put(header, body)
 
     broker.behave(PUT, put)
-    program = _TWO_PRODUCERS % "RuntimeError" + "reput_client.posting._EXIT_S = 2.0"
+    program = _TWO_PRODUCERS % "RuntimeError" + "reput_client.produce.posts._EXIT_S = 2.0"
     with FakeBroker() as silent:
         silent.behave(PUT, SILENCE)
         command = [sys.executable, "-c", program, silent.address, broker.address]

@@ -90,9 +90,9 @@ def test_what_has_left_in_part_only_is_sent_again(face: Face, broker: FakeBroker
     async def scenario() -> None:
         broker.behave(PUT, hang_up)
         # More than the system takes for somebody who does not read.
-        async with face.Producer(broker.address, linger_s=0.01, batch_bytes=8 << 20) as producer:
+        async with face.Producer(broker.address, linger_s=0.1, batch_bytes=8 << 20) as producer:
             large = bytes(3_900_000)
-            first = await producer.post(Message("t", large, flag=1), queue_id=0)
+            first = await producer.post(Message("t", large), queue_id=0, ack="page_cache")
             second = await producer.post(Message("t", large), queue_id=0)
             await producer.post(Message("t", large), queue_id=0)
             timer = threading.Timer(0.3, going_on.set)

@@ -16,7 +16,7 @@ from reput_client.blocking.transactions import TransactionProducer
 from reput_client.group.failures import OnFailure, RetryHere, StopRunning
 from reput_client.group.giving_back import GiveBack
 from reput_client.offset_store import ReadOffsetType
-from reput_client.posted import Posted
+from reput_client.produce.posted import Posted
 from reput_client.pull_result import PullResult, PullStatus
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage

@@ -12,9 +12,9 @@ from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.errors import ClientClosed, PostsFailed
-from reput_client.post_gathering import OnDone
-from reput_client.posted import Posted
-from reput_client.posting import BUFFER_BYTES
+from reput_client.produce.accumulator import OnDone
+from reput_client.produce.posted import Posted
+from reput_client.produce.posts import BUFFER_BYTES
 from reput_client.producer import MANY_BATCH, MANY_IN_FLIGHT, SEND_TIMEOUT_S
 from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.receipts import SendReceipt

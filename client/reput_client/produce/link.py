@@ -1,4 +1,4 @@
-"""The posted blocks of one broker: waiting for their turn, in flight, answered, failed, sent again."""
+"""The blocks that go to one broker: waiting for their turn, in flight, answered, failed, sent again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final
 from reput_client.address import Address
 from reput_client.backoff import Backoff
 from reput_client.core import Waiter
-from reput_client.errors import AckNotReached, BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
-from reput_client.post_block import Block
-from reput_client.puts import Putter, check_ack, outcome_unknown, result_of
+from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
+from reput_client.produce.block import Block
+from reput_client.puts import Putter, outcome_unknown
 from reput_client.repeating import RETRY_PAUSE_S, after
 from reput_client.session import Session
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import MessageRefused, ReputError
 from reput_protocol.message import MessageQueue
 
 log = logging.getLogger("reput_client")
@@ -32,9 +32,9 @@ _LOOK_AHEAD: Final = 64
 class Link:
     """What goes to one broker. Nothing here waits but `connect`, and nothing raises.
 
-    Blocks of one queue leave in their order. With `retries` a queue has one block in flight at a time, so that one that
-    is sent again is not overtaken; without, none is sent again but what cannot have left, and that comes before what is
-    behind it.
+    Blocks of one queue leave in their order. Where one may have to be sent again, a queue has one block in flight at a
+    time, so that none is overtaken; otherwise none is sent again but what cannot have left, and that comes before what
+    is behind it.
 
     Invariant: a sealed block that is not done is in `waiting` or in `flying`.
     """
@@ -46,7 +46,6 @@ class Link:
         address: Address,
         arrivals: Waiter,
         backoff: Backoff,
-        retries: int,
     ) -> None:
         """`arrivals` is notified when calls have finished, and when a connection is there or is not."""
         self._session = session
@@ -54,7 +53,6 @@ class Link:
         self._connection = session.connection_to(address)
         self._arrivals = arrivals
         self._backoff = backoff
-        self._retries = retries
         self.waiting: deque[Block] = deque()
         self.flying: list[Block] = []
         self.connecting = False
@@ -70,7 +68,7 @@ class Link:
     def send(self, now: float) -> bool:
         """Send what can leave now; return whether the system has all that was sent."""
         if self.waiting and self._connection.usable():
-            held_up = {block.queue for block in self.flying} if self._retries else set()
+            held_up = {block.queue for block in self.flying if block.is_serial}
             self._start(now, held_up, sum(len(block.data) for block in self.flying))
         return self._connection.flush_now()
 
@@ -87,10 +85,10 @@ class Link:
                 held_up.add(block.queue)
                 place += 1
                 continue
-            if self._retries:
+            if block.is_serial:
                 held_up.add(block.queue)
             template = block.template(self._putter)
-            block.sent_at = now
+            block.sent_at = now if block.terms.is_patient else block.since
             block.connection = self._connection
             self.flying.append(block)
             del self.waiting[place]
@@ -111,17 +109,20 @@ class Link:
             if call.error is None:
                 self._heard_at = now
                 for behind in self.flying[place:]:
-                    behind.sent_at = now  # now it is its turn to be answered
+                    if behind.terms.is_patient:
+                        behind.sent_at = now  # now it is its turn to be answered
                 self._connect_at = -math.inf
                 self._failure = None
                 self._backoff.reset()
                 try:
-                    result = result_of(call)
+                    block.answered(call)
                 except ReputError as error:
-                    self._failed(block, error, now, done, again)
-                    continue
-                block.finish(result, _missed_level(block))
-                done.append(block)
+                    if isinstance(error, MessageRefused) and block.terms.is_divisible and block.count > 1:
+                        again += block.divide()
+                    else:
+                        self._failed(block, error, now, done, again)
+                else:
+                    done.append(block)
             elif call.sent:
                 unknown = outcome_unknown(block.queue, block.unique_ids, str(call.error))
                 unknown.__cause__ = call.error
@@ -141,34 +142,42 @@ class Link:
         """
         done: list[Block] = []
         again: list[Block] = []
-        timeout_s = self._session.timeout_s
         if spares:
             for block in (*self.flying, *self.waiting):
-                if not block.spared and (block.call is None or not block.call.sent):
+                if (
+                    block.terms.is_patient
+                    and not block.spared
+                    and (block.call is None or not block.call.sent)
+                ):
                     block.spared = True
                     block.since = max(block.since, now)
                     block.sent_at = now
-        for block in [block for block in self.flying if now >= block.sent_at + timeout_s]:
+        for block in [block for block in self.flying if now >= self._flies_until(block)]:
             assert block.call is not None, "what flies was called"
             assert block.connection is not None, "what flies has a connection"
             self.flying.remove(block)
-            error: ReputError = _not_left(block, timeout_s)
+            error: ReputError = _not_left(block)
             block.connection.doubt(block.sent_at)
             if not block.connection.abandon(block.call):
-                reason = f"no answer within {timeout_s:.2g} s"
+                reason = f"no answer within {block.terms.timeout_s:.2g} s"
                 error = outcome_unknown(block.queue, block.unique_ids, reason)
             self._failed(block, error, now, done, again)
-        # Younger ones are behind; one that is sent again may hold them up, as long as it may last itself.
-        while self.waiting and now >= self._waits_until(self.waiting[0]):
-            block = self.waiting.popleft()
-            self._failed(block, self._failure or _not_left(block, timeout_s), now, done, again)
+        # Those behind have time, too, or are looked at next; one that is sent again may hold them up.
+        for block in [b for b in islice(self.waiting, _LOOK_AHEAD) if now >= self._waits_until(b)]:
+            self.waiting.remove(block)
+            self._failed(block, self._failure or _not_left(block), now, done, again)
         self.waiting.extendleft(reversed(again))
         return done
 
-    def clear(self) -> None:
-        """Forget all blocks."""
-        self.flying.clear()
-        self.waiting.clear()
+    def withdraw(self, block: Block) -> None:
+        """Forget a block; its answer is not waited for."""
+        if block in self.waiting:
+            self.waiting.remove(block)
+        elif block in self.flying:
+            self.flying.remove(block)
+            assert block.call is not None, "what flies was called"
+            assert block.connection is not None, "what flies has a connection"
+            block.connection.abandon(block.call)
 
     def _failed(
         self, block: Block, error: ReputError, now: float, done: list[Block], again: list[Block]
@@ -176,7 +185,7 @@ class Link:
         """Put a block to those to be sent again, if it may be, or finish it and put it to those that are done."""
         block.attempt += 1
         try:
-            block.unknown = after(error, block.unknown, is_last=block.attempt > self._retries)
+            block.unknown = after(error, block.unknown, is_last=block.attempt > block.terms.retries)
         except ReputError as last:
             block.finish(None, last)
             done.append(block)
@@ -188,13 +197,17 @@ class Link:
     # -- times -----------------------------------------------------------------------------------------------------
 
     def _waits_until(self, block: Block) -> float:
-        """Return when a block that waits is given up: it has time as long as the broker answers others."""
-        return max(block.since, self._heard_at) + self._session.timeout_s
+        """Return when a block that waits is given up: a patient one has time as long as the broker answers others."""
+        terms = block.terms
+        return (max(block.since, self._heard_at) if terms.is_patient else block.since) + terms.timeout_s
+
+    def _flies_until(self, block: Block) -> float:
+        return block.sent_at + block.terms.timeout_s
 
     def next_expiry(self) -> float:
         """Return when there is something for `expire`."""
-        at = min((block.sent_at for block in self.flying), default=math.inf) + self._session.timeout_s
-        return min(at, self._waits_until(self.waiting[0])) if self.waiting else at
+        flying = min(map(self._flies_until, self.flying), default=math.inf)
+        return min(flying, min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=math.inf))
 
     def next_due(self, now: float) -> float:
         """Return when there is something to do here even if nothing comes."""
@@ -221,12 +234,16 @@ class Link:
         runtime = self._session.runtime
         self.connecting = True
         try:
-            deadline = runtime.now() + self._session.connect_timeout_s
+            now = runtime.now()
+            expiry = min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=now)
+            deadline = min(now + self._session.connect_timeout_s, max(now, expiry))
             await self._connection.open(deadline, patient=False)
             self._failure = None
+        except ClientClosed:
+            pass
         except ReputError as error:
-            if not isinstance(error, ClientClosed):
-                self._failure = error
+            self._failure = error
+            self._session.unreachable(self._connection.address)
         except Exception as error:
             log.exception("cannot connect to %s", self._connection.address)
             self._failure = ReputError(f"cannot connect to {self._connection.address}: {error!r}")
@@ -241,14 +258,5 @@ class Link:
         self._arrivals.notify()
 
 
-def _missed_level(block: Block) -> AckNotReached | None:
-    assert block.call is not None, "it was answered"
-    try:
-        check_ack(block.call, block.ack, ())
-    except AckNotReached as error:
-        return error
-    return None
-
-
-def _not_left(block: Block, timeout_s: float) -> RequestTimeout:
-    return RequestTimeout(f"post to {block.queue.topic}/{block.queue.queue_id}", timeout_s)
+def _not_left(block: Block) -> RequestTimeout:
+    return RequestTimeout(f"send to {block.queue.topic}/{block.queue.queue_id}", block.terms.timeout_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from reput_client.post_block import Block
+from reput_client.produce.block import PostedBlock
 from reput_client.receipts import SendReceipt
 from reput_protocol.errors import ReputError
 
@@ -18,7 +18,7 @@ class Posted:
 
     __slots__ = ("_block", "_number")
 
-    def __init__(self, block: Block, number: int) -> None:
+    def __init__(self, block: PostedBlock, number: int) -> None:
         self._block = block
         self._number = number
 
@@ -75,7 +75,7 @@ class _Asking:
 
     __slots__ = ("_block", "_is_known", "_number")
 
-    def __init__(self, block: Block, number: int) -> None:
+    def __init__(self, block: PostedBlock, number: int) -> None:
         self._block = block
         self._number = number
         self._is_known = number in block.asked  # a callback tells, or somebody else waits

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from reput_client.address import Address
-from reput_client.many import id_text_bytes
-from reput_client.post_block import Block, Waits
-from reput_client.posted import Posted
+from reput_client.produce.block import PostedBlock, Terms, Waits
+from reput_client.produce.posted import Posted
 from reput_client.puts import too_large
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.routing import Route, RouteTable
+from reput_client.unique_ids import id_text_bytes
 from reput_protocol.codes import AckLevel
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.message_id import UniqueIdGenerator
@@ -29,7 +29,7 @@ _TEXT_BYTES_MAX: Final = 256
 OnDone = Callable[[Posted], object]
 
 
-class Gathering:
+class Accumulator:
     """The open blocks of one producer.
 
     Args:
@@ -57,9 +57,9 @@ class Gathering:
         self._held_max = held_max
         self.held = 0
         """Bytes of all blocks that are not done; who finishes one takes it off."""
-        self.open: dict[MessageQueue, Block] = {}
+        self.open: dict[MessageQueue, PostedBlock] = {}
         """In the order in which they are due."""
-        self._current: dict[str, Block] = {}
+        self._current: dict[str, PostedBlock] = {}
         """By topic, the open block of those messages for which any queue will do."""
         self.last_serial = 0
         """Of the block that was opened last."""
@@ -101,8 +101,7 @@ class Gathering:
             body = bytes(body)  # its owner may change it
         size = block.fixed + len(body) + len(text)
         if (
-            block.ack is not ack
-            or block.flag != message.flag
+            block.terms.ack is not ack
             or block.size + size > self._block_bytes
             or self.held + size > self._held_max
         ):
@@ -151,15 +150,14 @@ class Gathering:
                 queue = self._selector.choose(route)
         return queue
 
-    def current(self, topic: str) -> Block | None:
+    def current(self, topic: str) -> PostedBlock | None:
         """Return the open block of messages for which any queue will do."""
         return self._current.get(topic)
 
-    def fits(self, block: Block, message: Message, size: int, ack: AckLevel) -> bool:
+    def fits(self, block: PostedBlock, message: Message, size: int, ack: AckLevel) -> bool:
         """Whether a message may go into an open block."""
         return (
-            block.ack is ack
-            and block.flag == message.flag
+            block.terms.ack is ack
             and block.size + size <= self._block_bytes
             and len(block.bodies) < BLOCK_MESSAGES
             and not self.is_alone(message)
@@ -169,29 +167,29 @@ class Gathering:
         self,
         queue: MessageQueue,
         address: Address,
-        message: Message,
-        ack: AckLevel,
+        terms: Terms,
+        on_done: Callable[[PostedBlock], None],
         due_at: float,
         waits: Waits,
         *,
         is_current: bool,
-    ) -> Block:
-        """Open a block for a message; its queue has none."""
+    ) -> PostedBlock:
+        """Open a block for a queue that has none."""
         self.last_serial += 1
         fixed = self._fixed(queue.topic)
-        block = Block(self.last_serial, queue, address, ack, message.flag, due_at, waits, fixed)
+        block = PostedBlock(self.last_serial, queue, address, terms, on_done, due_at, waits, fixed)
         self.open[queue] = block
         if is_current:
             self._current[queue.topic] = block
         return block
 
-    def put(self, block: Block, message: Message, size: int, on_done: OnDone | None) -> Posted:
+    def put(self, block: PostedBlock, message: Message, size: int, on_done: OnDone | None) -> Posted:
         """Put a message that fits into an open block."""
         block.is_delayed = message.delay is not None
         text = encode_properties_text(message, None)
         return self._put(block, len(block.bodies), message, bytes(message.body), text, size, on_done)
 
-    def close(self, block: Block) -> None:
+    def close(self, block: PostedBlock) -> None:
         """Take no more messages for a block."""
         del self.open[block.queue]
         if self._current.get(block.queue.topic) is block:
@@ -199,7 +197,7 @@ class Gathering:
 
     def _put(
         self,
-        block: Block,
+        block: PostedBlock,
         number: int,
         message: Message,
         body: bytes,
@@ -215,6 +213,7 @@ class Gathering:
             block.asked.add(number)
         block.bodies.append(body)
         block.texts.append(text)
+        block.flags.append(message.flag)
         block.size += size
         self.held += size
         return posted

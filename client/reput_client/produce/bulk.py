@@ -1,0 +1,342 @@
+"""Sends of many messages: divided into blocks, with several blocks in flight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice, takewhile
+from typing import Final, NamedTuple
+
+from reput_client.address import Address
+from reput_client.errors import (
+    BrokerNotFound,
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    PartlySent,
+    RequestTimeout,
+)
+from reput_client.produce.block import Block, Terms
+from reput_client.produce.sender import Sender
+from reput_client.puts import outcome_unknown, too_large
+from reput_client.receipts import ChainedReceipts, SendReceipt
+from reput_client.routing import Route
+from reput_client.session import Session
+from reput_protocol.buffers import Buffer
+from reput_protocol.counted import counted
+from reput_protocol.errors import InvalidMessage, ReputError
+from reput_protocol.message import (
+    Message,
+    MessageQueue,
+    checked_body,
+    encode_keys_texts,
+    encode_properties_text,
+)
+from reput_protocol.properties import check_properties_size
+from reput_protocol.put_block import BLOCK_BYTES_MAX
+from reput_protocol.record import record_bytes
+
+_NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, ConnectionLost, RequestTimeout)
+
+
+class Group(NamedTuple):
+    """Messages that one block can hold.
+
+    Attributes:
+        texts: the encoded properties of each, without a unique id unless it has its own; one text is that of all.
+        flags: of each; one is that of all.
+        own_ids: the unique ids that messages have of their own, by number.
+    """
+
+    topic: str
+    bodies: list[Buffer]
+    texts: list[bytes]
+    flags: list[int]
+    own_ids: dict[int, str] = {}  # noqa: RUF012  # never changed where it is not given
+    is_delayed: bool = False
+
+
+class Limits(NamedTuple):
+    """What a block holds: messages, and bytes unless one message alone has more.
+
+    Attributes:
+        id_bytes: of the unique id that each properties text gets.
+        known_alone: a message with a unique id of its own shares no block.
+    """
+
+    messages: int
+    size: int
+    id_bytes: int
+    known_alone: bool = False
+
+
+class BulkSend:
+    """One send of many messages. Blocks leave until one fails; those in flight then are waited for.
+
+    Args:
+        choose: returns the queue of a block.
+        in_flight: how many blocks may be unanswered at a time; of divisible ones, how many messages.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        sender: Sender,
+        choose: Callable[[Route], MessageQueue],
+        terms: Terms,
+        in_flight: int,
+    ) -> None:
+        self._session = session
+        self._sender = sender
+        self._choose = choose
+        self._terms = terms
+        self._in_flight = in_flight
+        self._room_from = in_flight - max(1, in_flight // 2)
+        """So few are unanswered when the next blocks are made: the broker works on these meanwhile."""
+        self._unanswered = 0
+        self._blocks: list[tuple[int, Block]] = []
+        """With the index of the first message of each."""
+        self._open: dict[Block, None] = {}
+        """Those that are not done, in order."""
+        self._begun = 0
+        """How many messages the blocks have."""
+        self._failed = False
+
+    async def run(self, groups: Iterable[Group]) -> Sequence[SendReceipt]:
+        """Send all and return their receipts in order.
+
+        Raises:
+            PartlySent: some are stored and some are not.
+            ReputError: the first message could not be sent, and nothing was.
+        """
+        errors: dict[int, ReputError] = {}
+        opened, sender = self._open, self._sender
+        try:
+            try:
+                for group in groups:
+                    await self._begin(group)
+                    if self._unanswered < self._in_flight:
+                        sender.step()
+                    else:
+                        await sender.tend(self._has_room, math.inf)
+                    if self._failed:
+                        break
+            except ClientClosed:
+                raise
+            except ReputError as error:
+                if not self._blocks:
+                    raise
+                errors[self._begun] = error
+            await sender.tend(lambda: not opened, math.inf)
+        except ClientClosed as closed:
+            for block in opened:
+                block.finish(None, outcome_unknown(block.queue, block.unique_ids, str(closed)))
+            opened.clear()
+            if not self._blocks:
+                raise
+        finally:
+            sender.withdraw(opened)
+        return self._outcome(errors)
+
+    async def _begin(self, group: Group) -> None:
+        """Send a group; nothing of it was sent if this raises."""
+        session = self._session
+        deadline = session.deadline(self._terms.timeout_s)
+        route = await session.publish_route(group.topic, deadline)
+        queue = self._choose(route)
+        block = block_of(group, queue, await session.broker_address(queue, deadline), self._terms)
+        block.on_done = self._on_done
+        self._blocks.append((self._begun, block))
+        self._open[block] = None
+        self._begun += len(group.bodies)
+        self._unanswered += self._weight(block)
+        self._sender.add(block)
+
+    def _weight(self, block: Block) -> int:
+        return (block.count or len(block.bodies)) if self._terms.is_divisible else 1
+
+    def _has_room(self) -> bool:
+        return self._unanswered <= self._room_from or self._failed
+
+    def _on_done(self, block: Block) -> None:
+        del self._open[block]
+        self._unanswered -= self._weight(block)
+        if block.error is not None and not self._failed:
+            self._failed = True
+            waiting = [b for b in self._open if b.call is None and not b.parts and not b.done]
+            self._sender.withdraw(waiting)
+            for other in waiting:
+                del self._open[other]
+
+    def _outcome(self, errors: dict[int, ReputError]) -> Sequence[SendReceipt]:
+        """Return all receipts, or raise what the errors of blocks, and those given, come to."""
+        done = [(first, block) for first, block in self._blocks if block.done]
+        stored: dict[int, SendReceipt] = {}
+        if errors or self._failed or len(done) < len(self._blocks):
+            for first, block in done:
+                for number in range(block.count):
+                    error, receipt = block.error_of(number), block.receipt_of(number)
+                    if error is not None:
+                        errors[first + number] = error
+                    if receipt is not None:
+                        stored[first + number] = receipt
+        if not errors:
+            return ChainedReceipts([block.receipts or () for _, block in done])
+        if not stored and isinstance(errors.get(0), _NOT_SENT):
+            raise errors[0]
+        count = max(*errors, *stored) + 1
+        raise PartlySent([stored.get(number) for number in range(count)], errors) from errors[min(errors)]
+
+
+def block_of(group: Group, queue: MessageQueue, address: Address, terms: Terms) -> Block:
+    """Return the block of a group; it takes no more messages."""
+    block = Block(queue, address, terms)
+    block.bodies, block.texts, block.flags = group.bodies, group.texts, group.flags
+    block.own_ids = group.own_ids
+    block.is_delayed = group.is_delayed
+    return block
+
+
+def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
+    """Divide messages into groups of one topic; a delayed message is a group of its own.
+
+    Raises:
+        InvalidMessage: of the message behind those of the groups so far.
+    """
+    group, size, alone = Group("", [], [], []), 0, False
+    topic, fixed = "", 0
+    try:
+        for message in messages:
+            text = encode_properties_text(message, None)
+            own_id = message.unique_id
+            id_bytes = 0 if own_id is not None else limits.id_bytes
+            check_properties_size(len(text) + id_bytes)
+            if message.topic != topic:
+                topic, fixed = message.topic, record_bytes(0, message.topic, 0)
+            own_size = fixed + len(message.body) + len(text) + id_bytes
+            if own_size > BLOCK_BYTES_MAX:
+                raise too_large(own_size)
+            was_alone = alone
+            alone = message.delay is not None or (limits.known_alone and own_id is not None)
+            if group.bodies and (
+                alone
+                or was_alone
+                or message.topic != group.topic
+                or size + own_size > limits.size
+                or len(group.bodies) >= limits.messages
+            ):
+                yield group
+                group = Group("", [], [], [])
+            if not group.bodies:
+                is_delayed, size = message.delay is not None, 0
+                group = Group(message.topic, [], [], [], {}, is_delayed)
+            if own_id is not None:
+                group.own_ids[len(group.bodies)] = own_id
+            group.bodies.append(message.body)
+            group.texts.append(text)
+            group.flags.append(message.flag)
+            size += own_size
+    except InvalidMessage:
+        if group.bodies:
+            yield group
+        raise
+    if group.bodies:
+        yield group
+
+
+def groups_of_bodies(
+    topic: str, bodies: Iterable[Buffer], texts: list[bytes], flag: int, limits: Limits
+) -> Iterator[Group]:
+    """Divide bodies of one topic into groups; `texts` has the properties of each, or of all in one.
+
+    Raises:
+        InvalidMessage: of the body behind those of the groups so far.
+    """
+    iterator = iter(bodies)
+    fixed, index = record_bytes(0, topic, limits.id_bytes), 0
+    group: list[Buffer] = []
+    bad: InvalidMessage | None = None
+    while group := [*group, *islice(iterator, limits.messages - len(group))]:
+        if not set(map(type, group)) <= {bytes}:
+            group, bad = _checked(group)
+            iterator = iterator if bad is None else iter(())
+        own_texts = texts if len(texts) == 1 else texts[index : index + len(group)]
+        count, size = len(group), sum(map(len, group)) + len(group) * fixed
+        if len(own_texts) == 1:
+            size += count * len(own_texts[0])
+        else:
+            size += sum(map(len, own_texts))
+        if size > limits.size:
+            sizes = [
+                fixed + len(body) + len(text)
+                for body, text in zip(
+                    group, own_texts if len(own_texts) == count else own_texts * count, strict=True
+                )
+            ]
+            if sizes[0] > BLOCK_BYTES_MAX:
+                raise too_large(sizes[0])
+            count = max(1, sum(1 for _ in takewhile(lambda end: end <= limits.size, accumulate(sizes))))
+        if count:
+            own_texts = own_texts if len(own_texts) == 1 else own_texts[:count]
+            yield Group(topic, group[:count], own_texts, [flag])
+            group, index = group[count:], index + count
+    if bad is not None:
+        raise bad
+
+
+def _checked(bodies: list[Buffer]) -> tuple[list[Buffer], InvalidMessage | None]:
+    """Return the bodies as bytes that can be sent, up to the first that cannot, and what is wrong with that."""
+    good: list[Buffer] = []
+    for body in bodies:
+        try:
+            good.append(checked_body(body))
+        except InvalidMessage as error:
+            return good, error
+    return good, None
+
+
+def texts_of(
+    topic: str,
+    count: int,
+    id_bytes: int,
+    tag: str | None,
+    tags: Sequence[str | None] | None,
+    keys: Sequence[Sequence[str]] | None,
+    properties: Mapping[str, str] | None,
+    flag: int,
+) -> list[bytes]:
+    """Return the properties texts of `count` messages, unique ids apart; one text if it is the same for all.
+
+    `id_bytes` are what the unique id takes besides, so that a text which is too long is refused here.
+
+    Raises:
+        InvalidName, InvalidMessage: what cannot be sent; the text names it.
+    """
+    common = Message(topic, b"", tag, properties=properties, flag=flag)
+    if tags is None and keys is None:
+        text = encode_properties_text(common, None)
+        check_properties_size(len(text) + id_bytes)
+        return [text]
+    if tags is not None and tag is not None:
+        raise InvalidMessage("tag= and tags= are both given; tags= has one for each body")
+    for name, given in (("tags", tags), ("keys", keys)):
+        if given is not None and len(given) != count:
+            raise InvalidMessage(
+                f"{name} has {counted(len(given), 'entry', 'entries')} for {counted(count, 'body', 'bodies')}; "
+                "give one for each"
+            )
+    ends = encode_properties_text(Message(topic, b"", properties=properties), None)
+    own_tags = [tag] * count if tags is None else tags
+    starts: dict[str | None, bytes] = {
+        own: encode_properties_text(Message(topic, b"", own), None) for own in dict.fromkeys(own_tags)
+    }
+    if keys is None:
+        whole = {own: start + ends for own, start in starts.items()}
+        texts = [whole[own] for own in own_tags]
+    else:
+        texts = [
+            starts[own] + key_text + ends
+            for own, key_text in zip(own_tags, encode_keys_texts(keys), strict=True)
+        ]
+    check_properties_size(max(map(len, texts), default=0) + id_bytes)
+    return texts

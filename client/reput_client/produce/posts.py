@@ -1,0 +1,480 @@
+"""Messages handed over one at a time: `post` puts each into a block and returns; its outcome is reported later."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import repeat
+from threading import get_ident
+from typing import Final
+
+from reput_client.errors import BrokerNotFound, ClientClosed, PostsFailed, RequestTimeout
+from reput_client.produce.accumulator import Accumulator, OnDone
+from reput_client.produce.block import PostedBlock, Terms
+from reput_client.produce.posted import Posted
+from reput_client.produce.sender import Sender
+from reput_client.puts import outcome_unknown
+from reput_client.routing import Route
+from reput_client.runtime import Event
+from reput_client.session import Session
+from reput_protocol.codes import AckLevel
+from reput_protocol.errors import ReputError
+from reput_protocol.message import Message, MessageQueue
+from reput_protocol.message_id import UniqueIdGenerator
+
+log = logging.getLogger("reput_client")
+
+POST_LINGER_S: Final = 0.005
+BUFFER_BYTES: Final = 32 << 20
+_FAILED_BLOCKS_MAX: Final = 1000
+_STOP_S: Final = 5.0
+_EXIT_S: Final = 5.0
+"""How long the end of a program may wait for what was posted."""
+
+
+class Posts:
+    """What was posted with one producer: taken, sent and reported.
+
+    Under trio and asyncio a task sends it while anything is under way, and those who wait only sleep; who waits starts
+    the task again, should it have been cancelled. Without an event loop the callers that post or wait send it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        accumulator: Accumulator,
+        sender: Sender,
+        *,
+        linger_s: float,
+        retries: int,
+    ) -> None:
+        self._session = session
+        self._accumulator = accumulator
+        self._sender = sender
+        self._linger_s = linger_s if linger_s > 0 else POST_LINGER_S
+        self._terms = {ack: Terms(ack, session.timeout_s, retries) for ack in AckLevel}
+        self._unfinished: dict[int, PostedBlock] = {}
+        """Blocks that are not done, by serial, in that order."""
+        self._changed: Event | None = None
+        """Set when a block is done, if anything waits for that."""
+        self._to_call: deque[PostedBlock] = deque()
+        """Done, with callbacks that have not been called."""
+        self._calling: int | None = None
+        """The thread that calls callbacks just now."""
+        self._called: Event | None = None
+        """Set when it has called those of a block, if anything waits for that."""
+        self._ended: Event | None = None
+        """Set when the task has ended, while there is one."""
+        self._failed: deque[PostedBlock] = deque()
+        """Failed; `flush` raises for the messages whose failure was not reported yet."""
+        self._failed_before = 0
+        """Such messages of blocks that are forgotten."""
+        self._flushing = 0
+        """How many callers wait in `flush`, which reports failures."""
+        self._closed = False
+
+    # -- taking messages -----------------------------------------------------------------------------------------------
+
+    def take(
+        self, message: Message, ack: AckLevel, queue_id: int | None, key: str | None, on_done: OnDone | None
+    ) -> Posted | None:
+        """Take a message if a block is open for it and nothing is due; else None: see `post`."""
+        if self._sender.caller is not None and self._session.runtime.now() >= self._sender.due_at:
+            return None
+        return self._accumulator.take(message, ack, queue_id, key, on_done)
+
+    async def post(
+        self, message: Message, ack: AckLevel, queue_id: int | None, key: str | None, on_done: OnDone | None
+    ) -> Posted:
+        """Do what is due, wait for room and for the route, and take a message.
+
+        Whatever is raised, and whenever the caller is cancelled, the message was not taken.
+        """
+        self._check_open()
+        accumulator, session = self._accumulator, self._session
+        size = accumulator.size_of(message)
+        await self._attend()
+        await session.runtime.pause()
+        deadline = session.deadline(None)
+        while True:
+            route = await session.publish_route(message.topic, deadline)
+            self._check_open()
+            if accumulator.has_room(size):
+                break
+            await self._make_room(size, deadline)
+        # From here to the end nothing waits.
+        posted = self._put(message, size, ack, route, queue_id, key, on_done)
+        self._see_to_task()
+        return posted
+
+    def _put(
+        self,
+        message: Message,
+        size: int,
+        ack: AckLevel,
+        route: Route,
+        queue_id: int | None,
+        key: str | None,
+        on_done: OnDone | None,
+    ) -> Posted:
+        """Put a message into an open block; what that replaces leaves at once. Nothing here waits."""
+        accumulator, sender, left = self._accumulator, self._sender, False
+        alone = accumulator.is_alone(message)
+        is_current = queue_id is None and key is None and not alone
+        block = accumulator.current(message.topic) if is_current else None
+        if block is not None and not accumulator.fits(block, message, size, ack):
+            sender.leave(block)
+            block, left = None, True
+        if block is None:
+            queue = accumulator.choose(route, queue_id, key, lambda queue: self._is_held_up(route, queue))
+            address = route.brokers.get(queue.broker_name)
+            if address is None:
+                raise BrokerNotFound(queue.broker_name, queue.topic)
+            block = accumulator.open.get(queue)
+            if block is not None and not accumulator.fits(block, message, size, ack):
+                sender.leave(block)
+                block, left = None, True
+            if block is None:
+                due_at = self._session.runtime.now() + self._linger_s
+                block = accumulator.begin(
+                    queue,
+                    address,
+                    self._terms[ack],
+                    self._on_done,
+                    due_at,
+                    self,
+                    is_current=is_current,
+                )
+                self._unfinished[block.serial] = block
+                sender.see_to(due_at)
+                _unfinished.add(self)
+        posted = accumulator.put(block, message, size, on_done)
+        if alone:
+            sender.leave(block)
+            left = True
+        if left and not sender.step():
+            sender.wake()  # who waits writes the rest
+        return posted
+
+    async def _make_room(self, size: int, deadline: float) -> None:
+        started_at = self._session.runtime.now()
+        if not await self._wait(lambda: self._is_ready_for(size), deadline):
+            what = f"room for {size} bytes beside the {self._accumulator.held} that wait for an answer"
+            raise RequestTimeout(what, deadline - started_at)
+        self._check_open()
+
+    def _is_ready_for(self, size: int) -> bool:
+        """Whether there is room, or never will be; asked again whenever a block is done."""
+        accumulator = self._accumulator
+        nothing_leaves = bool(accumulator.open) and len(accumulator.open) == len(self._unfinished)
+        if nothing_leaves and not self._closed and not accumulator.has_room(size):
+            self._sender.leave_all()  # nothing else can make room
+            self._sender.wake()
+        return self._closed or accumulator.has_room(size)
+
+    def _is_held_up(self, route: Route, queue: MessageQueue) -> bool:
+        address = route.brokers.get(queue.broker_name)
+        return address is None or self._sender.is_held_up(address)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Send what has gathered, and wait until all that was posted before is done, and its callbacks are called.
+
+        Raises:
+            PostsFailed: messages failed, and that was not reported yet.
+        """
+        last = self._accumulator.last_serial
+        self._sender.leave_all()
+        self._flushing += 1
+        try:
+            await self._attend()
+            await self._wait(lambda: next(iter(self._unfinished), last + 1) > last, math.inf)
+            await self._called_back(last)
+        finally:
+            self._flushing -= 1
+        self._raise_untold()
+
+    def tell_interrupted(self) -> None:
+        """After an interrupt has closed the client: call the callbacks that are left, and raise what `flush` raises.
+
+        Raises:
+            PostsFailed: messages failed or have an unknown outcome, and that was not reported yet.
+        """
+        self._call_back_interrupted()
+        self._raise_untold()
+
+    def _raise_untold(self) -> None:
+        failed, count = self._untold()
+        if count:
+            raise PostsFailed(failed, count)
+
+    def _on_done(self, block: PostedBlock) -> None:
+        if block.callbacks:
+            self._to_call.append(block)
+        if block.error is not None:
+            self._failed.append(block)
+            if len(self._failed) > _FAILED_BLOCKS_MAX:
+                self._failed_before += len(_untold(self._failed.popleft()))
+        self._accumulator.held -= block.size
+        # Last: what an interrupt leaves here has an unknown outcome, or was not reported yet.
+        del self._unfinished[block.serial]
+        self._signal()
+        if not self._unfinished:
+            _unfinished.discard(self)
+
+    def _signal(self) -> None:
+        """Have those who wait for blocks to be done look again."""
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    def _untold(self) -> tuple[list[Posted], int]:
+        """Return the messages whose failure was not reported, and how many they are with those forgotten."""
+        blocks = list(self._failed)
+        if self.interruption is not None:
+            # Those that were not done by then; one may be in both places.
+            blocks = list(dict.fromkeys((*blocks, *self._unfinished.values())))
+        failed = [posted for block in blocks for posted in _untold(block)]
+        count = self._failed_before + len(failed)
+        self._failed.clear()
+        self._failed_before = 0
+        for posted in failed:
+            posted.is_told()
+        return failed, count
+
+    # -- callbacks -----------------------------------------------------------------------------------------------------
+
+    async def _call_back(self) -> None:
+        """Call the callbacks of what is done, unless one of them, or another thread's, is just being called."""
+        while self._to_call and self._calling is None:
+            block = self._to_call[0]
+            self._calling = get_ident()
+            try:
+                await self._session.runtime.outside(partial(self._call_each, block))
+            finally:
+                self._calling = None
+                if not block.callbacks and self._to_call and self._to_call[0] is block:
+                    self._to_call.popleft()
+                if self._called is not None:
+                    self._called.set()
+                    self._called = None
+
+    def _call_back_interrupted(self) -> None:
+        """As `call_back`, after an interrupt has closed the client. Another thread may still be in one of them."""
+        for block in (*self._to_call, *self._unfinished.values()):
+            self._call_each(block)
+
+    def _call_each(self, block: PostedBlock) -> None:
+        # What a task must not be ended by, a caller may.
+        let_through = () if self._sender.caller is None else (KeyboardInterrupt, SystemExit)
+        with suppress(IndexError):  # of `popleft`: that were all
+            # CPython calls signal handlers nowhere between a step of this `map` and the first instruction of `on_done`,
+            # so each callback is called once, whatever interrupts this.
+            for posted, on_done in map(deque.popleft, repeat(block.callbacks)):
+                try:
+                    on_done(posted)
+                except let_through:
+                    raise
+                except BaseException:
+                    log.exception("the callback of a posted message has raised")
+
+    async def _called_back(self, last: int) -> None:
+        """Return when the callbacks of blocks up to this serial have been called, by whichever thread.
+
+        Not from such a callback: there the caller would wait for itself.
+        """
+        await self._call_back()
+        while self._calling not in (None, get_ident()) and any(
+            block.serial <= last for block in self._to_call
+        ):
+            if self._called is None:
+                self._called = self._session.runtime.event()
+            await self._called.wait(math.inf)
+            await self._call_back()
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    async def _attend(self) -> None:
+        """Do what is due, without waiting for answers."""
+        await self._sender.attend()
+        await self._call_back()
+
+    async def _tend(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Do what is due until `condition` holds; False when `deadline` came first."""
+        return await self._sender.tend(condition, deadline, self._call_back)
+
+    # -- the task ------------------------------------------------------------------------------------------------------
+
+    def _see_to_task(self) -> None:
+        """Where tasks are: have one while there is something to do."""
+        if self._sender.caller is not None:
+            return
+        self._session.runtime.end_dead()
+        if self._ended is None and (self._unfinished or self._to_call):
+            self._ended = ended = self._session.runtime.event()
+            self._session.runtime.spawn(partial(self._run, ended), partial(self._has_ended, ended))
+
+    async def _run(self, ended: Event) -> None:
+        try:
+            await self._tend(self._is_idle, math.inf)
+        except Exception as error:
+            log.exception("what was posted cannot be sent any more")
+            self._give_up(ReputError(f"posting has failed: {error!r}"))
+        finally:
+            # At once, not when the loop comes to it: whoever posts next must see that there is no task.
+            self._has_ended(ended)
+
+    def _has_ended(self, ended: Event) -> None:
+        """The task has ended; should it have been cancelled, even before it began, those who wait start another."""
+        ended.set()
+        if self._ended is ended:
+            self._ended = None
+            self._signal()
+            for block in self._unfinished.values():
+                block.signal()
+
+    def _is_idle(self) -> bool:
+        return not (self._unfinished or self._to_call or self._sender.is_connecting)
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    async def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Wait until `condition`, which changes when a block is done; False when `deadline` came first."""
+        if self._sender.caller is not None:
+            return await self._tend(condition, deadline)
+        runtime = self._session.runtime
+        while not condition():
+            remaining = deadline - runtime.now()
+            if remaining <= 0:
+                return False
+            self._see_to_task()
+            if self._changed is None:
+                self._changed = runtime.event()
+            await self._changed.wait(remaining)
+        return True
+
+    async def wait_for(self, block: PostedBlock) -> None:
+        """Return when the block is done."""
+        if self._sender.caller is not None:
+            await self._tend(lambda: block.done, math.inf)
+            return
+        while not block.done:
+            self._see_to_task()
+            if block.changed is None:
+                block.changed = self._session.runtime.event()
+            await block.changed.wait(math.inf)
+
+    def block_for(self, block: PostedBlock) -> None:
+        """As `wait_for`, where the caller may block; also returns when the client was interrupted."""
+        if self._sender.caller is None:
+            raise RuntimeError("the message is not acknowledged yet; await it, or flush the producer first")
+        try:
+            self._sender.caller.run(self.wait_for(block))
+        except ClientClosed:
+            if self.interruption is None:
+                raise
+
+    @property
+    def interruption(self) -> str | None:
+        """Why the client was closed in the middle of an operation; None if it was not."""
+        return self._sender.interruption
+
+    # -- ending --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """After the connections were closed: end everything. Never waits."""
+        self._closed = True
+        self._sender.take_answers()
+        self._give_up(ClientClosed("the producer was closed before the message was sent"))
+
+    def _give_up(self, error: ReputError) -> None:
+        self._sender.give_up(self._unfinished.values(), error)
+
+    async def ended(self) -> None:
+        """After `close`: have the callbacks called and the task end, and log the failures that were not reported."""
+        await self._call_back()
+        if self._ended is not None:
+            self._sender.wake()
+            await self._ended.wait(_STOP_S)
+        if not self._flushing:
+            self._log_untold()
+
+    def _log_untold(self) -> None:
+        _, count = self._untold()
+        if count:
+            log.error("%d posted messages have failed: the producer was closed without a flush", count)
+
+    def end_with_program(self, deadline: float) -> None:
+        """The program ends without `close`: send what was posted, or, where that takes an event loop, log how much."""
+        caller = self._sender.caller
+        if caller is None:
+            count = sum(block.count or len(block.bodies) for block in self._unfinished.values())
+            log.error("%d posted messages have no outcome: the program has ended without a flush", count)
+            return
+        try:
+            caller.run(self._flush_and_close(deadline))
+        except ClientClosed:  # by an interrupt
+            self._call_back_interrupted()
+            self._log_untold()
+
+    async def _flush_and_close(self, deadline: float) -> None:
+        self._sender.leave_all()
+        await self._wait(lambda: not self._unfinished, deadline)
+        self._session.close()
+        self.close()
+        await self.ended()
+
+    def forget(self, ids: UniqueIdGenerator | None) -> None:
+        """In a forked child: what is under way is the parent's; continue with other ids."""
+        self._sender.forget(ids)
+        for block in self._unfinished.values():
+            reason = "it was posted before the fork, and the parent process sends it"
+            block.changed = None
+            block.finish(None, outcome_unknown(block.queue, (), reason))
+        self._accumulator.held = 0
+        self._unfinished.clear()
+        self._to_call.clear()
+        self._failed.clear()
+        self._failed_before = self._flushing = 0
+        self._changed = self._ended = self._calling = self._called = None
+
+
+_unfinished: Final[set[Posts]] = set()
+"""Those with blocks that are not done; they are kept for `_end_with_program` even if the program forgets them."""
+
+os.register_at_fork(after_in_child=_unfinished.clear)
+
+
+@atexit.register
+def _end_with_program() -> None:
+    deadline = time.monotonic() + _EXIT_S
+    unfinished = list(_unfinished)
+    for number, posts in enumerate(unfinished):
+        now = time.monotonic()
+        share_s = max(0.0, deadline - now) / (len(unfinished) - number)
+        try:
+            posts.end_with_program(now + share_s)
+        except (Exception, SystemExit):
+            log.exception("a producer has failed to send what was posted before the program ended")
+
+
+def _untold(block: PostedBlock) -> list[Posted]:
+    """Return the messages of a block that failed or have an unknown outcome, where that was not reported."""
+    count = block.count or len(block.bodies)
+    return [
+        Posted(block, number)
+        for number in range(count)
+        if number not in block.asked and block.error_of(number) is not None
+    ]
