@@ -1,4 +1,4 @@
-"""Binary columns of Arrow as the bytes that they are, and bytes as binary columns."""
+"""Binary columns of Arrow as the bytes that they are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ import pyarrow as pa
 
 IntArray = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
-
-
-def sizes_of(values: pa.Array) -> IntArray:
-    """Return how long each value of a binary column is."""
-    return np.diff(parts_of(values)[1])
 
 
 def parts_of(values: pa.Array) -> tuple[memoryview, IntArray]:
@@ -27,12 +22,3 @@ def parts_of(values: pa.Array) -> tuple[memoryview, IntArray]:
     if data is None:
         return memoryview(b""), edges - edges[0]
     return memoryview(data)[int(edges[0]) : int(edges[-1])].cast("B"), edges - edges[0]
-
-
-def fixed_binary(rows: ByteArray) -> pa.Array:
-    """Return rows of bytes of one size as a binary column."""
-    count, size = rows.shape
-    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32)[: count + 1]
-    return pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
-    )

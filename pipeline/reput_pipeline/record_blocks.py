@@ -1,40 +1,23 @@
-"""Arrow columns to blocks of records, as PutMessage takes them: the way back of the columnar decoder.
-
-A record is head, body, topic and properties. Heads are rows of a NumPy table, properties and the whole are joined by
-Arrow, and what comes out is one buffer of records back to back with their places. Nothing is done per message but the
-checksum.
-"""
+"""Arrow columns to blocks of records, as PutMessage takes them: the way back of the columnar decoder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput_pipeline.binary_columns import ByteArray, IntArray, fixed_binary, parts_of, sizes_of
+from reput_pipeline.binary_columns import ByteArray, IntArray, parts_of
 from reput_pipeline.errors import SinkError
-from reput_pipeline.record_texts import encode_texts
-from reput_pipeline.unique_id_rows import UniqueIds
-from reput_protocol.checksum import crc32
-from reput_protocol.properties import PROPERTIES_BYTES_MAX
-from reput_protocol.record_layout import HEAD_BYTES, topic_field
+from reput_protocol import kernel
+from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.put_block import topic_of_records
 
 BLOCK_BYTES: Final = 256 * 1024
-_HEAD: Final = np.dtype(
-    {
-        "names": ["size", "magic", "crc", "queue_id", "flag", "born", "body_size"],
-        "formats": [">i4", ">u4", ">u4", ">i4", ">i4", ">i8", ">i4"],
-        "offsets": [0, 4, 8, 12, 16, 40, 84],
-        "itemsize": HEAD_BYTES,
-    }
-)
-_COPIED_BODY_MAX: Final = 2048
-_COPIED_AT_ONCE: Final = 512
+_NO_EDGES: Final = np.empty(0, np.int64)
+_NOTHING: Final = (b"", _NO_EDGES)
 
 
 class Columns(NamedTuple):
@@ -47,7 +30,7 @@ class Columns(NamedTuple):
     keys: pa.Array | None = None
     """string, several keys with blanks between them; null and empty are none."""
     properties: pa.MapArray | None = None
-    """map of string to string."""
+    """map of string to string; what it has of tag and keys is left out where those have a column."""
     flag: pa.Array | None = None
     born_ms: IntArray | None = None
 
@@ -76,11 +59,11 @@ class Block(NamedTuple):
 
     queue_id: int
     messages: int
-    data: memoryview
+    data: bytearray
 
 
 def encode_records(
-    columns: Columns, topic: str, next_queue: Callable[[], int], ids: UniqueIds, now_ms: int
+    columns: Columns, topic: str, next_queue: Callable[[], int], ids: UniqueIdGenerator, now_ms: int
 ) -> Iterator[Block]:
     """Yield the messages as blocks of about 256 KiB, a record at least in each.
 
@@ -94,67 +77,59 @@ def encode_records(
     Raises:
         SinkError: a message cannot be a record; it says which property or size is at fault.
     """
-    magic, topic_bytes = topic_field(topic.encode())
+    magic, topic_bytes = topic_of_records(topic)
     rows = len(columns.body)
-    texts = encode_texts(rows, columns.tags, columns.keys, columns.properties, topic, ids)
-    text_sizes = texts.sizes
-    largest = int(text_sizes.max(initial=0))
-    if largest > PROPERTIES_BYTES_MAX:
-        raise SinkError(
-            f"a message of topic {topic!r} has tag, keys and properties of {largest} bytes, but at most "
-            f"{PROPERTIES_BYTES_MAX} fit; move the rest into the body"
-        )
-    body_sizes = sizes_of(columns.body)
-    sizes = body_sizes + text_sizes + (HEAD_BYTES + len(topic_bytes) + 2)
-    starts: IntArray = np.concatenate(([0], np.cumsum(sizes)))
-    edges = _edges(starts)
-    queues = [next_queue() for _ in edges[1:]]
-
-    table = np.zeros(rows, _HEAD)
-    table["size"] = sizes
-    table["magic"] = magic & 0xFFFF_FFFF
-    table["crc"] = _checksums(columns.body)
-    table["queue_id"] = np.repeat(queues, np.diff(edges))
+    flags = np.zeros(1, np.int64)
     if columns.flag is not None:
-        table["flag"] = columns.flag.fill_null(0).to_numpy(zero_copy_only=False)
-    table["born"] = now_ms if columns.born_ms is None else columns.born_ms
-    table["body_size"] = body_sizes
-    middle: ByteArray = np.empty((rows, len(topic_bytes) + 2 + texts.heads.shape[1]), np.uint8)
-    sizes_at = len(topic_bytes)
-    middle[:, :sizes_at] = np.frombuffer(topic_bytes, np.uint8)
-    middle[:, sizes_at] = text_sizes >> 8
-    middle[:, sizes_at + 1] = text_sizes & 0xFF
-    middle[:, sizes_at + 2 :] = texts.heads
-    heads: ByteArray = table.view(np.uint8).reshape(rows, HEAD_BYTES)
-    parts = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in texts.parts]
-    joined = pc.binary_join_element_wise(fixed_binary(heads), columns.body, fixed_binary(middle), *parts, b"")
-    data, _ = parts_of(joined)
-    for queue_id, first, stop in zip(queues, edges, edges[1:], strict=False):
-        yield Block(queue_id, stop - first, data[int(starts[first]) : int(starts[stop])])
+        flags = columns.flag.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    born_ms = np.array([now_ms]) if columns.born_ms is None else columns.born_ms
+    bodies, body_edges = parts_of(columns.body)
+    try:
+        texts, text_edges = kernel.property_texts(
+            rows, *_strings(columns.tags), *_strings(columns.keys), *_entries(columns.properties)
+        )
+        row = 0
+        while row < rows:
+            queue_id, first = next_queue(), row
+            data, row = kernel.encode_rows(
+                bodies,
+                body_edges,
+                texts,
+                text_edges,
+                flags,
+                born_ms,
+                first,
+                BLOCK_BYTES,
+                magic,
+                topic_bytes,
+                queue_id,
+                ids,
+            )
+            yield Block(queue_id, row - first, data)
+    except kernel.Refusal as refusal:
+        raise SinkError(f"a message of topic {topic!r} {refusal.reason}") from None
 
 
-def _edges(starts: IntArray) -> list[int]:
-    """Return the rows at which blocks begin, and where the last one ends."""
-    edges = [0]
-    while edges[-1] < len(starts) - 1:
-        first = edges[-1]
-        limit = int(starts[first]) + BLOCK_BYTES
-        edges.append(max(first + 1, int(np.searchsorted(starts, limit, "right")) - 1))
-    return edges
+def _strings(column: pa.Array | None) -> tuple[memoryview | bytes, IntArray]:
+    """Return the bytes of a column of text and where each value begins and the last ends; a null one has none."""
+    if column is None:
+        return _NOTHING
+    return parts_of((column.fill_null("") if column.null_count else column).cast(pa.binary()))
 
 
-def _checksums(bodies: pa.Array) -> npt.NDArray[np.uint32]:
-    rows = len(bodies)
-    sums: npt.NDArray[np.uint32] = np.empty(rows, np.uint32)
-    data, starts = parts_of(bodies)
-    if len(data) > rows * _COPIED_BODY_MAX:
-        edges: Sequence[int] = starts.tolist()
-        sums[:] = [crc32(data[start:end]) for start, end in pairwise(edges)]
-    else:
-        # Small ones are copied in less time than it takes to make a view of each; few at a time, so that the copies
-        # stay in the processor's cache.
-        for first in range(0, rows, _COPIED_AT_ONCE):
-            some = bodies.slice(first, _COPIED_AT_ONCE)
-            sums[first : first + len(some)] = np.fromiter(map(crc32, some.to_pylist()), np.uint32, len(some))
-    sums &= np.uint32(0x7FFF_FFFF)
-    return sums
+def _entries(properties: pa.MapArray | None) -> tuple[Any, ...]:
+    """Return names and values of all properties, which of them have a value, and where those of each message are."""
+    every: ByteArray = np.empty(0, np.uint8)
+    if properties is None:
+        return *_NOTHING, *_NOTHING, every, _NO_EDGES
+    rows = len(properties)
+    edges: IntArray = np.asarray(properties.offsets.to_numpy(), np.int64)[: rows + 1]
+    first, last = int(edges[0]), int(edges[-1])
+    names = properties.keys.slice(first, last - first)
+    values = properties.items.slice(first, last - first)
+    if properties.null_count:  # a null map may have entries beneath it
+        beneath = np.repeat(np.asarray(properties.is_null()), np.diff(edges))
+        values = pc.if_else(pa.array(beneath), pa.scalar(None, values.type), values)
+    if values.null_count:
+        every = np.asarray(values.is_valid()).view(np.uint8)
+    return *_strings(names), *_strings(values), every, edges - first

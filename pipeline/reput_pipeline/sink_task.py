@@ -15,13 +15,12 @@ import pyarrow as pa
 from reput_client.batch_writer import StagingScope
 from reput_client.blocking import Message, Producer
 from reput_client.blocking.batch_writer import BatchWriter
-from reput_client.unique_ids import own_address
+from reput_client.unique_ids import new_generator
 from reput_pipeline.errors import SinkError
 from reput_pipeline.record_blocks import Columns, encode_records
 from reput_pipeline.sink_options import SinkOptions
 from reput_pipeline.sink_rows import ANY_QUEUE, Messages, RowReader
 from reput_pipeline.sink_schema import SinkColumns
-from reput_pipeline.unique_id_rows import UniqueIds
 from reput_protocol.bodies_stage import StagedPart
 
 _NO_QUEUES: Final = (0,)
@@ -32,11 +31,6 @@ def connect(options: SinkOptions) -> BatchWriter:
     return BatchWriter(options.name_servers, timeout_s=options.send_timeout_s)
 
 
-def new_ids(now_ms: int) -> UniqueIds:
-    """Return unique ids that no other task or producer makes."""
-    return UniqueIds(own_address() + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4), now_ms)
-
-
 class SinkTask:
     """Writes one partition."""
 
@@ -44,7 +38,7 @@ class SinkTask:
         self._options = options
         self._rows = RowReader(columns, options.topic)
         self._queues: dict[str, Iterator[int]] = {}
-        self._ids = new_ids(time.time_ns() // 1_000_000)
+        self._ids = new_generator()
         self._exactly_once = options.exactly_once
         self.messages = 0
 

@@ -18,7 +18,7 @@ except ImportError:
     from reput_protocol import uncompiled as cython
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import check_properties_size, properties_fault
+from reput_protocol.properties import check_properties_size, properties_fault, reserved_property
 
 if cython.compiled:
     from cython.cimports.cpython.array import clone
@@ -849,6 +849,7 @@ def encode_block(
     at: cython.Py_ssize_t
     body_end: cython.Py_ssize_t
     stop: cython.Py_ssize_t
+    has_id: cython.bint
     for index in range(count):
         at = starts[index]
         stop = starts[index + 1] if index + 1 < count else end
@@ -858,15 +859,9 @@ def encode_block(
             flag = flags[index]
         body_end = _put(bodies[index], records, at + 88, stop)
         _put_head(records, at, body_end, stop, magic, queue_id, flag, 0, born_timestamp_ms)
-        at = _put(topic, records, body_end, stop - 2)
-        text_size = stop - at - 2
-        _put_i16(records, at, text_size)
-        at += 2
-        if id_size and text_size == id_size + len(text):
-            at = _put(id_start, records, at, stop)
-            _put_hex(records, at, id_number + index & 0xFFFF)
-            records[at + 4] = 2
-            at += 5
+        text_size = stop - body_end - len(topic) - 2
+        has_id = id_size > 0 and text_size == id_size + len(text)
+        at = _put_middle(records, body_end, stop, topic, id_start if has_id else b"", id_number + index)
         if _put(text, records, at, stop) != stop:
             raise BufferError("a body has fewer bytes than its length")
     return block, positions
@@ -900,6 +895,302 @@ def _put_head(
         _put_i32(records, at + 84, body_size)
     else:
         _PUT_HEAD(records, at, stop - at, magic, crc, queue_id, flag, sys_flag, born_timestamp_ms, body_size)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_middle(
+    records: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    topic: bytes,
+    id_start: bytes,
+    id_number: cython.uint,
+) -> cython.Py_ssize_t:
+    """Write topic, size of the properties and, if `id_start` has any bytes, a unique id; return where that ends."""
+    at = _put(topic, records, at, stop - 2)
+    _put_i16(records, at, stop - at - 2)
+    at += 2
+    if id_start:
+        at = _put(id_start, records, at, stop - 5)
+        _put_hex(records, at, id_number & 0xFFFF)
+        records[at + 4] = 2
+        at += 5
+    return at
+
+
+def property_texts(
+    rows: cython.Py_ssize_t,
+    tags: object,
+    tag_edges: cython.const[cython.longlong][::1],
+    keys: object,
+    key_edges: cython.const[cython.longlong][::1],
+    names: object,
+    name_edges: cython.const[cython.longlong][::1],
+    values: object,
+    value_edges: cython.const[cython.longlong][::1],
+    is_set: cython.const[cython.uchar][::1],
+    entry_edges: cython.const[cython.longlong][::1],
+) -> tuple[bytearray, array[int]]:
+    """Make the properties texts of some messages from columns of UTF-8 text.
+
+    A column is all its values back to back, and where each begins and the last ends; without edges, none is given.
+
+    Args:
+        tags, keys: of each message; one without bytes is none. Several keys have blanks between them.
+        names, values: of the other properties of all messages. A name that has a column of its own is left out, as is
+            a checksum of the whole record.
+        is_set: 0 for each property that has no value and is left out; without any bytes, all count.
+        entry_edges: where the properties of each message begin among all, and the last end; none if there are none.
+
+    Returns:
+        The texts back to back, a unique id first in each that has one, and where each begins and the last ends.
+
+    Raises:
+        Refusal: index and reason of the first message with a property that may not be put.
+        ValueError: edges that do not fit.
+    """
+    tag_data: cython.const[cython.uchar][::1] = _searchable(tags)
+    key_data: cython.const[cython.uchar][::1] = _searchable(keys)
+    name_data: cython.const[cython.uchar][::1] = _searchable(names)
+    value_data: cython.const[cython.uchar][::1] = _searchable(values)
+    has_tags: cython.bint = len(tag_edges) > 0
+    has_keys: cython.bint = len(key_edges) > 0
+    has_entries: cython.bint = len(entry_edges) > 0
+    entries: cython.Py_ssize_t = max(len(name_edges) - 1, 0)
+    if (
+        (has_tags and not _edges_fit(tag_edges, rows, len(tag_data)))
+        or (has_keys and not _edges_fit(key_edges, rows, len(key_data)))
+        or (has_entries and not _edges_fit(entry_edges, rows, entries))
+        or (has_entries and not _edges_fit(name_edges, entries, len(name_data)))
+        or (has_entries and not _edges_fit(value_edges, entries, len(value_data)))
+        or (has_entries and len(is_set) > 0 and len(is_set) != entries)
+    ):
+        raise ValueError(f"the columns are not those of {rows} messages")
+    # No value is used twice, and each name or value ends with a separator.
+    room: cython.Py_ssize_t = len(tag_data) + len(key_data) + rows * 12
+    block = bytearray(room + len(name_data) + len(value_data) + 2 * entries)
+    texts: cython.uchar[::1] = block
+    found = _integers(rows + 1)
+    edges: cython.longlong[::1] = found
+    at: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    entry: cython.Py_ssize_t
+    for row in range(rows):
+        if has_entries:
+            for entry in range(entry_edges[row], entry_edges[row + 1]):
+                if _is_entry(name_data, name_edges, entry, _UNIQ_KEY) and (len(is_set) == 0 or is_set[entry]):
+                    at = _put_entry(name_data, name_edges, value_data, value_edges, entry, texts, at, row)
+        if has_tags and tag_edges[row] < tag_edges[row + 1]:
+            at = _put(b"TAGS\x01", texts, at, len(texts))
+            at = _put_value(tag_data, tag_edges[row], tag_edges[row + 1], 2, texts, at, row)
+        if has_keys and key_edges[row] < key_edges[row + 1]:
+            at = _put(b"KEYS\x01", texts, at, len(texts))
+            at = _put_value(key_data, key_edges[row], key_edges[row + 1], 2, texts, at, row)
+        if has_entries:
+            for entry in range(entry_edges[row], entry_edges[row + 1]):
+                if (
+                    (len(is_set) > 0 and not is_set[entry])
+                    or _is_entry(name_data, name_edges, entry, _UNIQ_KEY)
+                    or _is_entry(name_data, name_edges, entry, _CHECKSUM_NAME)
+                    or (has_tags and _is_entry(name_data, name_edges, entry, _TAGS))
+                    or (has_keys and _is_entry(name_data, name_edges, entry, _KEYS))
+                ):
+                    continue
+                at = _put_entry(name_data, name_edges, value_data, value_edges, entry, texts, at, row)
+        edges[row + 1] = at
+    return block, found
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _edges_fit(
+    edges: cython.const[cython.longlong][::1], count: cython.Py_ssize_t, size: cython.Py_ssize_t
+) -> cython.bint:
+    """Tell whether these are where `count` values begin, and the last ends, in a column of `size` bytes."""
+    if count < 0 or len(edges) != count + 1 or edges[0] < 0 or edges[count] > size:
+        return False
+    index: cython.Py_ssize_t
+    for index in range(count):
+        if edges[index] > edges[index + 1]:
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_entry(
+    names: cython.const[cython.uchar][::1],
+    edges: cython.const[cython.longlong][::1],
+    entry: cython.Py_ssize_t,
+    name: bytes,
+) -> cython.bint:
+    start: cython.Py_ssize_t = edges[entry]
+    stop: cython.Py_ssize_t = edges[entry + 1]
+    return stop - start == len(name) and _has(names, start, stop, name)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_entry(
+    names: cython.const[cython.uchar][::1],
+    name_edges: cython.const[cython.longlong][::1],
+    values: cython.const[cython.uchar][::1],
+    value_edges: cython.const[cython.longlong][::1],
+    entry: cython.Py_ssize_t,
+    texts: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Write a property and return where it ends."""
+    start: cython.Py_ssize_t = name_edges[entry]
+    stop: cython.Py_ssize_t = name_edges[entry + 1]
+    if start == stop:
+        raise Refusal(row, 0, "has a property with an empty name; give it one")
+    if stop - start > 1 and _may_be_reserved(names, start):
+        name = reserved_property(bytes(names[start:stop]) + b"\x01x\x02")
+        if name is not None:
+            raise Refusal(row, 0, f"has the property {name!r}, which only the broker may set; leave it out")
+    if value_edges[entry] == value_edges[entry + 1]:
+        raise Refusal(row, 0, "has a property without a value; leave it out, or make it null")
+    at = _put_value(names, start, stop, 1, texts, at, row)
+    return _put_value(values, value_edges[entry], value_edges[entry + 1], 2, texts, at, row)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_value(
+    data: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    separator: cython.uchar,
+    texts: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Write a value, or name, and what ends it; return where that ends."""
+    if _find(data, 1, start, stop) < stop or _find(data, 2, start, stop) < stop:
+        raise Refusal(
+            row,
+            0,
+            "has a tag, key or property with one of the characters U+0001 and U+0002, which separate properties; "
+            "leave them out",
+        )
+    at = _copy(data, start, stop - start, texts, at)
+    texts[at] = separator
+    return at + 1
+
+
+def encode_rows(
+    bodies: cython.const[cython.uchar][::1],
+    body_edges: cython.const[cython.longlong][::1],
+    texts: cython.const[cython.uchar][::1],
+    text_edges: cython.const[cython.longlong][::1],
+    flags: cython.const[cython.longlong][::1],
+    born_timestamps_ms: cython.const[cython.longlong][::1],
+    start: cython.Py_ssize_t,
+    bytes_max: cython.Py_ssize_t,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    ids: object,
+) -> tuple[bytearray, int]:
+    """Make a put block of columns, with zeros in all that the broker fills in.
+
+    Args:
+        bodies, body_edges: of all messages back to back, and where each begins and the last ends.
+        texts, text_edges: their properties texts (`property_texts`).
+        flags, born_timestamps_ms: of each message, or a single one of all.
+        start: the message with which the block begins.
+        bytes_max: how large the block becomes at most, unless one message alone is larger.
+        magic, topic: of all records; the topic with its length before it.
+        queue_id: of all records.
+        ids: a generator of unique ids for the texts that do not begin with one.
+
+    Returns:
+        The records back to back, and the message with which the next block begins.
+
+    Raises:
+        Refusal: index and reason of the first message whose properties text is too long with its id.
+        ValueError: edges that do not fit.
+    """
+    count: cython.Py_ssize_t = len(body_edges) - 1
+    if not (
+        0 <= start < count
+        and len(text_edges) == count + 1
+        and (len(flags) == 1 or len(flags) == count)
+        and (len(born_timestamps_ms) == 1 or len(born_timestamps_ms) == count)
+    ):
+        raise ValueError(f"the columns are not those of {count} messages, or have none at {start}")
+    id_size: cython.Py_ssize_t = len(_ID_NAME) + ids.id_size + 1
+    fixed: cython.Py_ssize_t = 90 + len(topic)
+    size: cython.Py_ssize_t
+    body_size: cython.Py_ssize_t
+    text_size: cython.Py_ssize_t
+    end: cython.Py_ssize_t = 0
+    stop: cython.Py_ssize_t = start
+    while stop < count:
+        body_size = body_edges[stop + 1] - body_edges[stop]
+        text_size = text_edges[stop + 1] - text_edges[stop]
+        if (
+            body_edges[stop] < 0
+            or text_edges[stop] < 0
+            or body_size < 0
+            or text_size < 0
+            or body_edges[stop + 1] > len(bodies)
+            or text_edges[stop + 1] > len(texts)
+        ):
+            raise ValueError(f"body or text {stop} is not within its column")
+        if not _has(texts, text_edges[stop], text_edges[stop + 1], _ID_NAME):
+            text_size += id_size
+        if text_size > 0x7FFF:
+            raise Refusal(
+                stop,
+                0,
+                f"has tag, keys and properties of {text_size} bytes, but at most 32767 fit; "
+                "move the rest into the body",
+            )
+        size = fixed + body_size + text_size
+        if stop > start and end + size > bytes_max:
+            break
+        end += size
+        stop += 1
+    if end > 0x7FFF_FFFF:
+        raise Refusal(start, 0, f"has {end} bytes in all, too many for a record")
+    run = ids.next_run(stop - start)
+    id_start: bytes = _ID_NAME + run.prefix.encode()
+    id_number: cython.uint = run.first
+    if len(id_start) + 5 != id_size:
+        raise ValueError(f"ids with the prefix {run.prefix!r} do not have {ids.id_size} characters")
+    block = bytearray(end)
+    records: cython.uchar[::1] = block
+    at: cython.Py_ssize_t = 0
+    body_end: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    has_id: cython.bint
+    for row in range(start, stop):
+        body_size = body_edges[row + 1] - body_edges[row]
+        text_size = text_edges[row + 1] - text_edges[row]
+        has_id = not _has(texts, text_edges[row], text_edges[row + 1], _ID_NAME)
+        size = fixed + body_size + text_size + (id_size if has_id else 0)
+        body_end = _copy(bodies, body_edges[row], body_size, records, at + 88)
+        _put_head(
+            records,
+            at,
+            body_end,
+            at + size,
+            magic,
+            queue_id,
+            flags[row if len(flags) > 1 else 0],
+            0,
+            born_timestamps_ms[row if len(born_timestamps_ms) > 1 else 0],
+        )
+        end = _put_middle(
+            records, body_end, at + size, topic, id_start if has_id else b"", id_number + row - start
+        )
+        at = _copy(texts, text_edges[row], text_size, records, end)
+    return block, stop
 
 
 _PUT_HEAD: Final = Struct(">iiiii16xiq36xi").pack_into

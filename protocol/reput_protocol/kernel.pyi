@@ -1,9 +1,13 @@
 from array import array
 from collections.abc import Callable, Sequence
 from mmap import mmap
-from typing import Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from reput_protocol.buffers import Buffer
+from reput_protocol.message_id import UniqueIdGenerator
+
+Integers: TypeAlias = Any
+"""Something that has integers of 64 bits in its buffer: an array of `array` or of NumPy."""
 
 F = TypeVar("F")
 
@@ -52,6 +56,33 @@ def cut_frames(
     header_max: int,
     made: Callable[[tuple[int, bytes, memoryview]], F],
 ) -> tuple[list[F], int, int, tuple[int, int] | None]: ...
+def property_texts(
+    rows: int,
+    tags: Buffer,
+    tag_edges: Integers,
+    keys: Buffer,
+    key_edges: Integers,
+    names: Buffer,
+    name_edges: Integers,
+    values: Buffer,
+    value_edges: Integers,
+    is_set: Any,
+    entry_edges: Integers,
+) -> tuple[bytearray, array[int]]: ...
+def encode_rows(
+    bodies: Buffer,
+    body_edges: Integers,
+    texts: Buffer,
+    text_edges: Integers,
+    flags: Integers,
+    born_timestamps_ms: Integers,
+    start: int,
+    bytes_max: int,
+    magic: int,
+    topic: bytes,
+    queue_id: int,
+    ids: UniqueIdGenerator,
+) -> tuple[bytearray, int]: ...
 def batch_to_block(
     batch: Buffer,
     magic: int,

@@ -135,6 +135,8 @@ def _read(kernel: ModuleType, kind: str, data: bytearray, choice: float) -> list
         return [None if fault else [(*head, bytes(body)) for *head, body in frames], *end, fault]
     if kind == "bodies":
         return _encode(kernel, data, choice)
+    if kind == "columns":
+        return _encode_columns(kernel, data, choice)
     if kind == "index":
         return _read_index(kernel, data, choice)
     if kind == "units":
@@ -222,6 +224,32 @@ def _columns(kernel: ModuleType, data: bytearray, table: array[int], start: int)
         kernel.queue_records(data, start, len(data), b"orders", 0, 0, start == 0),
         kernel.unit_records(data, 0, units, [(b"orders", 0), (b"others", 1)]),
     ]
+
+
+def _encode_columns(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
+    """Encode three messages: 28 numbers say where their parts are in what follows them."""
+    from reput_protocol.message_id import UniqueIdGenerator
+
+    numbers = array("q", data[:224].ljust(224, b"\0"))
+    numbers.byteswap()
+    text = data[224:]
+    four, six = (numbers[start : start + 4] for start in (0, 4, 8, 12)), (numbers[16:22], numbers[22:28])
+    tags, keys, entries, bodies = four
+    ids = UniqueIdGenerator(bytes(4), 5, 6, lambda: T0)
+    found: list[Any] = []
+    is_set = b"" if choice < 0.5 else b"\1\1\0\1\1"
+    try:
+        texts, edges = kernel.property_texts(
+            3, text, tags, text, keys, text, six[0], text, six[1], is_set, entries
+        )
+        found += [bytes(texts[: edges[-1]]), edges]
+        one, rest = array("q", [7]), (text, bodies, texts, edges)
+        arguments = (one, one, int(choice * 4), 300, -626_843_481, b"\x06orders", 3, ids)
+        block, stop = kernel.encode_rows(*rest, *arguments)
+        kernel.check_block(block, -626_843_481, b"\x06orders", 3, stop - int(choice * 4), 1 << 20, 1 << 15)
+        return [*found, bytes(block), stop]
+    except Exception as refused:
+        return [None, *found, *map(str, refused.args)]
 
 
 def _read_index(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
@@ -315,6 +343,7 @@ def _samples() -> list[tuple[str, bytes]]:
             )
             log += encode_record(record, with_crc=rng.random() < 0.3)
         samples.append(("log", log + rng.choice([b"", encode_blank(77)])))
+        samples.append(("columns", _columns(rng)))
         numbers = [rng.choice([0, -1, 1, 5, 7, 11, 300, 1 << 31]) for _ in range(120)]
         index = struct.pack(">qqqqii", T0, T0, 100, 200, 3, 7)
         index += b"".join(
@@ -336,6 +365,15 @@ def _samples() -> list[tuple[str, bytes]]:
         ]
         samples.append(("timers", b"".join(timers)))
     return samples
+
+
+def _columns(rng: random.Random) -> bytes:
+    """Return where tags, keys, properties and bodies of three messages are, and their text."""
+    text = b"paid" + b"a b" * 3 + b"nUNIQ_KEYTAGS__CRC32#DELAY" + rng.randbytes(60)
+    edges = [sorted(rng.randrange(12) for _ in range(4)) for _ in range(2)]
+    edges += [sorted([0, rng.randrange(6), rng.randrange(6), 5]), sorted(rng.randrange(99) for _ in range(4))]
+    edges += [[13, 14, 22, 26, 34, 38 + rng.randrange(2)], sorted(rng.sample(range(13), 6))]
+    return b"".join(struct.pack(">q", edge) for some in edges for edge in some) + text
 
 
 def _load_interpreted() -> ModuleType:

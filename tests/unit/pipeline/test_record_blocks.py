@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reput_pipeline.errors import SinkError
 from reput_pipeline.record_blocks import Columns, encode_records
-from reput_pipeline.unique_id_rows import UniqueIds
 from reput_protocol.message import Message
+from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.put_block import check_put_block, encode_put_block
 from reput_protocol.record_view import record_views
 
@@ -20,8 +20,8 @@ NOW = 1_700_000_000_000
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zs")), min_size=1, max_size=12)
 
 
-def ids() -> UniqueIds:
-    return UniqueIds(bytes(range(10)), NOW)
+def ids() -> UniqueIdGenerator:
+    return UniqueIdGenerator(bytes(4), 5, 6, lambda: NOW)
 
 
 def columns(rows: list[dict[str, object]]) -> Columns:
@@ -50,7 +50,6 @@ ROW = st.fixed_dictionaries(
 def test_a_block_is_the_one_that_the_producer_encodes(rows: list[dict[str, object]], topic: str) -> None:
     made = list(encode_records(columns(rows), topic, repeat(3).__next__, ids(), NOW))
     assert [(block.queue_id, block.messages) for block in made] == [(3, len(rows))]
-    expected_ids = [bytes(one).decode() for one in ids().take(len(rows))]
     messages = [
         Message(
             topic,
@@ -61,7 +60,7 @@ def test_a_block_is_the_one_that_the_producer_encodes(rows: list[dict[str, objec
         )
         for row in rows
     ]
-    assert bytes(made[0].data) == encode_put_block(messages, topic, 3, NOW, expected_ids)
+    assert bytes(made[0].data) == encode_put_block(messages, topic, 3, NOW, ids().next_run(len(rows)))
     check_put_block(made[0].data, topic=topic, queue_id=3, count=len(rows))
 
 
@@ -86,7 +85,7 @@ def test_large_messages_go_in_several_blocks_each_to_the_next_queue() -> None:
 
 
 def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
-    given_ids = columns([{"body": b"a", "properties": [("UNIQ_KEY", "mine"), ("TAGS", "x")]}, {"body": b"b"}])
+    given_ids = columns([{"body": b"a", "properties": [("TAGS", "x"), ("UNIQ_KEY", "mine")]}, {"body": b"b"}])
     import numpy as np
 
     some = given_ids._replace(
@@ -95,6 +94,7 @@ def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
     (block,) = encode_records(some, "t", repeat(0).__next__, ids(), NOW)
     first, second = record_views(block.data)
     assert (first.unique_key, first.tag, first.flag, first.born_timestamp_ms) == ("mine", "x", 7, 1)
+    assert first.properties.startswith(b"UNIQ_KEY\x01mine\x02")
     assert second.unique_key is not None
     assert (len(second.unique_key), second.flag, second.born_timestamp_ms) == (32, 0, 2)
 
@@ -113,10 +113,3 @@ def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
 def test_what_cannot_be_a_message_is_named(row: dict[str, object], text: str) -> None:
     with pytest.raises(SinkError, match=text):
         list(encode_records(columns([row]), "orders", repeat(0).__next__, ids(), NOW))
-
-
-def test_ids_never_repeat() -> None:
-    some = ids()
-    taken = [bytes(one) for rows in (some.take(70_000), some.take(3)) for one in rows]
-    assert len(set(taken)) == 70_003
-    assert all(len(one) == 32 for one in taken)
