@@ -30,8 +30,7 @@ BUILD := $(CURDIR)/$(VENV)/build
 # What becomes machine code where there is a C compiler: a change of it is compiled by the next target.
 KERNEL := protocol/reput_protocol/kernel.py protocol/reput_protocol/crc32.h protocol/reput_protocol/crc32.pxd
 # These run once more with the kernel interpreted.
-KERNEL_TESTS := tests/unit/protocol $(addprefix tests/property/test_, $(addsuffix _property.py, \
-	batch_records index_keys kernel queue_units records timer_units unit_reads))
+KERNEL_TESTS := tests/unit/protocol tests/property tests/golden
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 LOCK += --no-emit-index-url --no-emit-find-links
