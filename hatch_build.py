@@ -2,8 +2,8 @@
 
 Without a C compiler the build succeeds all the same, and the module runs interpreted, as `reput broker status` says.
 
-REPUT_KERNEL chooses: `compiled` fails the build where nothing can be compiled, `interpreted` compiles nothing,
-`checked` compiles with every index checked, for `make fuzz-kernel`.
+REPUT_KERNEL chooses: `compiled` fails the build where nothing can be compiled, `interpreted` compiles nothing.
+REPUT_KERNEL_CFLAGS are more options for the compiler.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KernelBuildHook(BuildHookInterface[Any]):
             return
         self._directory = tempfile.TemporaryDirectory()
         try:
-            compiled = compile_kernel(package, Path(self._directory.name), checked=how == "checked")
+            compiled = compile_kernel(package, Path(self._directory.name))
         except Exception as error:
             if how:
                 raise
@@ -49,7 +49,7 @@ class KernelBuildHook(BuildHookInterface[Any]):
 
 
 def compile_kernel(package: Path, directory: Path, *, checked: bool = False) -> Path:
-    """Return the extension module that the source in `package` becomes; everything is made in `directory`.
+    """Compile the kernel of `package` in `directory`, with every index checked if asked; return the extension module.
 
     Raises:
         Exception: Cython or a C compiler is missing, or fails.
