@@ -11,7 +11,6 @@ from reput_protocol.hashing import index_hash, index_keys, java_hash
 from reput_protocol.properties import decode_properties, ends_with_crc_property, properties_fault
 from reput_protocol.put_block import BlockLimits, RecordTooLarge
 from reput_protocol.record_layout import CLIENT_BITS, MAGIC_V1, topic_field
-from reput_protocol.record_view import RecordView
 
 _HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
 _ZERO_HOST = bytes(8)
@@ -166,31 +165,46 @@ class ReadRecord(NamedTuple):
     keys: list[int]
 
 
+def parts_of(data: bytes) -> tuple[str, bytes, bytes]:
+    """Return topic, body and properties text of the sound record at the start of `data`."""
+    (sys_flag,) = struct.unpack_from(">i", data, 36)
+    body = 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
+    end = body + struct.unpack_from(">i", data, body - 4)[0]
+    length = struct.Struct(">b" if data[7] == 0xA7 else ">h")
+    topic = end + length.size
+    properties = topic + length.unpack_from(data, end)[0] + 2
+    (size,) = struct.unpack_from(">i", data)
+    return data[topic : properties - 2].decode("utf-8", "replace"), data[body:end], data[properties:size]
+
+
 def read_log(data: bytes, base: int | None) -> list[ReadRecord]:
     """Return the sound records at the start of `data`; with `base`, those that are where they say."""
     found: list[ReadRecord] = []
     position = 0
     while is_sound(data[position:]):
-        view = RecordView(data, position)
-        if base is not None and view.physical_offset != base + position:
+        size, _, _, queue_id, _, queue_offset, physical_offset, sys_flag = struct.unpack_from(
+            ">iiiiiqqi", data, position
+        )
+        if base is not None and physical_offset != base + position:
             break
-        values = decode_properties(view.properties)
+        topic, _, properties = parts_of(data[position:])
+        values = decode_properties(properties)
         tag = values.get("TAGS")
-        names = index_keys(view.topic, values.get("UNIQ_KEY"), values.get("KEYS"))
+        names = index_keys(topic, values.get("UNIQ_KEY"), values.get("KEYS"))
         found.append(
             ReadRecord(
                 position,
-                view.size,
-                view.topic,
-                view.queue_id,
-                view.queue_offset,
-                view.physical_offset,
-                view.store_timestamp_ms,
-                view.sys_flag & 0xC,
-                bytes(view.properties),
+                size,
+                topic,
+                queue_id,
+                queue_offset,
+                physical_offset,
+                struct.unpack_from(">q", data, position + (68 if sys_flag & 0x10 else 56))[0],
+                sys_flag & 0xC,
+                properties,
                 java_hash(tag) if tag else 0,
-                [] if view.sys_flag & 0xC == 0xC else [index_hash(name) for name in names],
+                [] if sys_flag & 0xC == 0xC else [index_hash(name) for name in names],
             )
         )
-        position += view.size
+        position += size
     return found

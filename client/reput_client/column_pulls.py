@@ -11,6 +11,7 @@ from reput_client.fetching import fetched_block
 from reput_client.pull_result import PullStatus
 from reput_protocol import kernel
 from reput_protocol.filters import TagFilter
+from reput_protocol.record_row import QUEUE_OFFSET, WIDTH
 
 if TYPE_CHECKING:
     from reput_client.message_columns import MessageColumns
@@ -19,8 +20,6 @@ COLUMN_BYTES: Final = 1 << 20
 """How much one pull of columns asks for by default; larger answers no longer fit into a processor's caches."""
 NO_END: Final = (1 << 62) - 1
 """As the end of a range: as far as there are messages."""
-_WIDTH: Final = len(kernel.COLUMNS)
-_QUEUE_OFFSET: Final = kernel.COLUMNS.index("queue_offset")
 
 
 class ColumnsResult(NamedTuple):
@@ -84,14 +83,14 @@ def columns_result(
     table, end = kernel.queue_records(records, 0, len(records), topic.encode(), queue_id, offset, every)
     faults = kernel.checksum_faults(records, table)
     if faults or end < len(records):
-        good, reason = faults[0] if faults else (len(table) // _WIDTH, _what_follows(records, end))
+        good, reason = faults[0] if faults else (len(table) // WIDTH, _what_follows(records, end))
         if faults:
-            next_offset = table[_WIDTH * good + _QUEUE_OFFSET]
+            next_offset = table[WIDTH * good + QUEUE_OFFSET]
         else:  # of what cannot be read the offset is known only by what comes before it
-            next_offset = table[_QUEUE_OFFSET - _WIDTH] + 1 if good else offset
+            next_offset = table[QUEUE_OFFSET - WIDTH] + 1 if good else offset
         if not good:
             raise DamagedMessage(topic, queue_id, next_offset, reason)
-        del table[_WIDTH * good :]
+        del table[WIDTH * good :]
     messages = _columns(topic, queue_id, records, table)
     if not every:
         messages.records = messages.records.with_tag(tag_filter.tags)

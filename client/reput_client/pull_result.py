@@ -7,20 +7,18 @@ from array import array
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import chain, repeat
-from typing import Final, NamedTuple, overload
+from typing import NamedTuple, overload
 
 from reput_client.pull_survey import Pulled, SurveyedMessage, survey
-from reput_client.received import WIDTH, DamagedRecord, PulledRecords, ReceivedMessage
+from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
 from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
 from reput_protocol.counted import counted
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filters import TagFilter
+from reput_protocol.record_row import QUEUE_OFFSET, TAG, WIDTH
 
 log = logging.getLogger("reput_client")
-
-_QUEUE_OFFSET: Final = kernel.COLUMNS.index("queue_offset")
-_TAG: Final = kernel.COLUMNS.index("tag_position")
 
 
 class PullStatus(Enum):
@@ -66,7 +64,7 @@ class PulledMessages(Sequence[ReceivedMessage]):
         self._rows: Sequence[int] = range(0, len(table), WIDTH)
         """Where the row of each message starts in the table."""
         if tag_filter is not None and not tag_filter.matches_all:
-            values, codes = kernel.distinct(data, table, _TAG, WIDTH)
+            values, codes = kernel.distinct(data, table, TAG, WIDTH)
             is_wanted = [tag_filter.matches_tag(value.decode("utf-8", "replace") or None) for value in values]
             self._rows = [WIDTH * row for row, code in enumerate(codes) if is_wanted[code]]
         self._messages: list[ReceivedMessage] | None = None
@@ -148,7 +146,7 @@ def read_pull(data: bytes, pulled: Pulled) -> array[int] | None:
     if end < len(data):
         return None
     if table:
-        after = table[_QUEUE_OFFSET - WIDTH] + 1
+        after = table[QUEUE_OFFSET - WIDTH] + 1
         if after > next_offset or (after != next_offset and not filtered):
             return None
     return table

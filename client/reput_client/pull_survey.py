@@ -23,15 +23,10 @@ from typing import Final, NamedTuple
 from reput_protocol import kernel
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record_layout import I32, RECORD_BYTES_MIN
+from reput_protocol.record_row import QUEUE_ID, QUEUE_OFFSET, TOPIC, WIDTH
 
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _TOPIC_SHOWN: Final = 80
-
-
-_WIDTH: Final = len(kernel.COLUMNS)
-_QUEUE_ID: Final = kernel.COLUMNS.index("queue_id")
-_QUEUE_OFFSET: Final = kernel.COLUMNS.index("queue_offset")
-_TOPIC: Final = kernel.COLUMNS.index("topic_position")
 
 
 class Pulled(NamedTuple):
@@ -153,8 +148,8 @@ def _stretches(records: bytes, pulled: Pulled) -> list[_Stretch]:
     end = len(records)
     while position < end:
         table, stop, _, _, reason = kernel.scan_records(records, position, end)
-        for at in range(0, len(table), _WIDTH):
-            row = table[at : at + _WIDTH]
+        for at in range(0, len(table), WIDTH):
+            row = table[at : at + WIDTH]
             stretches.append(_Stretch(row[0], row[0] + row[1], _span(records, row)))
         if stop < end:
             position = _next_record(records, stop + 1, pulled)
@@ -165,8 +160,8 @@ def _stretches(records: bytes, pulled: Pulled) -> list[_Stretch]:
 
 
 def _span(records: bytes, row: array[int]) -> _Span:
-    start, size = row[_TOPIC : _TOPIC + 2]
-    return _Span(records[start : start + size], row[_QUEUE_ID], row[_QUEUE_OFFSET], row)
+    start, size = row[TOPIC : TOPIC + 2]
+    return _Span(records[start : start + size], row[QUEUE_ID], row[QUEUE_OFFSET], row)
 
 
 def _next_record(records: bytes, position: int, pulled: Pulled) -> int:

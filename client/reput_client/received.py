@@ -18,27 +18,28 @@ from reput_protocol.message import MessageQueue
 from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.properties import decode_properties, find_property, split_keys
 from reput_protocol.record_layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STORE_HOST_IPV6
+from reput_protocol.record_row import (
+    BODY,
+    BODY_SIZE,
+    BORN_TIMESTAMP_MS,
+    FLAG,
+    PHYSICAL_OFFSET,
+    POSITION,
+    PROPERTIES,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    RECONSUME_TIMES,
+    SIZE,
+    STORE_TIMESTAMP_MS,
+    SYS_FLAG,
+    TAG,
+    TAG_SIZE,
+    TOPIC,
+    WIDTH,
+)
 
 R = TypeVar("R", bound="ReceivedMessage")
 
-WIDTH: Final = len(kernel.COLUMNS)
-# The places of fields in a row of the kernel's table.
-_POSITION: Final = kernel.COLUMNS.index("position")
-_SIZE: Final = kernel.COLUMNS.index("size")
-_QUEUE_ID: Final = kernel.COLUMNS.index("queue_id")
-_QUEUE_OFFSET: Final = kernel.COLUMNS.index("queue_offset")
-_PHYSICAL_OFFSET: Final = kernel.COLUMNS.index("physical_offset")
-_STORE_TIMESTAMP: Final = kernel.COLUMNS.index("store_timestamp_ms")
-_SYS_FLAG: Final = kernel.COLUMNS.index("sys_flag")
-_FLAG: Final = kernel.COLUMNS.index("flag")
-_BORN_TIMESTAMP: Final = kernel.COLUMNS.index("born_timestamp_ms")
-_RECONSUME_TIMES: Final = kernel.COLUMNS.index("reconsume_times")
-_BODY: Final = kernel.COLUMNS.index("body_position")
-_BODY_SIZE: Final = kernel.COLUMNS.index("body_size")
-_TOPIC: Final = kernel.COLUMNS.index("topic_position")
-_PROPERTIES: Final = kernel.COLUMNS.index("properties_position")
-_TAG: Final = kernel.COLUMNS.index("tag_position")
-_TAG_SIZE: Final = kernel.COLUMNS.index("tag_size")
 _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 
 
@@ -89,9 +90,9 @@ class ReceivedMessage:
         table, end, _, _, reason = kernel.scan_records(record, 0, len(record))
         if len(table) != WIDTH or end < len(record):
             row = min(len(table) // WIDTH, 1)
-            position = table[_SIZE] if row else 0
+            position = table[SIZE] if row else 0
             raise RecordMalformed(row, position, reason or f"{len(record) - position} bytes follow")
-        start, size = table[_TOPIC : _TOPIC + 2]
+        start, size = table[TOPIC : TOPIC + 2]
         topic = record[start : start + size].decode("utf-8", "replace")
         return cls(PulledRecords(topic, broker_name, record, table), 0)
 
@@ -110,9 +111,9 @@ class ReceivedMessage:
         if records.faults:
             self._check()
         table = records.table
-        start = table[at + _BODY]
-        body = records.data[start : start + table[at + _BODY_SIZE]]
-        return self._inflated(body) if table[at + _SYS_FLAG] & _COMPRESSED else body
+        start = table[at + BODY]
+        body = records.data[start : start + table[at + BODY_SIZE]]
+        return self._inflated(body) if table[at + SYS_FLAG] & _COMPRESSED else body
 
     @property
     def raw_body(self) -> bytes:
@@ -122,7 +123,7 @@ class ReceivedMessage:
             DamagedMessage: it fails its checksum.
         """
         self._check()
-        return self._bytes(_BODY)
+        return self._bytes(BODY)
 
     @property
     def tag(self) -> str | None:
@@ -132,10 +133,10 @@ class ReceivedMessage:
         if records.faults:
             self._check()
         table = records.table
-        size = table[at + _TAG_SIZE]
+        size = table[at + TAG_SIZE]
         if not size:
             return None
-        start = table[at + _TAG]
+        start = table[at + TAG]
         return records.data[start : start + size].decode("utf-8", "replace")
 
     @property
@@ -147,12 +148,12 @@ class ReceivedMessage:
     def properties(self) -> dict[str, str]:
         """All properties, system ones (`TAGS`, `KEYS`, `UNIQ_KEY`, ...) included; a new dict each time."""
         self._check()
-        return decode_properties(self._bytes(_PROPERTIES))
+        return decode_properties(self._bytes(PROPERTIES))
 
     def get_property(self, name: str) -> str | None:
         """One property, or None; cheaper than `properties` when only one is wanted."""
         self._check()
-        value = find_property(self._bytes(_PROPERTIES), name.encode())
+        value = find_property(self._bytes(PROPERTIES), name.encode())
         return None if value is None else value.decode("utf-8", "replace")
 
     @property
@@ -189,47 +190,47 @@ class ReceivedMessage:
     @property
     def queue_id(self) -> int:
         """The queue."""
-        return self._records.table[self._at + _QUEUE_ID]
+        return self._records.table[self._at + QUEUE_ID]
 
     @property
     def queue_offset(self) -> int:
         """The message's number in its queue."""
-        return self._records.table[self._at + _QUEUE_OFFSET]
+        return self._records.table[self._at + QUEUE_OFFSET]
 
     @property
     def physical_offset(self) -> int:
         """Its byte position in the broker's commit log."""
-        return self._records.table[self._at + _PHYSICAL_OFFSET]
+        return self._records.table[self._at + PHYSICAL_OFFSET]
 
     @property
     def flag(self) -> int:
         """The application's own 32 bits."""
-        return self._records.table[self._at + _FLAG]
+        return self._records.table[self._at + FLAG]
 
     @property
     def sys_flag(self) -> int:
         """RocketMQ's bits of the record (RocketMQ: MessageSysFlag)."""
-        return self._records.table[self._at + _SYS_FLAG]
+        return self._records.table[self._at + SYS_FLAG]
 
     @property
     def born_timestamp_ms(self) -> int:
         """The producer's clock when it sent the message."""
-        return self._records.table[self._at + _BORN_TIMESTAMP]
+        return self._records.table[self._at + BORN_TIMESTAMP_MS]
 
     @property
     def store_timestamp_ms(self) -> int:
         """The broker's clock when it stored the message."""
-        return self._records.table[self._at + _STORE_TIMESTAMP]
+        return self._records.table[self._at + STORE_TIMESTAMP_MS]
 
     @property
     def reconsume_times(self) -> int:
         """How often a consumer has sent the message back."""
-        return self._records.table[self._at + _RECONSUME_TIMES]
+        return self._records.table[self._at + RECONSUME_TIMES]
 
     @property
     def record_bytes(self) -> int:
         """The size of the whole record."""
-        return self._records.table[self._at + _SIZE]
+        return self._records.table[self._at + SIZE]
 
     @property
     def offset_message_id(self) -> str:
@@ -239,7 +240,7 @@ class ReceivedMessage:
     @property
     def born_host(self) -> str:
         """The producer's address, `ip:port`."""
-        at = self._records.table[self._at + _POSITION] + BORN_HOST_AT
+        at = self._records.table[self._at + POSITION] + BORN_HOST_AT
         size = 20 if self.sys_flag & BORN_HOST_IPV6 else 8
         return str(Host.unpack(self._records.data[at : at + size]))
 
@@ -251,10 +252,10 @@ class ReceivedMessage:
     @property
     def record(self) -> bytes:
         """The whole record, byte for byte as the broker stores it; a copy."""
-        return self._bytes(_POSITION)
+        return self._bytes(POSITION)
 
     def __repr__(self) -> str:
-        size = self._records.table[self._at + _BODY_SIZE]
+        size = self._records.table[self._at + BODY_SIZE]
         return f"<ReceivedMessage {self.topic}/{self.queue_id} at {self.queue_offset}, {size} body bytes>"
 
     # -- inside ------------------------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ class ReceivedMessage:
             raise self._damaged(str(error)) from None
 
     def _store_host_bytes(self) -> bytes:
-        end = self._records.table[self._at + _BODY] - BACK.size
+        end = self._records.table[self._at + BODY] - BACK.size
         size = 20 if self.sys_flag & STORE_HOST_IPV6 else 8
         return self._records.data[end - size : end]
 

@@ -21,13 +21,12 @@ from reput_pipeline.ranges import QueueRange
 from reput_protocol import kernel
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.record_columns import RecordColumns
+from reput_protocol.record_row import QUEUE_OFFSET, WIDTH
 
 _BATCH_BYTES: Final = 4 << 20
 """Blocks are collected up to this size before they are decoded: larger batches cost less per message."""
 _AHEAD: Final = 4
 """How many queues are asked for their first block at a time."""
-_WIDTH: Final = len(kernel.COLUMNS)
-_QUEUE_OFFSET: Final = kernel.COLUMNS.index("queue_offset")
 
 
 class _Block(NamedTuple):
@@ -190,7 +189,7 @@ class LiveReading:
         )
         if stop < end or not table:
             return None
-        after = table[_QUEUE_OFFSET - _WIDTH] + 1
+        after = table[QUEUE_OFFSET - WIDTH] + 1
         return None if after > block.end or (every and after != block.end) else table
 
     def _one_by_one(self, block: _Block) -> Iterator[pa.RecordBatch]:

@@ -17,11 +17,10 @@ from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record_layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from reput_protocol.record_row import PROPERTIES, STORE_TIMESTAMP_MS, WIDTH
 from reput_protocol.record_scan import STATUSES, RecordScan
 
-_WIDTH: Final = len(kernel.COLUMNS)
 _NUMBER: Final = {name: number for number, name in enumerate(kernel.COLUMNS)}
-_PROPERTIES: Final = _NUMBER["properties_position"]
 
 
 class DispatchRun(NamedTuple):
@@ -74,20 +73,20 @@ class DispatchRows:
                 self._note_due_times(run, levels_ms)
 
     def __len__(self) -> int:
-        return len(self.table) // _WIDTH
+        return len(self.table) // WIDTH
 
     def column(self, name: str) -> array[int]:
         """Return one number of every record, by its name in `kernel.COLUMNS`."""
-        return self.table[_NUMBER[name] :: _WIDTH]
+        return self.table[_NUMBER[name] :: WIDTH]
 
     @property
     def last_store_timestamp_ms(self) -> int:
         """The store time of the last row; there must be one."""
-        return self.table[_NUMBER["store_timestamp_ms"] - _WIDTH]
+        return self.table[STORE_TIMESTAMP_MS - WIDTH]
 
     def properties(self, row: int) -> bytes:
         """Return the properties text of a record."""
-        at = _WIDTH * row + _PROPERTIES
+        at = WIDTH * row + PROPERTIES
         start, size = self.table[at : at + 2]
         return bytes(memoryview(self.data)[start : start + size])
 

@@ -459,6 +459,7 @@ def read_record(
         One of RECORD, BLANK, INVALID, TRUNCATED; the size; the reason; and of a sound record where its parts lie: body,
         its size, topic, its size, properties, their size, store timestamp.
     """
+    _check_range(position, end, len(data))
     record: _Record = _Record()
     status: cython.int = _read(data, position, end, record)
     if status != RECORD:
@@ -1337,6 +1338,7 @@ def scan_records(
         means the end of the buffer); the size that it states, and why it is no record.
     """
     data: cython.const[cython.uchar][::1] = _searchable(buffer)
+    _check_range(start, end, len(data))
     record: _Record = _Record()
     record.size = 0
     status: cython.int = RECORD
@@ -1393,6 +1395,7 @@ def record_starts(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> Any:
     """Return where records start that follow each other from `position` on, going by nothing but their sizes."""
+    _check_range(position, end, len(data))
     rows: cython.Py_ssize_t = _count_sizes(data, position, end)
     found = array("q", bytes(8 * rows))
     if rows:
@@ -1402,6 +1405,15 @@ def record_starts(
             starts[row] = position
             position += _i32(data, position)
     return found
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1)
+def _check_range(start: cython.Py_ssize_t, end: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.int:
+    if start < 0 or end > size:
+        raise ValueError(f"bytes {start} to {end} are not in a buffer of {size}")
+    return 0
 
 
 @cython.cfunc
@@ -1515,6 +1527,7 @@ def queue_records(
         The table, and where the records end.
     """
     data: cython.const[cython.uchar][::1] = _searchable(buffer)
+    _check_range(start, end, len(data))
     record: _Record = _Record()
     position: cython.Py_ssize_t = start
     rows: cython.Py_ssize_t = _count_sizes(data, start, end)

@@ -20,7 +20,6 @@ from reput_protocol.properties import (
 from reput_protocol.record_layout import (
     BACK,
     BLANK_BYTES,
-    BORN_HOST_AT,
     BORN_HOST_IPV6,
     FRONT,
     HEAD_BYTES,
@@ -38,7 +37,8 @@ from reput_protocol.record_layout import (
     record_bytes,
     record_version_for,
 )
-from reput_protocol.record_scan import RecordScan, ScanStatus, locate, patch_record, scan_record
+from reput_protocol.record_scan import RecordScan, ScanStatus, patch_record, scan_record
+from reput_protocol.record_view import RecordView
 
 __all__ = [
     "BLANK_BYTES",
@@ -205,30 +205,26 @@ def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) 
     """Return the record that starts at `position` of `buffer`; its bytes are copied out.
 
     Raises:
-        RecordMalformed: index 0: no whole, sound record lies there.
+        RecordMalformed: index 0: there is no whole, sound record.
     """
-    scan, extent = locate(buffer, position, len(buffer), check_crc=check_crc)
-    if extent is None:
+    scan = scan_record(buffer, position, len(buffer), check_crc=check_crc)
+    if scan.status is not ScanStatus.RECORD:
         raise RecordMalformed(0, position, scan.reason or "a blank record, the end of a file")
-    view = memoryview(buffer)
-    (_, magic, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms) = (
-        FRONT.unpack_from(buffer, position)
-    )
-    reconsume_times, prepared_offset, _ = BACK.unpack_from(buffer, extent.body - BACK.size)
+    view = RecordView(buffer, position)
     return Record(
-        topic=str(view[extent.topic : extent.topic + extent.topic_size], "utf-8", "replace"),
-        body=bytes(view[extent.body : extent.body + extent.body_size]),
-        queue_id=queue_id,
-        flag=flag,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        sys_flag=sys_flag,
-        born_timestamp_ms=born_timestamp_ms,
-        born_host=Host.unpack(view[position + BORN_HOST_AT : extent.store_timestamp]),
-        store_timestamp_ms=I64.unpack_from(buffer, extent.store_timestamp)[0],
-        store_host=Host.unpack(view[extent.store_timestamp + 8 : extent.body - BACK.size]),
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_offset,
-        properties=bytes(view[extent.properties : extent.properties + extent.properties_size]),
-        version=1 if magic == MAGIC_V1 else 2,
+        topic=view.topic,
+        body=view.body,
+        queue_id=view.queue_id,
+        flag=view.flag,
+        queue_offset=view.queue_offset,
+        physical_offset=view.physical_offset,
+        sys_flag=view.sys_flag,
+        born_timestamp_ms=view.born_timestamp_ms,
+        born_host=view.born_host,
+        store_timestamp_ms=view.store_timestamp_ms,
+        store_host=view.store_host,
+        reconsume_times=view.reconsume_times,
+        prepared_transaction_offset=view.prepared_transaction_offset,
+        properties=view.properties,
+        version=view.version,
     )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_protocol import kernel
+from reput_protocol import record_row as number
 from reput_protocol.buffers import Buffer
 from reput_protocol.host import Host
 from reput_protocol.properties import KEYS, TAGS, UNIQ_KEY
@@ -18,12 +19,9 @@ from reput_protocol.record_layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STO
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 
-_WIDTH: Final = len(kernel.COLUMNS)
 _NUMBER: Final = {name: number for number, name in enumerate(kernel.COLUMNS)}
-_SYS_FLAG: Final = _NUMBER["sys_flag"]
-_BODY: Final = _NUMBER["body_position"]
-_FOUND: Final = {TAGS: "tag", UNIQ_KEY: "unique_id", KEYS: "keys"}
-"""Properties whose values are in the table."""
+_IN_TABLE: Final = {TAGS: number.TAG, UNIQ_KEY: number.UNIQUE_ID, KEYS: number.KEYS}
+"""Where the values of some properties are in a row."""
 
 
 class Places(NamedTuple):
@@ -48,7 +46,7 @@ class RecordColumns:
 
     def __init__(self, buffer: Buffer, table: array[int] | IntArray) -> None:
         self.buffer = buffer
-        self._table: IntArray = np.asarray(table, np.int64).reshape(-1, _WIDTH)
+        self._table: IntArray = np.asarray(table, np.int64).reshape(-1, number.WIDTH)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -76,7 +74,7 @@ class RecordColumns:
     @property
     def end(self) -> int:
         """Where the last record ends; there must be one."""
-        return int(self._table[-1, 0] + self._table[-1, 1])
+        return int(self._table[-1, number.POSITION] + self._table[-1, number.SIZE])
 
     @property
     def body_crc(self) -> NDArray[np.int32]:
@@ -145,36 +143,36 @@ class RecordColumns:
 
     def body(self, row: int) -> memoryview:
         """Return a view of the body of record `row`."""
-        return self._view(row, _BODY)
+        return self._view(row, number.BODY)
 
     def topic(self, row: int) -> memoryview:
         """Return a view of the topic of record `row`."""
-        return self._view(row, _NUMBER["topic_position"])
+        return self._view(row, number.TOPIC)
 
     def properties(self, row: int) -> memoryview:
         """Return a view of the properties text of record `row`."""
-        return self._view(row, _NUMBER["properties_position"])
+        return self._view(row, number.PROPERTIES)
 
     def born_host(self, row: int) -> Host:
         """Return the producer's address of record `row`."""
-        at = int(self._table[row, 0]) + BORN_HOST_AT
-        size = 20 if self._table[row, _SYS_FLAG] & BORN_HOST_IPV6 else 8
+        at = int(self._table[row, number.POSITION]) + BORN_HOST_AT
+        size = 20 if self._table[row, number.SYS_FLAG] & BORN_HOST_IPV6 else 8
         return Host.unpack(memoryview(self.buffer)[at : at + size])
 
     def store_host(self, row: int) -> Host:
         """Return the broker's address of record `row`."""
-        end = int(self._table[row, _BODY]) - BACK.size
-        size = 20 if self._table[row, _SYS_FLAG] & STORE_HOST_IPV6 else 8
+        end = int(self._table[row, number.BODY]) - BACK.size
+        size = 20 if self._table[row, number.SYS_FLAG] & STORE_HOST_IPV6 else 8
         return Host.unpack(memoryview(self.buffer)[end - size : end])
 
     def part(self, name: str) -> Places:
         """Return where `body`, `topic` or `properties` of each record is."""
-        return Places(self.table, _NUMBER[f"{name}_position"], _WIDTH)
+        return Places(self.table, _NUMBER[f"{name}_position"], number.WIDTH)
 
     def property(self, name: str) -> Places:
         """Return where the value of a property is in each record."""
-        if name in _FOUND:
-            return self.part(_FOUND[name])
+        if name in _IN_TABLE:
+            return Places(self.table, _IN_TABLE[name], number.WIDTH)
         return Places(kernel.property_places(self.buffer, self.table, name.encode()), 0, 2)
 
     def distinct(self, places: Places) -> tuple[list[str | None], IntArray]:
@@ -213,6 +211,6 @@ class RecordColumns:
         """
         return kernel.checksum_faults(self.buffer, self.table, bodies)
 
-    def _view(self, row: int, number: int) -> memoryview:
-        start, size = self._table[row, number : number + 2].tolist()
+    def _view(self, row: int, part: int) -> memoryview:
+        start, size = self._table[row, part : part + 2].tolist()
         return memoryview(self.buffer)[start : start + size]

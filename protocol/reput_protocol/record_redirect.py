@@ -10,7 +10,6 @@ from reput_protocol.errors import InvalidMessage
 from reput_protocol.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
 from reput_protocol.record_layout import (
     BACK,
-    BORN_HOST_AT,
     FRONT,
     I16,
     I64,
@@ -51,15 +50,23 @@ def redirect_record(
         properties += bytes(CRC_PROPERTY_BYTES)
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"properties of {len(properties)} bytes, but at most {PROPERTIES_BYTES_MAX} fit")
-    buffer, start, body = record.buffer, record.position, record.body_view
-    _, _, crc, _, flag, _, _, sys_flag, born_timestamp_ms = FRONT.unpack_from(buffer, start)
-    born_host = buffer[start + BORN_HOST_AT : start + BORN_HOST_AT + (20 if sys_flag & 0x10 else 8)]
-    sys_flag = sys_flag & ~STORE_HOST_IPV6 | (STORE_HOST_IPV6 if len(store_host) == 20 else 0)
+    body, born_host = record.body_view, record.packed_born_host
+    sys_flag = record.sys_flag & ~STORE_HOST_IPV6 | (STORE_HOST_IPV6 if len(store_host) == 20 else 0)
     fixed = FRONT.size + len(born_host) + I64.size + len(store_host) + BACK.size
     size = fixed + len(body) + len(topic_bytes) + I16.size + len(properties)
     redirected = b"".join(
         (
-            FRONT.pack(size, magic, crc, queue_id, flag, 0, 0, sys_flag, born_timestamp_ms),
+            FRONT.pack(
+                size,
+                magic,
+                record.body_crc,
+                queue_id,
+                record.flag,
+                0,
+                0,
+                sys_flag,
+                record.born_timestamp_ms,
+            ),
             born_host,
             I64.pack(record.store_timestamp_ms),
             store_host,

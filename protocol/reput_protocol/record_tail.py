@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.record_layout import (
-    BACK,
     BORN_HOST_IPV6,
+    FRONT,
     HEAD_BYTES,
-    HOST_BITS,
     I16,
+    I32,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
@@ -21,10 +20,6 @@ from reput_protocol.record_layout import (
 
 HEAD_BYTES_MAX: Final = HEAD_BYTES + 24
 """Everything before the body, with two IPv6 addresses."""
-
-_HEAD: Final = struct.Struct(
-    ">ii28xi44xi"
-).unpack_from  # SYSFLAG, and BODYLEN where two 4-byte addresses leave it
 
 
 def properties_of(buffer: Buffer, position: int, size: int) -> bytes | None:
@@ -49,14 +44,15 @@ def tail_position(buffer: Buffer, position: int, size: int) -> int | None:
     Of the record, which is said to have `size` bytes, `buffer` holds at least `HEAD_BYTES_MAX`, or all. The result
     counts from where `position` does; None if this is not the head of such a record.
     """
-    total, magic, sys_flag, body_size = _HEAD(buffer, position)
+    if size < HEAD_BYTES:
+        return None
+    total, magic, _, _, _, _, _, sys_flag, _ = FRONT.unpack_from(buffer, position)
     head_bytes = HEAD_BYTES
-    if sys_flag & HOST_BITS:
-        head_bytes += (12 if sys_flag & BORN_HOST_IPV6 else 0) + (12 if sys_flag & STORE_HOST_IPV6 else 0)
-        if size < head_bytes:
-            return None
-        body_size = BACK.unpack_from(buffer, position + head_bytes - BACK.size)[2]
-    if total != size or (magic != MAGIC_V1 and magic != MAGIC_V2) or not 0 <= body_size <= size - head_bytes:
+    head_bytes += (12 if sys_flag & BORN_HOST_IPV6 else 0) + (12 if sys_flag & STORE_HOST_IPV6 else 0)
+    if total != size or size < head_bytes or magic not in (MAGIC_V1, MAGIC_V2):
+        return None
+    (body_size,) = I32.unpack_from(buffer, position + head_bytes - I32.size)
+    if not 0 <= body_size <= size - head_bytes:
         return None
     return position + head_bytes + int(body_size)
 

@@ -1,92 +1,127 @@
-"""One stored record where it lies: fields are decoded when they are asked for.
-
-For whoever needs a few fields of each record and not its whole value. Where array operations pay, use columns.py.
-"""
+"""One stored record in its buffer: a row of the kernel's table, whose parts are decoded when they are asked for."""
 
 from __future__ import annotations
 
-import struct
-from typing import Final
+from array import array
 
+from reput_protocol import kernel
+from reput_protocol import record_row as number
 from reput_protocol.buffers import Buffer
-from reput_protocol.checksum import crc32
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of
-from reput_protocol.properties import decode_properties, find_property, find_property_in, split_keys
-from reput_protocol.record_layout import BACK, BORN_HOST_AT, HEAD_BYTES, I16, I64, MAGIC_V1
-from reput_protocol.record_scan import locate
+from reput_protocol.properties import decode_properties, split_keys
+from reput_protocol.record_layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, I32, STORE_HOST_IPV6
 
 
 class RecordView:
     """The sound record at `position` of `buffer`, which is not copied and must not change meanwhile.
 
-    The constructor trusts the record: use `record_views` for bytes that came from elsewhere. Attributes are those of
-    `Record`; what costs something to decode is a property and decoded on every access.
+    Checksums are not verified. Attributes are those of `Record`, decoded on every access.
+
+    Raises:
+        RecordMalformed: there is no sound record.
     """
 
-    __slots__ = (
-        "_body",
-        "_body_size",
-        "born_timestamp_ms",
-        "buffer",
-        "flag",
-        "magic",
-        "physical_offset",
-        "position",
-        "queue_id",
-        "queue_offset",
-        "size",
-        "sys_flag",
-    )
+    __slots__ = ("_at", "_table", "buffer")
 
-    def __init__(self, buffer: Buffer, position: int) -> None:
+    def __init__(self, buffer: Buffer, position: int, table: array[int] | None = None, at: int = 0) -> None:
+        if table is None:
+            left = len(buffer) - position
+            size = I32.unpack_from(buffer, position)[0] if left >= I32.size else left
+            end = position + size if 0 < size <= left else len(buffer)  # of this record alone
+            table, _, _, _, reason = kernel.scan_records(buffer, position, end)
+            if not table:
+                raise RecordMalformed(0, position, reason or _BLANK)
         self.buffer = buffer
-        self.position = position
-        (
-            self.size,
-            self.magic,
-            self.queue_id,
-            self.flag,
-            self.queue_offset,
-            self.physical_offset,
-            sys_flag,
-            self.born_timestamp_ms,
-            self._body_size,
-        ) = _HEAD(buffer, position)
-        self.sys_flag = sys_flag
-        self._body = position + HEAD_BYTES
-        if sys_flag & 0x30:
-            self._body += (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
-            self._body_size = BACK.unpack_from(buffer, self._body - BACK.size)[2]
+        self._table = table
+        self._at = at
+
+    @property
+    def position(self) -> int:
+        """Where the record starts."""
+        return self._table[self._at + number.POSITION]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole record."""
+        return self._table[self._at + number.SIZE]
 
     @property
     def version(self) -> int:
-        """Record version, 1 or 2."""
-        return 1 if self.magic == MAGIC_V1 else 2
+        """Record version, 1 or 2: how many bytes say how long the topic is."""
+        row = self._table[self._at : self._at + number.WIDTH]
+        return row[number.TOPIC] - row[number.BODY] - row[number.BODY_SIZE]
+
+    @property
+    def queue_id(self) -> int:
+        """The queue."""
+        return self._table[self._at + number.QUEUE_ID]
+
+    @property
+    def flag(self) -> int:
+        """The application's own 32 bits."""
+        return self._table[self._at + number.FLAG]
+
+    @property
+    def queue_offset(self) -> int:
+        """The message's number in its queue."""
+        return self._table[self._at + number.QUEUE_OFFSET]
+
+    @property
+    def physical_offset(self) -> int:
+        """Where in the commit log the record says that it is."""
+        return self._table[self._at + number.PHYSICAL_OFFSET]
+
+    @property
+    def sys_flag(self) -> int:
+        """Bits of MessageSysFlag."""
+        return self._table[self._at + number.SYS_FLAG]
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """The producer's clock when it sent the message."""
+        return self._table[self._at + number.BORN_TIMESTAMP_MS]
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """The broker's clock when it stored the record."""
+        return self._table[self._at + number.STORE_TIMESTAMP_MS]
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often a consumer sent it back."""
+        return self._table[self._at + number.RECONSUME_TIMES]
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Where the prepared half of a committed message is, else 0."""
+        return self._table[self._at + number.PREPARED_TRANSACTION_OFFSET]
+
+    @property
+    def body_crc(self) -> int:
+        """The checksum of the body that the record states."""
+        return self._table[self._at + number.BODY_CRC]
 
     @property
     def topic(self) -> str:
         """The topic."""
-        start, size = self._topic()
-        return str(memoryview(self.buffer)[start : start + size], "utf-8", "replace")
+        return str(self._part(number.TOPIC), "utf-8", "replace")
 
     @property
     def body(self) -> bytes:
         """A copy of the body as stored, possibly compressed."""
-        start = self._body
-        return bytes(self.buffer[start : start + self._body_size])
+        return bytes(self._part(number.BODY))
 
     @property
     def body_view(self) -> memoryview:
         """The body in place."""
-        return memoryview(self.buffer)[self._body : self._body + self._body_size]
+        return self._part(number.BODY)
 
     @property
     def properties(self) -> bytes:
         """A copy of the raw properties text."""
-        start, size = self._topic()
-        return bytes(self.buffer[start + size + 2 : self.position + self.size])
+        return bytes(self._part(number.PROPERTIES))
 
     def property_map(self) -> dict[str, str]:
         """Return all properties, decoded the tolerant way."""
@@ -95,76 +130,51 @@ class RecordView:
     @property
     def tag(self) -> str | None:
         """The tag, or None."""
-        return self._property(b"TAGS")
+        return self._text(number.TAG)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys, in the producer's order."""
-        return split_keys(self._property(b"KEYS"))
+        return split_keys(self._text(number.KEYS))
 
     @property
     def unique_key(self) -> str | None:
         """The producer's unique id, or None."""
-        return self._property(b"UNIQ_KEY")
+        return self._text(number.UNIQUE_ID)
 
     @property
-    def store_timestamp_ms(self) -> int:
-        """The broker's clock when it stored the record."""
-        return I64.unpack_from(self.buffer, self._store_timestamp_at())[0]  # type: ignore[no-any-return]
+    def packed_born_host(self) -> memoryview:
+        """The producer's address as it is stored."""
+        start = self.position + BORN_HOST_AT
+        return memoryview(self.buffer)[start : start + (20 if self.sys_flag & BORN_HOST_IPV6 else 8)]
+
+    @property
+    def packed_store_host(self) -> memoryview:
+        """The broker's address as it is stored."""
+        end = self._table[self._at + number.BODY] - BACK.size
+        return memoryview(self.buffer)[end - (20 if self.sys_flag & STORE_HOST_IPV6 else 8) : end]
 
     @property
     def born_host(self) -> Host:
         """The producer's address."""
-        return Host.unpack(self.buffer[self.position + BORN_HOST_AT : self._store_timestamp_at()])
+        return Host.unpack(self.packed_born_host)
 
     @property
     def store_host(self) -> Host:
         """The broker's address."""
-        return Host.unpack(self.buffer[self._store_timestamp_at() + 8 : self._body - BACK.size])
-
-    @property
-    def reconsume_times(self) -> int:
-        """How often a consumer sent it back."""
-        return BACK.unpack_from(self.buffer, self._body - BACK.size)[0]  # type: ignore[no-any-return]
-
-    @property
-    def prepared_transaction_offset(self) -> int:
-        """Where the prepared half of a committed message lies, else 0."""
-        return BACK.unpack_from(self.buffer, self._body - BACK.size)[1]  # type: ignore[no-any-return]
+        return Host.unpack(self.packed_store_host)
 
     @property
     def offset_message_id(self) -> str:
         """The id that names the broker and the place in its log."""
-        host = bytes(self.buffer[self._store_timestamp_at() + 8 : self._body - BACK.size])
-        return offset_message_id_of(host, self.physical_offset)
+        return offset_message_id_of(bytes(self.packed_store_host), self.physical_offset)
 
-    def body_crc_matches(self) -> bool:
-        """Tell whether the body is what its checksum was made of."""
-        return crc32(self.body_view) & 0x7FFF_FFFF == int.from_bytes(
-            self.buffer[self.position + 8 : self.position + 12]
-        )
+    def _part(self, part: int) -> memoryview:
+        start, size = self._table[self._at + part : self._at + part + 2]
+        return memoryview(self.buffer)[start : start + size]
 
-    def _topic(self) -> tuple[int, int]:
-        """Return where the topic lies and its size."""
-        end = self._body + self._body_size
-        if self.magic == MAGIC_V1:
-            return end + 1, self.buffer[end]
-        return end + 2, I16.unpack_from(self.buffer, end)[0]
-
-    def _store_timestamp_at(self) -> int:
-        return self.position + BORN_HOST_AT + (20 if self.sys_flag & 0x10 else 8)
-
-    def _property(self, name: bytes) -> str | None:
-        buffer = self.buffer
-        end = self.position + self.size
-        start = self._body + self._body_size
-        # Version 1, the usual one, inline: one property of each message is what a consumer's filter asks for.
-        start += buffer[start] + 3 if self.magic == MAGIC_V1 else I16.unpack_from(buffer, start)[0] + 4
-        if type(buffer) is memoryview:  # which cannot be searched
-            value = find_property(bytes(buffer[start:end]), name)
-        else:
-            value = find_property_in(buffer, name, start, end)
-        return None if value is None else value.decode("utf-8", "replace")
+    def _text(self, part: int) -> str | None:
+        return str(self._part(part), "utf-8", "replace") or None
 
 
 def record_views(
@@ -176,15 +186,12 @@ def record_views(
         RecordMalformed: the first record that is not sound, or where the bytes stop being records.
     """
     end = len(buffer) if end is None else end
-    views: list[RecordView] = []
-    position = start
-    while position < end:
-        scan, extent = locate(buffer, position, end, check_crc=check_crc)
-        if extent is None:
-            raise RecordMalformed(len(views), position, scan.reason or "a blank record, the end of a file")
-        views.append(RecordView(buffer, position))
-        position += scan.size
-    return views
+    table, stop, _, _, reason = kernel.scan_records(buffer, start, end)
+    for row, fault in kernel.checksum_faults(buffer, table) if check_crc else ():
+        raise RecordMalformed(row, table[number.WIDTH * row + number.POSITION], fault)
+    if stop < end:
+        raise RecordMalformed(len(table) // number.WIDTH, stop, reason or _BLANK)
+    return [RecordView(buffer, 0, table, at) for at in range(0, len(table), number.WIDTH)]
 
 
-_HEAD: Final = struct.Struct(">ii4xiiqqiq36xi").unpack_from
+_BLANK = "a blank record, the end of a file"

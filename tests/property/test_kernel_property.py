@@ -19,7 +19,6 @@ from reput_protocol.errors import RecordMalformed
 from reput_protocol.properties import decode_properties
 from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
 from reput_protocol.record import Host, Record, encode_blank, encode_record
-from reput_protocol.record_view import RecordView
 
 TOPICS = ["orders", "%RETRY%" + "g" * 140, "größe"]
 ODD_TEXTS = [
@@ -245,10 +244,10 @@ def test_the_log_is_followed_alike(
     assert_same(damaged(b"".join(encoded), bounds_of(encoded), damage) + rest, base)
 
 
-def holds(view: RecordView, text: bytes) -> bool:
+def holds(data: bytes, found: reference.ReadRecord) -> bool:
     """Whether the checksums of a record fit: the body's, and that of the whole record where there is one."""
-    record = view.buffer[view.position : view.position + view.size]
-    if crc32(view.body) & 0x7FFF_FFFF != int.from_bytes(record[8:12], "big", signed=True):
+    record, text = data[found.position : found.position + found.size], found.properties
+    if crc32(reference.parts_of(record)[1]) & 0x7FFF_FFFF != int.from_bytes(record[8:12], "big", signed=True):
         return False
     ends_with_checksum = len(text) >= 20 and text[-20:-11] == b"__CRC32#\x01" and text[-1:] == b"\x02"
     if not ends_with_checksum or text[-21:-20] not in (b"", b"\x02"):
@@ -289,7 +288,7 @@ def test_records_of_known_queues_are_followed_alike(
         queue = record.topic.encode(), record.queue_id
         if record.position >= stop or record.transaction in (4, 12) or queue not in expected:
             break
-        if check_crc and not holds(RecordView(data, record.position), record.properties):
+        if check_crc and not holds(data, record):
             break
         expected[queue].extend((record.queue_offset, record.physical_offset, record.size))
         position, last = record.position + record.size, record.position
@@ -393,7 +392,7 @@ def test_checksums_that_do_not_hold_are_named(
     expected = []
     for row, record in enumerate(reference.read_log(data, None)):
         is_sealed = holds_checksum(record.properties)
-        if (bodies or is_sealed) and not holds(RecordView(data, record.position), record.properties):
+        if (bodies or is_sealed) and not holds(data, record):
             end = record.position + record.size
             expected.append((row, kernel.read_record(data, record.position, end, True, False)[2]))
     assert kernel.checksum_faults(data, table, bodies) == expected
@@ -447,11 +446,10 @@ def test_units_lead_to_the_very_records_that_they_mean(
     for row in range(count):
         place, size, number, owner = numbers[4 * row : 4 * row + 4]
         found = data[place - base : place - base + size] if place >= base else b""
-        views = [RecordView(found, 0)] if len(found) == size and reference.is_sound(found) else []
+        records = reference.read_log(found, place) if len(found) == size else []
         if [
-            (view.size, view.physical_offset, view.queue_offset, view.topic.encode(), view.queue_id)
-            for view in views
-        ] == [(size, place, number, *queues[owner])]:
+            (record.size, record.queue_offset, record.topic.encode(), record.queue_id) for record in records
+        ] == [(size, number, *queues[owner])]:
             expected.append(place - base)
         else:
             wrong.append(row)
@@ -535,3 +533,15 @@ def test_places_outside_of_the_buffer_are_refused(place: tuple[int, int]) -> Non
         data = encode_record(Record("orders", b"body", properties=b"a\x01b\x02"))
         with pytest.raises(ValueError, match="a buffer of"):
             read(data[:-1], kernel.scan_records(data, 0, len(data))[0])
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 5), (0, 11), (20, 30)])
+def test_a_range_outside_of_the_buffer_is_refused(start: int, end: int) -> None:
+    for read in (
+        lambda: kernel.scan_records(bytes(10), start, end),
+        lambda: kernel.queue_records(bytes(10), start, end, b"orders", 0, 0, True),
+        lambda: kernel.read_record(bytes(10), start, end, True, False),
+        lambda: kernel.record_starts(bytes(10), start, end),
+    ):
+        with pytest.raises(ValueError, match=f"bytes {start} to {end} are not in a buffer of 10"):
+            read()
