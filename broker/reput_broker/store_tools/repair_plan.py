@@ -219,8 +219,8 @@ def _cut_at(log: Stream, path: Path, position: int, offset: int, reason: str) ->
             lost += data_end(file) - max(0, min(offset - file.start, file.size))
     for part in read_log(log):
         if isinstance(part, LogBatch) and part.offset + len(part.data) > offset:
-            for row, position in enumerate(part.columns.position.tolist()):
-                if part.offset + position > offset:
+            for row, start in enumerate(part.columns.position.tolist()):
+                if part.offset + start > offset:
                     records += 1
                     topic = bytes(part.columns.topic(row)).decode("utf-8", "replace")
                     topics[topic] = topics.get(topic, 0) + 1
