@@ -22,8 +22,9 @@ JOBS ?= $(shell n=$$(nproc); [ $$n -lt 4 ] && echo $$((n + 1)) || echo 4)
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Broker, client and command line; that and Spark; all of it and the development tools.
+# Broker, client and command line; that and NumPy; that and Spark; all of it and the development tools.
 RUN := $(VENV)/.ready-run
+COLUMNS := $(VENV)/.ready-columns
 SPARK := $(VENV)/.ready-spark
 DEV := $(VENV)/.ready-dev
 BUILD := $(CURDIR)/$(VENV)/build
@@ -61,6 +62,11 @@ $(RUN): requirements-runtime.lock requirements-build.lock pyproject.toml hatch_b
 	@$(PIP) install --no-compile --no-deps --require-hashes --target $(BUILD) -r requirements-build.lock
 	@PYTHONPATH=$(BUILD) $(PIP) install --no-compile --no-deps --no-build-isolation --editable .
 	@rm -rf $(BUILD)
+	@touch $@
+
+$(COLUMNS): requirements-columns.lock $(RUN)
+	@echo "installing NumPy into $(VENV)" >&2
+	@$(PIP) install --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
 $(SPARK): requirements-spark.lock $(RUN)
@@ -105,7 +111,7 @@ example: $(RUN) ## a small shop: transactions, retries, dead letters, a reminder
 bench: $(RUN) ## measure speed and memory on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-bench-peers: $(RUN) ## compare with Kafka, Redis, NATS, RabbitMQ and RocketMQ, fetched into build/peers (apt-get, mvn, java, PyPI)
+bench-peers: $(COLUMNS) ## compare with Kafka, Redis, NATS, RabbitMQ and RocketMQ, fetched into build/peers (apt-get, mvn, java, PyPI)
 	PYTHONPATH=benchmarks $(BIN)/python -m peers.run $(ARGS)
 
 bench-stalls: $(RUN) ## does anybody stall anybody: a producer alone, and beside cold reads, flushes, new files, tables, lists
@@ -124,7 +130,7 @@ bench-memory: $(RUN) ## measure what 9,000 idle clients, 10,000 queues and 1,000
 	$(BIN)/python benchmarks/idle_clients.py
 	$(BIN)/python benchmarks/many_queues.py
 
-bench-store: $(RUN) ## measure the store alone: dispatch, opening, recovery, key queries, verify, filters
+bench-store: $(COLUMNS) ## measure the store alone: dispatch, opening, recovery, key queries, verify, filters
 	$(BIN)/python benchmarks/store.py $(ARGS)
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/filters.py
@@ -187,6 +193,7 @@ lock: pyproject.toml ## choose new versions for the lock files
 		uv pip compile $(LOCK) --upgrade --extra dev --extra spark pyproject.toml -o requirements.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark pyproject.toml -o requirements-spark.lock; \
+		printf "numpy\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-columns.lock; \
 		printf "cython\nhatchling\neditables\nsetuptools\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-build.lock
 
 clean: ## remove what the other targets made, .venv included; never a data directory

@@ -6,19 +6,17 @@ import random
 import struct
 import time
 
-import numpy as np
-from numpy.typing import NDArray
-
 _HEAD = struct.Struct(">QQ")
 HEAD_BYTES = _HEAD.size
-_POOL_BYTES = 1 << 20
+POOL_BYTES = 1 << 20
 
 
 class Payloads:
     """Makes and checks bodies of one size.
 
     A body is its number, the time it was made (nanoseconds since 1970), and bytes cut from a random pool at a place
-    that the number decides. Equal seeds make equal pools, so that a receiver can check what it got.
+    that the number decides: 4099 bytes after that of the number before, modulo `POOL_BYTES`. Equal seeds make equal
+    pools, so that a receiver can check what it got.
     """
 
     def __init__(self, size: int, seed: int = 1) -> None:
@@ -27,32 +25,22 @@ class Payloads:
                 f"bodies of {size} bytes are too small to be told apart; {_HEAD.size} is the least"
             )
         self._fill_bytes = size - _HEAD.size
-        self._pool = random.Random(seed).randbytes(_POOL_BYTES + self._fill_bytes)
+        self.pool = random.Random(seed).randbytes(POOL_BYTES + self._fill_bytes)
 
     def make(self, number: int, at_ns: int | None = None) -> bytes:
         """Return body `number`, made now or, as it is to say, at `at_ns`."""
-        start = number * 4099 % _POOL_BYTES
+        start = number * 4099 % POOL_BYTES
         return (
             _HEAD.pack(number, time.time_ns() if at_ns is None else at_ns)
-            + self._pool[start : start + self._fill_bytes]
+            + self.pool[start : start + self._fill_bytes]
         )
 
     def check(self, body: bytes) -> bool:
         """Return whether a received body is one of ours, unchanged."""
         if len(body) != _HEAD.size + self._fill_bytes:
             return False
-        start = _HEAD.unpack_from(body)[0] * 4099 % _POOL_BYTES
-        return body[_HEAD.size :] == self._pool[start : start + self._fill_bytes]
-
-    def check_table(self, bodies: NDArray[np.uint8], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which rows of a table of received bodies are ours, unchanged; `numbers` says which bodies they are."""
-        fill = bodies[:, HEAD_BYTES:]
-        if fill.shape[1] != self._fill_bytes:
-            return np.zeros(len(bodies), np.bool_)
-        pool = np.frombuffer(self._pool, np.uint8)
-        windows = np.lib.stride_tricks.sliding_window_view(pool, self._fill_bytes)
-        same: NDArray[np.bool_] = (windows[numbers * 4099 % _POOL_BYTES] == fill).all(axis=1)
-        return same
+        start = _HEAD.unpack_from(body)[0] * 4099 % POOL_BYTES
+        return body[_HEAD.size :] == self.pool[start : start + self._fill_bytes]
 
 
 def number_of(body: bytes) -> int:

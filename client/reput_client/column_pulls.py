@@ -98,6 +98,24 @@ def columns_result(
     return ColumnsResult(status, messages, next_offset, empty.min_offset, empty.max_offset)
 
 
+def require_columns() -> None:
+    """Import NumPy, which a program that pulls no columns does not need.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    try:
+        import reput_client.message_columns  # noqa: F401
+    except ModuleNotFoundError as missing:
+        if missing.name != "numpy":
+            raise
+        raise ModuleNotFoundError(
+            "columns are NumPy arrays, and NumPy is not installed: pip install numpy, or install the extra, "
+            "reput[columns]",
+            name="numpy",
+        ) from missing
+
+
 def _what_follows(records: bytes | memoryview, end: int) -> str:
     if kernel.record_starts(records, end, len(records)):
         return "its record is damaged, or is another message"
@@ -110,7 +128,6 @@ def no_columns(topic: str, queue_id: int) -> MessageColumns:
 
 
 def _columns(topic: str, queue_id: int, records: bytes | memoryview, table: array[int]) -> MessageColumns:
-    # These bring NumPy, which a program that pulls no columns does not need.
     from reput_client.message_columns import MessageColumns
     from reput_protocol.record_columns import RecordColumns
 

@@ -184,6 +184,11 @@ class MessageColumns:
             ModuleNotFoundError: pyarrow is not installed.
             DamagedMessage, InflatedTooLarge, UnsupportedCompression: as for `bodies`.
         """
-        from reput_client.arrow_columns import record_batch
-
+        try:
+            from reput_client.arrow_columns import record_batch
+        except ModuleNotFoundError as missing:
+            raise ModuleNotFoundError(
+                f"an Arrow batch needs {missing.name}, which is not installed: pip install {missing.name}",
+                name=missing.name,
+            ) from missing
         return record_batch(self.records, lambda: self._inflated_bodies(max_inflated), names)

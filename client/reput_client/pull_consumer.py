@@ -15,6 +15,7 @@ from reput_client.column_pulls import (
     columns_result,
     fetched,
     no_columns,
+    require_columns,
 )
 from reput_client.fetching import fetch_ext
 from reput_client.offsets import OffsetRequests
@@ -198,9 +199,11 @@ class PullConsumer:
             TopicNotFound, PermissionDenied, BrokerError: refused. Apache RocketMQ's broker does not know this request.
             FilterSyntaxError: `tags` cannot be parsed.
             RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+            ModuleNotFoundError: NumPy is not installed.
         """
         if offset < 0 or max_bytes < 1 or wait_s < 0:
             raise ValueError("offset and wait_s must be 0 or more, max_bytes 1 or more")
+        require_columns()
         tag_filter = TagFilter.parse(tags)
         deadline = self._session.deadline(None)
         queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)

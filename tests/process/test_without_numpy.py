@@ -1,7 +1,8 @@
-"""A broker works without NumPy: an array library of 20 MiB is no part of storing and handing out messages."""
+"""Broker, client and command line work without NumPy, a library of 60 MiB that only columns and store tools need."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from sink_client import SinkClient, Staged
 
 pytestmark = pytest.mark.process
 
-NUMPYLESS = Path(__file__).parents[1] / "numpyless_broker.py"
+NUMPYLESS = Path(__file__).parents[1] / "numpyless.py"
 SMALL = {
     "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "256KiB",
     "REPUT_STORE__CONSUME_QUEUE_ENTRIES": "64",
@@ -100,3 +101,68 @@ def test_a_broker_works_without_numpy(tmp_path: Path) -> None:
     finally:
         if process.running:
             process.kill()
+
+
+CLIENT = """
+import sys
+import trio
+from reput_client import Consumer, Message, PullConsumer
+from reput_client.blocking import Producer
+
+address = sys.argv[1]
+bodies = [b"%d" % number for number in range(300)]
+with Producer(address) as producer:
+    producer.send(Message("C", b"alone", tag="t"), queue_id=0)
+    producer.send_many("C", bodies, tags=["t"] * 300, queue_id=0)
+    producer.send_batch([Message("C", body) for body in bodies], queue_id=0)
+    producer.post(Message("C", b"posted"), queue_id=0)
+    producer.flush()
+
+async def main():
+    async with PullConsumer(address, group="g") as puller:
+        found = []
+        while len(found) < 602:
+            result = await puller.pull("C", 0, len(found))
+            found += [bytes(message.body) for message in result.messages]
+        assert found == [b"alone", *bodies, *bodies, b"posted"], found
+        for _ in range(2):
+            try:
+                await puller.pull_columns("C", 0, 0)
+            except ModuleNotFoundError as error:
+                assert "pip install numpy" in str(error), error
+            else:
+                raise AssertionError("columns without NumPy")
+    async with Consumer(address, group="h", topic="C") as consumer:
+        with trio.fail_after(30):
+            seen = 0
+            async for _ in consumer:
+                seen += 1
+                if seen == 602:
+                    break
+
+trio.run(main)
+assert "numpy" not in sys.modules
+print("done")
+"""
+
+
+def run_without_numpy(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(NUMPYLESS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_client_and_command_line_work_without_numpy(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "store") as process:
+        process.wait_ready()
+        script = tmp_path / "client.py"
+        script.write_text(CLIENT)
+        done = run_without_numpy(str(script), process.address)
+        assert done.stdout == "done\n", done.stderr
+        done = run_without_numpy("produce", "L", "text", "--server", process.address)
+        assert done.returncode == 0, done.stderr
+        done = run_without_numpy("consume", "L", "-e", "--server", process.address)
+        assert "text" in done.stdout, done.stderr
+    done = run_without_numpy("store", "verify", str(tmp_path / "store"))
+    assert done.returncode != 0
+    assert "needs NumPy, which is not installed" in done.stderr
+    assert "pip install numpy" in done.stderr

@@ -1,7 +1,8 @@
-"""The real broker in a process where NumPy cannot be imported. Usage: `python numpyless_broker.py serve ...`."""
+"""A process where NumPy cannot be imported: `python numpyless.py serve ...` is `reput serve ...`, FILE.py a program."""
 
 from __future__ import annotations
 
+import runpy
 import sys
 
 
@@ -11,12 +12,16 @@ class NoNumPy:
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Refuse NumPy; say nothing of anything else."""
         if name.split(".")[0] == "numpy":
-            raise ModuleNotFoundError("the broker has no use for NumPy", name=name)
+            raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
 
 def main() -> None:
-    """Run the command without NumPy."""
+    """Run the command or the program without NumPy."""
     sys.meta_path.insert(0, NoNumPy())  # type: ignore[arg-type]
+    if sys.argv[1].endswith(".py"):
+        del sys.argv[0]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        return
     from reput_cli.main import main as reput
 
     reput()
