@@ -8,11 +8,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from reput_client.backoff import Backoff
-from reput_client.batching import Batcher
 from reput_client.core import RequestTemplate
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.forwarding import forwarded_properties
-from reput_client.lingering import LingeringSends
 from reput_client.presence import Presence
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
@@ -52,7 +50,6 @@ MANY_IN_FLIGHT: Final = 8
 _BLOCKS_OF_SINGLES: Final = 4
 """What may be in flight of `send_pipelined` is divided into so many blocks: the broker works on some meanwhile."""
 
-_LINGER_MESSAGES_MAX: Final = 4096
 _STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
 
@@ -61,8 +58,9 @@ class Producer:
     """Sends messages to the topics of a broker or a cluster.
 
     Use it as an async context manager, under trio or asyncio; any number of tasks may share one. It owns no task, but
-    from its first `request` on one that sends heartbeats, and one while anything is posted and not done: cancelling a
-    send leaves the producer usable, and closing it from any task ends the sends in progress with `ClientClosed`.
+    from its first `request` on one that sends heartbeats, and one while anything is posted, or lingers, and not done:
+    cancelling a send leaves the producer usable, and closing it from any task ends the sends in progress with
+    `ClientClosed`.
 
     Args:
         address: `host:port` of a broker, several with commas, or a list of them.
@@ -78,7 +76,7 @@ class Producer:
         linger_s: seconds a `send` waits for others to share a block with; 0 sends at once. What is posted waits as
             long, or 5 ms if it is 0.
         batch_bytes: the size of blocks, of whichever way of sending, at most 8 MiB.
-        buffer_bytes: how many bytes may be posted and not done; `post` waits where it would be more.
+        buffer_bytes: how many bytes may be posted, or linger, and not done; more wait for room.
         max_in_flight: how many messages `send_pipelined` keeps unanswered unless it is told.
         unique_ids: write a `UNIQ_KEY` into every message; without it a message is known by its offset id only.
         heartbeat_interval_s: seconds between heartbeats, once there are any; well below the broker's
@@ -134,7 +132,7 @@ class Producer:
         self._batch_bytes = batch_bytes
         self._max_in_flight = max_in_flight
         self._ids = new_generator() if unique_ids else None
-        self._lingering = self._new_lingering()
+        self._post_terms = {level: self._terms(level, None, retries=retries) for level in AckLevel}
         accumulator = Accumulator(
             self._session.routes,
             self._selector,
@@ -144,7 +142,7 @@ class Producer:
             held_max=buffer_bytes,
         )
         self._sender = Sender(self._session, self._putter, accumulator, self._ids, new_backoff)
-        self._posts = Posts(self._session, accumulator, self._sender, linger_s=linger_s, retries=retries)
+        self._posts = Posts(self._session, accumulator, self._sender, linger_s=linger_s)
         self._presence = Presence(self._session, self.group, heartbeat_interval_s)
         self._requests = Requests(self._session, self._putter, self._presence)
 
@@ -236,6 +234,9 @@ class Producer:
             BrokerError: refused, as the subclass that says why; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
+        if self._linger_s > 0:
+            terms = self._terms(ack, timeout_s, retries=self._retries, is_patient=False, is_divisible=True)
+            return await self._posts.send(message, terms, queue_id, key)
         level = self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)
         unique_id = message.unique_id
         if unique_id is None and self._ids is not None:
@@ -258,8 +259,6 @@ class Producer:
                     may_be_stored = attempt > 0 or (
                         self._putter.deduplicate and message.unique_id is not None
                     )
-                    if self._linger_s > 0 and not may_be_stored and not message.is_delayed:
-                        return await self._lingering.send(queue, message, unique_id, level, deadline)
                     template, body = self._frame(
                         queue, message, unique_id, level, may_be_stored=may_be_stored
                     )
@@ -563,7 +562,7 @@ class Producer:
     ) -> Posted:
         """Hand over one message and go on; it leaves in a block with others, and is acknowledged later.
 
-        A block leaves when its first message has waited `linger_s`, when it has `batch_bytes` or 512 messages and
+        A block leaves when its first message has waited `linger_s`, when it has `batch_bytes` or 1,024 messages and
         another one comes, or with `flush`. This waits for the route of a topic that is new, while `buffer_bytes` are
         not done, and shortly whenever a block is full, so that others run. Messages to one queue are stored in the
         order in which they were posted, also those that `retries` sends again; a block that fails does not hold up
@@ -586,10 +585,10 @@ class Producer:
             RequestTimeout: there was no room for `timeout_s` seconds.
             TopicNotFound, NoQueue, BrokerNotFound, ConnectFailed, ClientClosed: nor was it taken then.
         """
-        level = self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)
-        posted = self._posts.take(message, level, queue_id, key, on_done)
+        terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
+        posted = self._posts.take(message, terms, queue_id, key, on_done)
         if posted is None:
-            posted = await self._posts.post(message, level, queue_id, key, on_done)
+            posted = await self._posts.post(message, terms, queue_id, key, on_done)
         return posted
 
     async def flush(self) -> None:
@@ -617,15 +616,10 @@ class Producer:
             self._ids = new_generator()
         self._posts.forget(self._ids)
         self._session.after_fork()
-        self._lingering = self._new_lingering()
         self._presence.forget()
         self._requests.forget()
 
     # -- inside ------------------------------------------------------------------------------------------------
-
-    def _new_lingering(self) -> LingeringSends:
-        batcher = Batcher(self._linger_s, self._batch_bytes, _LINGER_MESSAGES_MAX)
-        return LingeringSends(self._session, self._putter, batcher)
 
     def _choose(self, route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
         if queue_id is not None:

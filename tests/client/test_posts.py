@@ -269,7 +269,7 @@ def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
     terms = Terms(AckLevel.FLUSHED, 1.0)
     block = accumulator.begin(queue, address, terms, print, 0.0, waits, is_current=True)
     accumulator.put(block, message, size, None)
-    assert accumulator.take(message, AckLevel.FLUSHED, None, None, None) is not None
+    assert accumulator.take(message, terms, None, None, None) is not None
     assert accumulator.held == 2 * size
 
 

@@ -17,6 +17,7 @@ from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError, HeaderFieldError, MessageRefused
 from reput_protocol.header import Header
+from reput_protocol.record import decode_record
 
 TASKS = 40
 
@@ -96,15 +97,16 @@ def test_tasks_that_send_at_once_share_frames(loop_face: Face) -> None:
         assert len(broker.log["shared", 0]) == 1 + 2 * TASKS
 
 
+@pytest.mark.parametrize("linger_s", [0.0, 0.01])
 def test_a_message_that_the_broker_refuses_takes_no_other_with_it(
-    loop_face: Face, new_reput_broker: Callable[..., BackgroundBroker]
+    loop_face: Face, new_reput_broker: Callable[..., BackgroundBroker], linger_s: float
 ) -> None:
     broker = new_reput_broker(store={"message_size_max": 1000})
 
     async def scenario() -> None:
         sizes = [10] * TASKS
         sizes[17] = 1001
-        async with loop_face.Producer(broker.address, ack="page_cache") as producer:
+        async with loop_face.Producer(broker.address, ack="page_cache", linger_s=linger_s) as producer:
             await producer.send(Message("shared", b"first"), queue_id=0)
             found = await send_each(loop_face, producer, messages("shared", sizes), queue_id=0)
         assert isinstance(found[17], MessageRefused)
@@ -175,6 +177,33 @@ def test_a_send_that_is_cancelled_leaves_the_others_of_its_frame_alone(loop_face
             places = [receipt.queue_offset for receipt in receipts]
             assert len(set(places)) == len(places)
             assert len(broker.log["shared", 0]) <= TASKS + 2
+
+        loop_face.run(scenario)
+
+
+def test_a_lingering_send_that_is_cancelled_is_taken_out_of_its_block(loop_face: Face) -> None:
+    with FakeBroker(queues=1) as broker:
+
+        async def scenario() -> None:
+            places: dict[int, int] = {}
+            async with loop_face.Producer(broker.address, ack="page_cache", linger_s=0.2) as producer:
+
+                async def one(cancelled: set[int], number: int) -> None:
+                    message = Message(
+                        "shared", b"%d" % number, unique_id=f"id-{number}" if number == 3 else None
+                    )
+                    with anyio.move_on_after(0.02 if number in cancelled else 30):
+                        receipt = await producer.send(message)
+                        places[number] = receipt.queue_offset
+                        assert number != 3 or receipt.message_id == "id-3"
+
+                for cancelled in ({0, 2}, {0, 1, 2, 3, 4}):
+                    await loop_face.together(*(partial(one, cancelled, number) for number in range(5)))
+                assert await producer.send(Message("shared", b"last"))
+            stored = [decode_record(record).body for record in broker.log["shared", 0]]
+            assert sorted(places) == [1, 3, 4]
+            assert [stored[place] for place in places.values()] == [b"%d" % number for number in places]
+            assert stored[3:] == [b"last"]
 
         loop_face.run(scenario)
 

@@ -15,14 +15,14 @@ from reput_client.puts import too_large
 from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.routing import Route, RouteTable
 from reput_client.unique_ids import id_text_bytes
-from reput_protocol.codes import AckLevel
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.properties import check_properties_size
 from reput_protocol.put_block import BLOCK_BYTES_MAX
 from reput_protocol.record import record_bytes
 
-BLOCK_MESSAGES: Final = 512
+BLOCK_MESSAGES: Final = 1024
+"""Messages in a block, if they are small: larger blocks are hardly cheaper."""
 _TEXTS_MAX: Final = 1024
 _TEXT_BYTES_MAX: Final = 256
 
@@ -69,7 +69,7 @@ class Accumulator:
     def take(
         self,
         message: Message,
-        ack: AckLevel,
+        terms: Terms,
         queue_id: int | None,
         key: str | None,
         on_done: OnDone | None,
@@ -100,11 +100,7 @@ class Accumulator:
         if type(body) is not bytes:
             body = bytes(body)  # its owner may change it
         size = block.fixed + len(body) + len(text)
-        if (
-            block.terms.ack is not ack
-            or block.size + size > self._block_bytes
-            or self.held + size > self._held_max
-        ):
+        if block.terms != terms or block.size + size > self._block_bytes or self.held + size > self._held_max:
             return None
         number = len(block.bodies)
         if number >= BLOCK_MESSAGES:
@@ -154,10 +150,10 @@ class Accumulator:
         """Return the open block of messages for which any queue will do."""
         return self._current.get(topic)
 
-    def fits(self, block: PostedBlock, message: Message, size: int, ack: AckLevel) -> bool:
+    def fits(self, block: PostedBlock, message: Message, size: int, terms: Terms) -> bool:
         """Whether a message may go into an open block."""
         return (
-            block.terms.ack is ack
+            block.terms == terms
             and block.size + size <= self._block_bytes
             and len(block.bodies) < BLOCK_MESSAGES
             and not self.is_alone(message)
@@ -194,6 +190,13 @@ class Accumulator:
         del self.open[block.queue]
         if self._current.get(block.queue.topic) is block:
             del self._current[block.queue.topic]
+
+    def withdraw(self, block: PostedBlock, number: int) -> None:
+        """Take a message out of an open block."""
+        size = block.fixed + len(block.bodies[number]) + len(block.texts[number])
+        block.withdrawn.add(number)
+        block.size -= size
+        self.held -= size
 
     def _put(
         self,

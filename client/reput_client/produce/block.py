@@ -158,9 +158,8 @@ class Block:
             left -= 1
             self.error = self.error or part.error
             if not left:
-                self.receipts = None if self.error else [each.outcome(0) for each in self.parts]
-                self.data = b""
-                self.done = True
+                receipts = None if self.error else [each.outcome(0) for each in self.parts]
+                self.finish(receipts, self.error)
                 self.on_done(self)
 
         for start, end, unique_id in zip(self.positions, ends, self.unique_ids, strict=True):
@@ -263,12 +262,35 @@ class PostedBlock(Block):
         """Bytes of each of its records without body and properties, unique id included."""
         self.size = 0
         """Bytes of its records."""
+        self.withdrawn: set[int] = set()
+        """Messages that were taken out again."""
         self.callbacks: deque[tuple[Any, Callable[[Any], object]]] = deque()
         """With what each of them is called."""
         self.asked: set[int] = set()
         """Messages whose outcome was reported, or is waited for."""
         self.changed: Event | None = None
         """Set when it is done, if anything waits for that."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all its messages were taken out again."""
+        return len(self.withdrawn) == len(self.bodies)
+
+    def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:
+        """Make the bytes of the block, of the messages that are left in it."""
+        if self.withdrawn:
+            kept = [number for number in range(len(self.bodies)) if number not in self.withdrawn]
+            self.bodies = [self.bodies[number] for number in kept]
+            self.texts = [self.texts[number] for number in kept]
+            self.flags = [self.flags[number] for number in kept]
+            self.own_ids = {
+                place: self.own_ids[number] for place, number in enumerate(kept) if number in self.own_ids
+            }
+        super().seal(born_timestamp_ms, ids)
+
+    def _place(self, number: int) -> int:
+        """Return which of the messages that are left is this one."""
+        return number - sum(other < number for other in self.withdrawn)
 
     def signal(self) -> None:
         """Have those who wait for it look again."""
@@ -288,8 +310,13 @@ class PostedBlock(Block):
 
     def error_of(self, number: int) -> ReputError | None:
         """Return one message's error, also that of an interrupt."""
+        number = self._place(number)
         reason = None if self.done else self.waits.interruption
         if reason is None:
             return super().error_of(number)
         unique_id = self.unique_ids[number] if number < len(self.unique_ids) else None
         return outcome_unknown(self.queue, [unique_id], reason)
+
+    def receipt_of(self, number: int) -> SendReceipt | None:
+        """As of every block."""
+        return super().receipt_of(self._place(number))

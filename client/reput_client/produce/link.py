@@ -62,7 +62,8 @@ class Link:
 
     def add(self, block: Block, now: float) -> None:
         """Take a block that was sealed."""
-        block.since = now
+        if block.terms.is_patient or not block.since:
+            block.since = now
         self.waiting.append(block)
 
     def send(self, now: float) -> bool:

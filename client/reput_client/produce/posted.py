@@ -16,28 +16,28 @@ class Posted:
     Who has learnt a failure from here, or from a callback, is not told again by `flush`.
     """
 
-    __slots__ = ("_block", "_number")
+    __slots__ = ("block", "number")
 
     def __init__(self, block: PostedBlock, number: int) -> None:
-        self._block = block
-        self._number = number
+        self.block = block
+        self.number = number
 
     @property
     def done(self) -> bool:
         """Whether it has a receipt or an error. In the blocking face that changes only during calls of the producer."""
-        return self._block.is_decided
+        return self.block.is_decided
 
     @property
     def error(self) -> ReputError | None:
         """Why it was not acknowledged, as `Producer.send` would have raised it; None if it was, or is not done."""
-        block = self._block
+        block = self.block
         if block.is_decided:
-            block.asked.add(self._number)
-        return block.error_of(self._number)
+            block.asked.add(self.number)
+        return block.error_of(self.number)
 
     def is_told(self) -> None:
         """Its outcome has been told, by whatever way."""
-        self._block.asked.add(self._number)
+        self.block.asked.add(self.number)
 
     def result(self) -> SendReceipt:
         """Return its receipt. The blocking face waits for it; under trio and asyncio it must be done: `await` it.
@@ -46,7 +46,7 @@ class Posted:
             RuntimeError: it is not done, and nothing may block here.
             As `Producer.send`: it failed.
         """
-        block, number = self._block, self._number
+        block, number = self.block, self.number
         if not block.is_decided:
             with _Asking(block, number):
                 block.waits.block_for(block)
@@ -55,7 +55,7 @@ class Posted:
 
     def __await__(self) -> Generator[Any, Any, SendReceipt]:
         """Wait until it is done; return its receipt or raise its error, as `Producer.send` does."""
-        block, number = self._block, self._number
+        block, number = self.block, self.number
         if not block.is_decided:
             with _Asking(block, number):
                 yield from block.waits.wait_for(block).__await__()
@@ -64,10 +64,10 @@ class Posted:
 
     def __eq__(self, other: object) -> bool:
         """Whether `other` stands for the same message."""
-        return isinstance(other, Posted) and other._block is self._block and other._number == self._number
+        return isinstance(other, Posted) and other.block is self.block and other.number == self.number
 
     def __hash__(self) -> int:
-        return hash((id(self._block), self._number))
+        return hash((id(self.block), self.number))
 
 
 class _Asking:

@@ -21,10 +21,10 @@ from reput_client.produce.block import PostedBlock, Terms
 from reput_client.produce.posted import Posted
 from reput_client.produce.sender import Sender
 from reput_client.puts import outcome_unknown
+from reput_client.receipts import SendReceipt
 from reput_client.routing import Route
 from reput_client.runtime import Event
 from reput_client.session import Session
-from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 from reput_protocol.message import Message, MessageQueue
 from reput_protocol.message_id import UniqueIdGenerator
@@ -53,13 +53,11 @@ class Posts:
         sender: Sender,
         *,
         linger_s: float,
-        retries: int,
     ) -> None:
         self._session = session
         self._accumulator = accumulator
         self._sender = sender
         self._linger_s = linger_s if linger_s > 0 else POST_LINGER_S
-        self._terms = {ack: Terms(ack, session.timeout_s, retries) for ack in AckLevel}
         self._unfinished: dict[int, PostedBlock] = {}
         """Blocks that are not done, by serial, in that order."""
         self._changed: Event | None = None
@@ -83,26 +81,67 @@ class Posts:
     # -- taking messages -----------------------------------------------------------------------------------------------
 
     def take(
-        self, message: Message, ack: AckLevel, queue_id: int | None, key: str | None, on_done: OnDone | None
+        self, message: Message, terms: Terms, queue_id: int | None, key: str | None, on_done: OnDone | None
     ) -> Posted | None:
         """Take a message if a block is open for it and nothing is due; else None: see `post`."""
         if self._sender.caller is not None and self._session.runtime.now() >= self._sender.due_at:
             return None
-        return self._accumulator.take(message, ack, queue_id, key, on_done)
+        return self._accumulator.take(message, terms, queue_id, key, on_done)
 
     async def post(
-        self, message: Message, ack: AckLevel, queue_id: int | None, key: str | None, on_done: OnDone | None
+        self, message: Message, terms: Terms, queue_id: int | None, key: str | None, on_done: OnDone | None
     ) -> Posted:
-        """Do what is due, wait for room and for the route, and take a message.
+        """Do what is due, let others run, and take a message as soon as there is room for it."""
+        self._check_open()
+        size = self._accumulator.size_of(message)
+        await self._attend()
+        await self._session.runtime.pause()
+        return await self._take(message, size, terms, queue_id, key, on_done)
+
+    async def send(
+        self, message: Message, terms: Terms, queue_id: int | None, key: str | None
+    ) -> SendReceipt:
+        """Take a message, send it with others that come soon, and return its receipt; raises as `Producer.send`.
+
+        A caller that is cancelled takes its message back, if its block has not been sealed.
+        """
+        posted = self.take(message, terms, queue_id, key, None)
+        if posted is None:
+            self._check_open()
+            size = self._accumulator.size_of(message)
+            if self._sender.caller is not None:
+                await self._attend()
+            posted = await self._take(message, size, terms, queue_id, key, None)
+        block, number = posted.block, posted.number
+        posted.is_told()
+        try:
+            await self.wait_for(block)
+        except ClientClosed as closed:  # by an interrupt
+            raise outcome_unknown(block.queue, (), str(closed)) from closed
+        finally:
+            if self._accumulator.open.get(block.queue) is block:
+                self._accumulator.withdraw(block, number)
+                if block.is_empty:
+                    self._accumulator.close(block)
+                    block.finish(None, None)
+                    self._on_done(block)
+        return block.outcome(number)
+
+    async def _take(
+        self,
+        message: Message,
+        size: int,
+        terms: Terms,
+        queue_id: int | None,
+        key: str | None,
+        on_done: OnDone | None,
+    ) -> Posted:
+        """Wait for room and for the route, and take a message.
 
         Whatever is raised, and whenever the caller is cancelled, the message was not taken.
         """
-        self._check_open()
         accumulator, session = self._accumulator, self._session
-        size = accumulator.size_of(message)
-        await self._attend()
-        await session.runtime.pause()
-        deadline = session.deadline(None)
+        deadline = session.deadline(terms.timeout_s)
         while True:
             route = await session.publish_route(message.topic, deadline)
             self._check_open()
@@ -110,7 +149,7 @@ class Posts:
                 break
             await self._make_room(size, deadline)
         # From here to the end nothing waits.
-        posted = self._put(message, size, ack, route, queue_id, key, on_done)
+        posted = self._put(message, size, terms, route, queue_id, key, on_done)
         self._see_to_task()
         return posted
 
@@ -118,7 +157,7 @@ class Posts:
         self,
         message: Message,
         size: int,
-        ack: AckLevel,
+        terms: Terms,
         route: Route,
         queue_id: int | None,
         key: str | None,
@@ -129,7 +168,7 @@ class Posts:
         alone = accumulator.is_alone(message)
         is_current = queue_id is None and key is None and not alone
         block = accumulator.current(message.topic) if is_current else None
-        if block is not None and not accumulator.fits(block, message, size, ack):
+        if block is not None and not accumulator.fits(block, message, size, terms):
             sender.leave(block)
             block, left = None, True
         if block is None:
@@ -138,20 +177,22 @@ class Posts:
             if address is None:
                 raise BrokerNotFound(queue.broker_name, queue.topic)
             block = accumulator.open.get(queue)
-            if block is not None and not accumulator.fits(block, message, size, ack):
+            if block is not None and not accumulator.fits(block, message, size, terms):
                 sender.leave(block)
                 block, left = None, True
             if block is None:
-                due_at = self._session.runtime.now() + self._linger_s
+                now = self._session.runtime.now()
+                due_at = now + self._linger_s
                 block = accumulator.begin(
                     queue,
                     address,
-                    self._terms[ack],
+                    terms,
                     self._on_done,
                     due_at,
                     self,
                     is_current=is_current,
                 )
+                block.since = now
                 self._unfinished[block.serial] = block
                 sender.see_to(due_at)
                 _unfinished.add(self)
