@@ -48,10 +48,11 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=None, help="repeat the inputs of an earlier run")
     parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--compared", type=int, default=_COMPARED, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     if arguments.library is not None:
-        return _fuzz(arguments.library, arguments.cases, seed)
+        return _fuzz(arguments.library, arguments.cases, arguments.compared, seed)
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="reput-kernel-") as directory:
         builds = [
@@ -88,7 +89,7 @@ def _start(how: str, directory: Path, cases: int, seed: int) -> subprocess.Popen
     return subprocess.Popen(command, env=environment)
 
 
-def _fuzz(library: Path, cases: int, seed: int) -> int:
+def _fuzz(library: Path, cases: int, compared: int, seed: int) -> int:
     unraised: list[str] = []
     sys.unraisablehook = lambda report: unraised.append(f"{report.exc_type.__name__}: {report.exc_value}")
     kernel = _load("reput_protocol.kernel", importlib.machinery.ExtensionFileLoader, library)
@@ -103,7 +104,7 @@ def _fuzz(library: Path, cases: int, seed: int) -> int:
         choice = rng.random()
         found = _read(kernel, kind, changed, choice)
         outcomes["sound" if found[0] is not None else "refused"] += 1
-        if case % _COMPARED == 0 and found != (other := _read(interpreted, kind, changed, choice)):
+        if case % compared == 0 and found != (other := _read(interpreted, kind, changed, choice)):
             print(f"the forms differ on {kind} {bytes(changed).hex()} ({choice}): {found} and {other}")
             return 1
         if unraised:
@@ -189,11 +190,11 @@ def _follow(kernel: ModuleType, data: bytearray, start: int, base: int) -> list[
         keys,
         units,
         kernel.record_starts(data, start, len(data)),
-        *_columns(kernel, data, table, start),
+        *_read_columns(kernel, data, table, start),
     ]
 
 
-def _columns(kernel: ModuleType, data: bytearray, table: array[int], start: int) -> list[Any]:
+def _read_columns(kernel: ModuleType, data: bytearray, table: array[int], start: int) -> list[Any]:
     """Read the records as a client and Spark do."""
     rows = len(table) // len(kernel.COLUMNS)
     owners = [row & 1 for row in range(rows)]
@@ -343,7 +344,7 @@ def _samples() -> list[tuple[str, bytes]]:
             )
             log += encode_record(record, with_crc=rng.random() < 0.3)
         samples.append(("log", log + rng.choice([b"", encode_blank(77)])))
-        samples.append(("columns", _columns(rng)))
+        samples.append(("columns", _columns_sample(rng)))
         numbers = [rng.choice([0, -1, 1, 5, 7, 11, 300, 1 << 31]) for _ in range(120)]
         index = struct.pack(">qqqqii", T0, T0, 100, 200, 3, 7)
         index += b"".join(
@@ -367,7 +368,7 @@ def _samples() -> list[tuple[str, bytes]]:
     return samples
 
 
-def _columns(rng: random.Random) -> bytes:
+def _columns_sample(rng: random.Random) -> bytes:
     """Return where tags, keys, properties and bodies of three messages are, and their text."""
     text = b"paid" + b"a b" * 3 + b"nUNIQ_KEYTAGS__CRC32#DELAY" + rng.randbytes(60)
     edges = [sorted(rng.randrange(12) for _ in range(4)) for _ in range(2)]

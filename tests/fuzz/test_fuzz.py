@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from fuzz.kinds import KINDS
+from reput_protocol import kernel
 
 # One seed, so that the tests say the same every time; `make fuzz` takes another each time.
 _SEED = 20261122
@@ -34,3 +39,11 @@ def test_a_defect_is_noticed(name: str, function: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(function, raises)
     outcome = KINDS[name].kind(_SEED, 300)
     assert any("IndexError('planted')" in violation for violation in outcome.violations)
+
+
+@pytest.mark.skipif(kernel.FORM == "interpreted", reason="the kernel is not compiled")
+def test_damaged_records_are_the_same_to_the_compiled_and_the_interpreted_kernel() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("kernel.py")), "--library", str(kernel.__file__)]
+    command += ["--cases", "20000", "--compared", "100", "--seed", str(_SEED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
