@@ -46,8 +46,6 @@ def decode_offset_message_id(message_id: str) -> tuple[Host, int]:
     return Host.unpack(data[: -_OFFSET.size]), _OFFSET.unpack(data[-_OFFSET.size :])[0]
 
 
-_IDS_A_LOOK = 1024
-"""So many ids are made without another look at the clock; far fewer than a millisecond has."""
 _RUN_IDS_MAX: Final = 0x1_0000
 """So many ids with one prefix differ; no block has room for more records with ids."""
 
@@ -123,33 +121,16 @@ class UniqueIdGenerator:
 
     def next(self) -> str:
         """Return the next id: 32 digits, or 56 with an IPv6 address."""
-        # Here and not by `_current_prefix`: called for every message.
-        now_ms = self._clock_ms()
-        prefix_ms, prefix = self._prefix
-        if now_ms != prefix_ms:
-            prefix = self._prefix_for(now_ms)
-            self._prefix = (now_ms, prefix)
-        return prefix + "%04X" % (self._count() & 0xFFFF)
-
-    def next_many(self, count: int) -> list[str]:
-        """Return the next `count` ids, at a fraction of the cost of asking for each."""
-        number = self._count
-        ids: list[str] = []
-        while count > 0:
-            prefix = self._current_prefix()
-            part = min(count, _IDS_A_LOOK)
-            ids += [prefix + "%04X" % (number() & 0xFFFF) for _ in range(part)]
-            count -= part
-        return ids
+        return self._prefix_now() + "%04X" % (self._count() & 0xFFFF)
 
     def next_run(self, count: int) -> IdRun:
-        """Return the next `count` ids, at most 65536, without making any; far cheaper still."""
+        """Return the next `count` ids, at most 65536, without writing them out."""
         assert count <= _RUN_IDS_MAX, "the ids of a run differ"
         # Drawn in one step of C, which no other thread can come between: they follow each other.
         numbers = list(itertools.islice(self._numbers, count))
-        return IdRun(self._current_prefix(), numbers[0] & 0xFFFF if numbers else 0, count)
+        return IdRun(self._prefix_now(), numbers[0] & 0xFFFF if numbers else 0, count)
 
-    def _current_prefix(self) -> str:
+    def _prefix_now(self) -> str:
         now_ms = self._clock_ms()
         prefix_ms, prefix = self._prefix
         if now_ms != prefix_ms:

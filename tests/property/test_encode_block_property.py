@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.message_id import IdRun, UniqueIdGenerator
+from reput_protocol.message_id import IdRun
 from reput_protocol.properties import PROPERTIES_BYTES_MAX
 from reput_protocol.put_block import check_put_block, encode_block
 from reput_protocol.record import Record, encode_record
@@ -80,16 +80,3 @@ def test_a_body_whose_length_is_not_its_bytes_is_refused() -> None:
         encode_block([Longer(b"12345")], [b""], "t", 0, 0)
     with pytest.raises(TypeError):
         encode_block(["text"], [b""], "t", 0, 0)  # type: ignore[list-item]
-
-
-def test_a_run_of_ids_is_the_ids_that_would_have_come() -> None:
-    one, other = (UniqueIdGenerator(b"\x7f\0\0\1", 5, 77, lambda: BORN_AT) for _ in range(2))
-    assert list(one.next_run(3000)) == other.next_many(3000)
-    one.next_many(0x10000 - 3001)
-    run = one.next_run(3)
-    assert (
-        [each[-4:] for each in run] == [run[number][-4:] for number in range(3)] == ["FFFF", "0000", "0001"]
-    )
-    assert [len(run), run[-1], run[1:]] == [3, run[2], [run[1], run[2]]]
-    assert {len(each) for each in run} == {one.id_size}
-    assert len(one.next_run(0)) == 0

@@ -76,6 +76,30 @@ def test_slices_of_columns_are_encoded_as_they_are() -> None:
     ]
 
 
+def test_nulls_and_what_has_a_column_of_its_own_are_left_out() -> None:
+    maps = pa.array(
+        [
+            [("KEYS", "k"), ("__CRC32#", "0123456789"), ("a", None), ("b", "c")],
+            [("a", "beneath")],
+            [("TAGS", "dropped"), ("UNIQ_KEY", None), ("d", "e")],
+        ],
+        pa.map_(pa.string(), pa.string()),
+    )
+    nulls = pa.py_buffer(b"\x05")
+    maps = pa.MapArray.from_buffers(maps.type, 3, [nulls, maps.buffers()[1]], children=[maps.values])
+    some = Columns(
+        body=pa.array([b""] * 3, pa.binary()), tags=pa.array(["t", "", None]), keys=None, properties=maps
+    )
+    (block,) = encode_records(some, "t", repeat(0).__next__, ids(), NOW)
+    found = [view.property_map() for view in record_views(block.data)]
+    assert [{k: v for k, v in each.items() if k != "UNIQ_KEY"} for each in found] == [
+        {"TAGS": "t", "KEYS": "k", "b": "c"},
+        {},
+        {"d": "e"},
+    ]
+    assert [each["UNIQ_KEY"] for each in found] == list(ids().next_run(3))
+
+
 def test_large_messages_go_in_several_blocks_each_to_the_next_queue() -> None:
     rows: list[dict[str, object]] = [{"body": bytes(100_000)} for _ in range(7)] + [{"body": bytes(4 << 20)}]
     made = list(encode_records(columns(rows), "t", iter([2, 0, 1, 2, 0]).__next__, ids(), NOW))

@@ -26,23 +26,14 @@ def test_a_unique_id_is_made_of_address_process_class_time_and_count() -> None:
     assert ids.next() == "AC110001000118B4AAC2000003E90002"
 
 
-def test_many_ids_are_those_that_would_have_come_one_by_one() -> None:
+def test_a_run_of_ids_is_those_that_would_have_come_one_by_one() -> None:
     one_by_one, together = (UniqueIdGenerator(IP, 1, 2, Clock(2024, 1, 1)) for _ in range(2))
-    assert together.next_many(0) == []
-    assert together.next_many(3000) + together.next_many(1) == [one_by_one.next() for _ in range(3001)]
-
-
-def test_a_long_row_of_ids_follows_the_clock() -> None:
-    clock = Clock(2024, 1, 1)
-    looks = 0
-
-    def passing() -> int:
-        nonlocal looks
-        looks += 1
-        return clock.ms + looks
-
-    ids = UniqueIdGenerator(IP, 1, 2, passing).next_many(70_000)
-    assert len(set(ids)) == 70_000, "the count alone would repeat"
+    assert list(together.next_run(0)) == []
+    ids = [each for count in (3000, 1, 65_534 - 3001, 4) for each in together.next_run(count)]
+    assert ids == [one_by_one.next() for _ in range(65_538)]
+    run = together.next_run(3)
+    assert [len(run), run[-1], run[1:]] == [3, run[2], [run[1], run[2]]]
+    assert {len(each) for each in run} == {together.id_size}
 
 
 def test_ipv6_makes_longer_ids() -> None:
