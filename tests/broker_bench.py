@@ -23,7 +23,7 @@ from reput_broker.broker import Broker
 from reput_broker.config import BrokerConfig
 from reput_broker.request import Request, Response
 from reput_broker.surroundings import Surroundings
-from reput_protocol.bodies_heartbeat import HeartbeatData
+from reput_protocol.bodies_heartbeat import HeartbeatData, ProducerData
 from reput_protocol.codes import LanguageCode, RequestCode
 from reput_protocol.commands import SendMessageHeader, SendMessageResult
 from reput_protocol.commands_consume import SendBackHeader
@@ -99,7 +99,7 @@ class BenchClient(FakeClient):
     # What clients ask for
 
     async def heartbeat(self, *producer_groups: str) -> None:
-        body = HeartbeatData(self.client_id, [], list(producer_groups)).to_json()
+        body = HeartbeatData(self.client_id, [], [ProducerData(group) for group in producer_groups]).to_json()
         response = await self.ask(RequestCode.HEART_BEAT, {}, body)
         assert response is not None
         assert response.code == 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from raw_client import TIMEOUT_S, RawClient
 from reput_protocol.bodies_group import ConsumerList
-from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
 from reput_protocol.codes import PullSysFlag, RequestCode
 from reput_protocol.command_header import CommandHeader
@@ -118,7 +118,9 @@ class GroupClient(RawClient):
         if wanted:
             subscriptions.append(SubscriptionData.of(retry_topic(self.group), "*", version))
         consumers = [ConsumerData(self.group, message_model=model, subscriptions=subscriptions)]
-        data = HeartbeatData(self.client_id, consumers if wanted else [], list(producers))
+        data = HeartbeatData(
+            self.client_id, consumers if wanted else [], [ProducerData(group) for group in producers]
+        )
         header, _ = self.request(RequestCode.HEART_BEAT, {}, data.to_json())
         return header
 

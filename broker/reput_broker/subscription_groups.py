@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec import to_builtins
 
 from reput_broker.config_file import ConfigFile, ConfigFileSave
 from reput_broker.config_groups import GroupsConfig
@@ -19,13 +20,14 @@ from reput_broker.data_version import DataVersion
 from reput_broker.request import Refusal
 from reput_broker.table_saver import save_now
 from reput_protocol.bodies_group import SubscriptionGroupConfig
+from reput_protocol.body import read_members
 from reput_protocol.codes import Perm
 from reput_protocol.errors import BodyMalformed, ErrorCode
 from reput_protocol.names import SYSTEM_GROUPS, check_group, is_system_group
 
 log = structlog.get_logger(__name__)
 
-_KNOWN_MEMBERS = frozenset(SubscriptionGroupConfig("x", subscription_data_set=[]).to_members())
+_KNOWN_MEMBERS = frozenset(SubscriptionGroupConfig.__struct_encode_fields__)
 
 
 class SubscriptionGroupManager:
@@ -75,7 +77,7 @@ class SubscriptionGroupManager:
         try:
             if not isinstance(entry, dict):
                 raise BodyMalformed("it is not an object")
-            config = SubscriptionGroupConfig.from_members({**entry, "groupName": name})
+            config = read_members(SubscriptionGroupConfig, {**entry, "groupName": name})
         except BodyMalformed as error:
             log.warning(
                 "group_entry_unreadable",
@@ -210,7 +212,7 @@ class SubscriptionGroupManager:
             found = entries[name]
             if not isinstance(found, SubscriptionGroupConfig):
                 return found
-            return dict(sorted({**unknown_of.get(name, {}), **found.to_members()}.items()))
+            return dict(sorted({**unknown_of.get(name, {}), **to_builtins(found, order="sorted")}.items()))
 
         def members() -> dict[str, Any]:
             return {

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from reput_broker.config import TopicsConfig
 from reput_broker.config_file import ConfigFile, ConfigFileSave

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
 import click
+from msgspec.structs import replace
 
 from reput_cli.failures import CommandFailed
 from reput_cli.group_offsets import clone, reset, skip

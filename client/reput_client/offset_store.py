@@ -14,6 +14,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from msgspec import structs
+
 from reput_client.atomic_file import replace_file
 from reput_client.errors import OffsetStoreDamaged
 from reput_protocol.errors import BrokerError, ReputError
@@ -192,7 +194,7 @@ class LocalFileOffsetStore(OffsetStore):
 
 
 def _encode(table: dict[MessageQueue, int]) -> bytes:
-    rows = [{**queue._asdict(), "offset": offset} for queue, offset in sorted(table.items())]
+    rows = [{**structs.asdict(queue), "offset": offset} for queue, offset in sorted(table.items())]
     return json.dumps({"version": _FORMAT_VERSION, "offsets": rows}, indent=1).encode()
 
 

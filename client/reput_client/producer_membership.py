@@ -15,7 +15,7 @@ from reput_client.connection import Connection
 from reput_client.group.client_id import new_client_id
 from reput_client.runtime import Event
 from reput_client.session import Session
-from reput_protocol.bodies_heartbeat import HeartbeatData
+from reput_protocol.bodies_heartbeat import HeartbeatData, ProducerData
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import UnregisterClientHeader
 from reput_protocol.errors import ReputError
@@ -100,7 +100,7 @@ class ProducerMembership:
             what=f"heartbeat of {self._group}",
             address=address,
             deadline=deadline,
-            body=HeartbeatData(self.client_id, [], [self._group]).to_json(),
+            body=HeartbeatData(self.client_id, [], [ProducerData(self._group)]).to_json(),
         )
         self._epochs[address] = self._session.connection_to(address).epoch
 

@@ -25,7 +25,13 @@ from reput_protocol.bodies_group import (
     SubscriptionGroupList,
     SubscriptionGroupTable,
 )
-from reput_protocol.bodies_heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
+from reput_protocol.bodies_heartbeat import (
+    CheckClientBody,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
 from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
 from reput_protocol.bodies_progress import (
     GroupDescription,
@@ -97,6 +103,7 @@ __all__ = [
     "OffsetWrapper",
     "ProcessQueueInfo",
     "ProducerConnection",
+    "ProducerData",
     "ProducerInfo",
     "ProducerTable",
     "QuerySubscriptionBody",

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from secrets import token_hex
 from typing import Any, Final, NoReturn, TypeAlias
+
+from msgspec.json import Encoder
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import BodyMalformed
@@ -35,28 +36,8 @@ _UP_TO_KEY: Final = re.compile(
 )
 
 
-def _members_of(value: Any) -> object:
-    return value.to_members()
-
-
-encode_json = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=_members_of
-).encode
-"""Return a value as compact JSON with sorted keys; what is no value of JSON has `to_members`."""
-
-
-def write_json(value: object) -> bytes:
-    """Return `value` as compact JSON with sorted keys."""
-    return encode_json(value).encode()
-
-
-def write_object_keyed_map(entries: Mapping[ObjectKey, object]) -> str:
-    """Return a map whose keys are objects, as RocketMQ writes it: `{{"queueId":0}:1}`. This is not strict JSON."""
-    return (
-        "{"
-        + ",".join(f"{encode_json(dict(key))}:{encode_json(value)}" for key, value in entries.items())
-        + "}"
-    )
+encode_json = Encoder(order="sorted").encode
+"""Return a value, structs among them, as compact JSON with sorted keys."""
 
 
 def read_json(data: Buffer, *, loose_bytes_max: int = LOOSE_BYTES_MAX) -> dict[Any, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.delays import Delay, delay_of
@@ -25,12 +27,16 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 _I32_MAX: Final = 0x7FFF_FFFF
 
 
-class MessageQueue(NamedTuple):
+class MessageQueue(Struct, frozen=True, order=True, gc=False, rename="camel"):
     """One queue of a topic on one broker."""
 
     topic: str
     broker_name: str
     queue_id: int
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return topic, broker name and queue id, for those who take a queue apart."""
+        return iter((self.topic, self.broker_name, self.queue_id))
 
 
 @dataclass(slots=True, init=False)

@@ -29,6 +29,7 @@ from reput_protocol.bodies import (
     OffsetWrapper,
     ProcessQueueInfo,
     ProducerConnection,
+    ProducerData,
     ProducerInfo,
     ProducerTable,
     QuerySubscriptionBody,
@@ -63,7 +64,9 @@ ITEM_TEXT = '{"avgpt":1.0,"sum":10,"tps":0.5}'
 
 GENUINE: list[tuple[Any, str]] = [
     (
-        HeartbeatData("127.0.0.1@1234#5678", [ConsumerData("CG", subscriptions=[SUBSCRIPTION])], ["PG"]),
+        HeartbeatData(
+            "127.0.0.1@1234#5678", [ConsumerData("CG", subscriptions=[SUBSCRIPTION])], [ProducerData("PG")]
+        ),
         '{"clientID":"127.0.0.1@1234#5678","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",'
         '"consumeType":"CONSUME_PASSIVELY","groupName":"CG","messageModel":"CLUSTERING","subscriptionDataSet":['
         + SUBSCRIPTION_TEXT

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reput_protocol.bodies import CheckClientBody, HeartbeatData, LockBatchBody
+from reput_protocol.bodies import CheckClientBody, HeartbeatData, LockBatchBody, ProducerData
 from reput_protocol.codes import PullSysFlag, RequestCode
 from reput_protocol.commands import (
     CommandHeader,
@@ -60,7 +60,9 @@ def test_a_java_producer() -> None:
     beat = heartbeat(
         clientID=JAVA_ID, consumerDataSet=[], heartbeatFingerprint=0, producerDataSet=groups, withoutSub=False
     )
-    assert beat == HeartbeatData(JAVA_ID, producer_groups=["PG", "CLIENT_INNER_PRODUCER"])
+    assert beat == HeartbeatData(
+        JAVA_ID, producers=[ProducerData("PG"), ProducerData("CLIENT_INNER_PRODUCER")]
+    )
     leaving = captured(35, {"clientID": JAVA_ID, "producerGroup": "PG"})
     assert UnregisterClientHeader.from_ext(leaving.ext) == UnregisterClientHeader(JAVA_ID, "PG")
 

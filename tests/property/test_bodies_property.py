@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from reput_protocol import commands
 from reput_protocol.bodies import (
@@ -39,6 +39,7 @@ from reput_protocol.bodies import (
     OffsetWrapper,
     ProcessQueueInfo,
     ProducerConnection,
+    ProducerData,
     ProducerInfo,
     ProducerTable,
     QuerySubscriptionBody,
@@ -89,7 +90,7 @@ CONSUMER = st.builds(
 GROUP = st.builds(
     SubscriptionGroupConfig,
     TEXT, FLAG, FLAG, FLAG, FLAG, I64, I64, st.just({"type": "EXPONENTIAL"}), I64, I64, FLAG, I64, I64,
-    st.none() | few(table(TEXT, TEXT)), table(TEXT, TEXT),
+    st.just(UNSET) | few(table(TEXT, TEXT)), table(TEXT, TEXT),
 )  # fmt: skip
 CONNECTION = st.builds(ClientConnection, TEXT, TEXT, NAME, I64)
 STATS = st.builds(ConsumeStats, table(QUEUE, st.builds(OffsetWrapper, I64, I64, I64, I64)), RATE)
@@ -97,7 +98,7 @@ ITEM = st.builds(StatsItem, I64, RATE, RATE)
 VERSION = st.fixed_dictionaries({"counter": I64, "stateVersion": I64, "timestamp": I64})
 
 BODIES = {
-    HeartbeatData: st.builds(HeartbeatData, TEXT, few(CONSUMER), few(TEXT), I64, FLAG),
+    HeartbeatData: st.builds(HeartbeatData, TEXT, few(CONSUMER), few(st.builds(ProducerData, TEXT)), I64, FLAG),
     CheckClientBody: st.builds(CheckClientBody, TEXT, TEXT, SUBSCRIPTION, st.none() | NAME),
     ConsumerList: st.builds(ConsumerList, few(TEXT)),
     GroupList: st.builds(GroupList, few(TEXT)),

@@ -15,7 +15,6 @@ from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import ConsumerListHeader, UnregisterClientHeader
 from reput_protocol.errors import ErrorCode, InvalidName
-from reput_protocol.loose_json import read_json
 from reput_protocol.names import retry_topic
 
 _NAME_BYTES_MAX = 255
@@ -108,9 +107,8 @@ class ClientProcessor:
         return refused
 
     def _read(self, request: Request) -> HeartbeatData:
-        members = read_json(request.body)
-        self._membership.check_entries(HeartbeatData.entries_of(members))
-        data = HeartbeatData.from_members(members)
+        data = HeartbeatData.from_json(request.body)
+        self._membership.check_entries(data.entries)
         if not 0 < len(data.client_id) <= _NAME_BYTES_MAX:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,

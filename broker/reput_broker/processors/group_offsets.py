@@ -30,7 +30,6 @@ from reput_protocol.commands_consume import (
 )
 from reput_protocol.commands_group import ConsumerTopicsHeader
 from reput_protocol.errors import ErrorCode
-from reput_protocol.loose_json import LOOSE_BYTES_MAX
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_group
 
@@ -162,7 +161,7 @@ class GroupOffsetsProcessor:
         group = self._groups.existing(header.group).group_name
         generations = {header.topic: self._access.existing(header.topic).generation}
         if request.body:
-            body = ResetOffsetBody.from_json(request.body, loose_bytes_max=LOOSE_BYTES_MAX)
+            body = ResetOffsetBody.from_json(request.body, is_trusted=False)
             targets = await self._named(header.topic, body.offset_table)
             return await self._set(
                 group, targets, generations, header.timestamp, dry_run=header.dry_run is True

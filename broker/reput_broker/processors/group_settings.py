@@ -16,9 +16,9 @@ from reput_broker.table_saver import TableSaver
 from reput_protocol.bodies_group import (
     GroupForbidden,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     SubscriptionGroupTable,
 )
-from reput_protocol.body_members import as_object, list_member
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import (
     DeleteSubscriptionGroupHeader,
@@ -28,7 +28,6 @@ from reput_protocol.commands_group import (
     SubscriptionGroupTableResult,
 )
 from reput_protocol.errors import ErrorCode
-from reput_protocol.loose_json import read_json
 from reput_protocol.names import check_group, check_topic, is_system_group
 
 _QUEUES_MAX = 65_535
@@ -80,15 +79,7 @@ class GroupSettingsProcessor:
 
     async def create_list(self, request: Request) -> Response:
         """Create or change several groups, all or none."""
-        items = list_member(read_json(request.body), "groupConfigList")
-        configs: list[SubscriptionGroupConfig] = []
-        for number, item in enumerate(items, start=1):
-            configs.append(
-                SubscriptionGroupConfig.from_members(as_object(item, "an item of 'groupConfigList'"))
-            )
-            if number % _GROUPS_A_TURN == 0:
-                await trio.lowlevel.checkpoint()
-        return await self._put(request, configs)
+        return await self._put(request, SubscriptionGroupList.from_json(request.body).groups)
 
     async def _put(self, request: Request, configs: list[SubscriptionGroupConfig]) -> Response:
         request.client.note_role("admin")

@@ -8,14 +8,14 @@ import pytest
 import trio
 
 from broker_bench import BenchClient, broker_bench
-from reput_protocol import large_body, loose_json
+from reput_protocol import body as bodies
 from reput_protocol.bodies_bounds import QueueBoundsRequest
 from reput_protocol.bodies_group import SubscriptionGroupConfig
-from reput_protocol.bodies_heartbeat import HeartbeatData
+from reput_protocol.bodies_heartbeat import HeartbeatData, ProducerData
 from reput_protocol.bodies_lock import LockBatchBody
+from reput_protocol.body import PART_BYTES
 from reput_protocol.codes import RequestCode
 from reput_protocol.header import Value
-from reput_protocol.large_body import PART_CHARACTERS
 from reput_protocol.message import MessageQueue
 from tasks import run_by_the_clock
 
@@ -44,20 +44,19 @@ ASKED: list[tuple[RequestCode, dict[str, Value], bytes]] = [
 
 
 class WrittenInAStep(trio.abc.Instrument):
-    """How many characters of JSON one task wrote between two checkpoints, at most."""
+    """How many bytes of JSON one task wrote between two checkpoints, at most."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.largest = 0
         self._now = 0
-        encode = loose_json.encode_json
+        encode = bodies.encode_json
 
-        def counted(value: object) -> str:
+        def counted(value: object) -> bytes:
             text = encode(value)
             self._now += len(text)
             return text
 
-        for module in (loose_json, large_body):
-            monkeypatch.setattr(module, "encode_json", counted)
+        monkeypatch.setattr(bodies, "encode_json", counted)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         del task
@@ -97,12 +96,12 @@ async def test_no_more_than_a_part_is_written_at_a_time(
             trio.lowlevel.remove_instrument(written)
         assert response is not None
         assert response.code == 0, response.remark
-        assert 0 < written.largest <= PART_CHARACTERS + LARGEST_ENTRY
+        assert 0 < written.largest <= PART_BYTES + LARGEST_ENTRY
         assert len(response.body) > 1.4 * written.largest
 
 
 async def _send_for(client: BenchClient, *producer_groups: str) -> None:
-    body = HeartbeatData(client.client_id, [], list(producer_groups)).to_json()
+    body = HeartbeatData(client.client_id, [], [ProducerData(group) for group in producer_groups]).to_json()
     response = await client.ask(RequestCode.HEART_BEAT, {}, body)
     assert response is not None
     assert response.code == 0, response.remark

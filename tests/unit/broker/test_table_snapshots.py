@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 import trio
 
-from reput_broker import config_file
+from reput_broker import config_file, subscription_groups
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.subscription_groups import SubscriptionGroupManager
 from reput_broker.table_saver import SavedTable, TableSaver
@@ -93,13 +93,13 @@ def test_the_text_is_put_together_in_the_writing_thread(
     for number in range(100):
         manager.put(SubscriptionGroupConfig(f"g{number}"))
     threads: list[int] = []
-    real = SubscriptionGroupConfig.to_members
+    real = subscription_groups.to_builtins
 
-    def to_members(config: SubscriptionGroupConfig) -> dict[str, Any]:
+    def members(config: SubscriptionGroupConfig, **options: Any) -> Any:
         threads.append(threading.get_ident())
-        return real(config)
+        return real(config, **options)
 
-    monkeypatch.setattr(SubscriptionGroupConfig, "to_members", to_members)
+    monkeypatch.setattr(subscription_groups, "to_builtins", members)
     trio.run(TableSaver(manager).save)
     assert len(threads) >= 100
     assert threading.get_ident() not in threads

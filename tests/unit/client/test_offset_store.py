@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from reput_client.blocking import LocalFileOffsetStore
 from reput_client.blocking.offset_store import BlockingOffsetStore
@@ -133,7 +134,7 @@ def test_a_member_does_not_take_an_error_for_a_group_without_progress(group: Gro
 
 def test_queues_of_two_brokers_are_two_queues(group: Group) -> None:
     store = BlockingOffsetStore(RemoteOffsetStore(group), BlockingRuntime())
-    there = Q0._replace(broker_name="c")
+    there = replace(Q0, broker_name="c")
     for queue, offset in ((Q0, 5), (there, 7)):
         store.update(queue, offset)
     store.persist_all([Q0, there])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from delivery_fakes import channel_of, consumer_data
 from reput_broker.delivery.consumer_groups import ConsumerGroups
