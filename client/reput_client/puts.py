@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Final
 
 from reput_client.connection import Connection
@@ -31,7 +30,6 @@ from reput_protocol.message_id import decode_offset_message_id
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from reput_protocol.put_block import BLOCK_BYTES_MAX
 from reput_protocol.record import record_bytes
-from reput_protocol.record_layout import I32
 
 _TEMPLATES_MAX: Final = 4096
 _STORED: Final = frozenset(
@@ -43,7 +41,6 @@ _STORED: Final = frozenset(
     }
 )
 _SUCCESS: Final = ResponseCode.SUCCESS.value
-_SIZE_AT = I32.unpack_from
 _new_tuple = tuple.__new__
 
 
@@ -307,15 +304,6 @@ def receipt_of(topic: str, call: Call, unique_id: str | None, asked: AckLevel) -
     return receipt
 
 
-def receipts_of(
-    topic: str, body: Buffer, result: PutMessageResult, unique_ids: Sequence[str | None]
-) -> list[SendReceipt]:
-    """Return the receipts of a frame with the messages of `unique_ids`; `body` is a block if they are several."""
-    if len(unique_ids) == 1:
-        return [single_receipt(topic, result, unique_ids[0])]
-    return block_receipts(topic, body, result, unique_ids)
-
-
 def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) -> SendReceipt:
     """Return the receipt of a put of one message."""
     # Past the constructor of a named tuple, which is Python's.
@@ -332,29 +320,6 @@ def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) 
             unique_id,
         ),
     )
-
-
-def block_receipts(
-    topic: str, block: Buffer, result: PutMessageResult, unique_ids: Sequence[str | None]
-) -> list[SendReceipt]:
-    """Return the receipts of a put of a block: its records lie back to back from the first one's place on."""
-    position = 0
-    sizes = []
-    for _ in unique_ids:
-        (size,) = _SIZE_AT(block, position)
-        sizes.append(size)
-        position += size
-    queue_id = result.queue_id
-    time_ms = result.store_timestamp
-    host = result.store_host
-    ack = result.ack
-    return [
-        SendReceipt(topic, queue_id, queue_offset, physical_offset, time_ms, host, ack, unique_id)
-        for queue_offset, (physical_offset, unique_id) in enumerate(
-            zip(accumulate(sizes, initial=result.physical_offset), unique_ids, strict=False),
-            result.queue_offset,
-        )
-    ]
 
 
 def too_large(size: int) -> InvalidMessage:

@@ -6,14 +6,13 @@ import pytest
 
 from reput_client.core import Call, Waiter
 from reput_client.errors import AckNotReached
-from reput_client.puts import block_receipts, receipt_of
-from reput_client.receipts import SendReceipt
+from reput_client.puts import receipt_of
+from reput_client.receipts import BlockReceipts, SendReceipt
 from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.commands import PutMessageResult
 from reput_protocol.errors import BrokerError
 from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType
-from reput_protocol.message import Message
-from reput_protocol.put_block import encode_put_block
+from reput_protocol.put_block import encode_block
 from reput_protocol.record import decode_record
 
 
@@ -24,15 +23,17 @@ def test_ids() -> None:
 
 
 def test_a_block_lies_back_to_back() -> None:
-    messages = [Message("t", b"x" * size) for size in (0, 10, 200)]
+    bodies = [b"x" * size for size in (0, 10, 200)]
     ids = ["a", "b", None]
-    block = encode_put_block(messages, "t", 1, 5, ids)
+    block, positions = encode_block(bodies, [b""], "t", 1, 5)
     result = PutMessageResult(1, 40, 1000, 7, "127.0.0.1:10911", AckLevel.FLUSHED)
-    receipts = block_receipts("t", block, result, ids)
+    receipts = BlockReceipts("t", result, positions, ids)
+    assert list(receipts) == [receipts[number] for number in range(3)] == receipts[:]
     assert [receipt.queue_offset for receipt in receipts] == [40, 41, 42]
     assert [receipt.unique_id for receipt in receipts] == ids
-    for receipt, message in zip(receipts, messages, strict=True):
-        assert decode_record(block, receipt.physical_offset - 1000).body == message.body
+    for receipt, body in zip(receipts, bodies, strict=True):
+        assert type(receipt) is SendReceipt
+        assert decode_record(block, receipt.physical_offset - 1000).body == body
 
 
 def answered(code: int, result: PutMessageResult | None) -> Call:
