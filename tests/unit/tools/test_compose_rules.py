@@ -88,3 +88,13 @@ def test_the_settings_for_spark_are_those_of_our_sessions() -> None:
     assert settings[SOCKETS] == LOCAL_DEFAULTS[SOCKETS] == "true"
     # Whether a page with the progress is wanted is for each place to say.
     assert not [name for name in settings if name.startswith("spark.ui.")]
+
+
+def test_what_the_dockerfile_copies_and_what_it_builds_with_reaches_the_builder() -> None:
+    """What is missing in .dockerignore is missed only when an image is built."""
+    lines = (REPOSITORY / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ") and "--from=" not in line]
+    sent = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
+    assert {source for sources in copied for source in sources} == sent
+    assert all((REPOSITORY / source).exists() for source in sent)
+    assert "hatch_build.py" in sent
