@@ -22,7 +22,7 @@ log = logging.getLogger("reput_client")
 
 
 class PullStatus(Enum):
-    """How a pull went (RocketMQ: PullStatus). In every case `next_begin_offset` says where to go on."""
+    """How a pull went (RocketMQ: PullStatus). In every case `next_begin_offset` says where to continue."""
 
     FOUND = "FOUND"
     NO_NEW_MESSAGE = "NO_NEW_MSG"
@@ -177,7 +177,7 @@ class FoundMessages(NamedTuple):
 
 
 class PullResult:
-    """Status, messages and the offsets to go on with.
+    """Status, messages and the offsets to continue with.
 
     Attributes:
         status: how the pull went.

@@ -1,4 +1,4 @@
-"""Questions of the broker about transactions that nobody has ended: 39 (RocketMQ: checkTransactionState).
+"""Questions of the broker about transactions that have not ended: 39 (RocketMQ: checkTransactionState).
 
 They come on the connection that the heartbeats go by. The application's `check` answers them, so many at a time, each
 in a task of its own, or a thread in the blocking face. A question that is not answered, because `check` raised, or too

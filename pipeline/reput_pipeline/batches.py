@@ -26,7 +26,7 @@ _BODIES: Final = frozenset(("body", "value", "bodyCRC"))
 _US_PER_MS: Final = 1000
 
 BadRow = Callable[[RecordColumns, int, str], None]
-"""Told of a record whose content fails: the columns, the row, and why. It raises, or notes that the row is left out."""
+"""Called for a record whose content fails, with its columns, row and the reason. It raises or notes the record."""
 
 
 class BatchMaker:
@@ -35,7 +35,7 @@ class BatchMaker:
     Args:
         schema: the Arrow schema that every batch has to have.
         tag_filter: which messages are wanted.
-        on_bad_row: told of records that fail their checksums or cannot be decompressed.
+        on_bad_row: called for records that fail their checksums or cannot be decompressed.
     """
 
     def __init__(self, schema: pa.Schema, tag_filter: TagFilter, on_bad_row: BadRow) -> None:

@@ -79,7 +79,7 @@ class LiveReading:
             size = 0
             for number, part in enumerate(ranges):
                 # What the next queues begin with comes while this one is read: with few messages of many queues, as in
-                # a small micro-batch, waiting for each in turn would take most of the time.
+                # a small micro-batch, waiting for one after the other would take most of the time.
                 for coming in ranges[number + _AHEAD - 1 :][:1] if number else ranges[:_AHEAD]:
                     self._prefetch(coming)
                 for block in self._blocks(part):

@@ -1,7 +1,7 @@
 """The units of many queues in the order of the log, window by window: what is wanted of a stretch, front to back.
 
-Units lead straight to records, which is faster than to follow the records' sizes; and a record that nobody wants is not
-looked at, be it damaged.
+Units lead straight to records, which is faster than to follow the records' sizes; and a record that is not wanted
+is not looked at, be it damaged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Live = Callable[[WantedRange, IntArray, IntArray, IntArray, UnitFiles], BoolArra
 
 
 class Window(NamedTuple):
-    """Units whose records lie in one window of the log, in the order of the log."""
+    """Units whose records are in one window of the log, in the order of the log."""
 
     place: IntArray
     size: IntArray

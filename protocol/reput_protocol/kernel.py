@@ -280,7 +280,7 @@ def crc32(data: cython.const[cython.uchar][::1], value: cython.uint = 0) -> int:
 
 @cython.cfunc
 @cython.inline
-def _integers(count: cython.Py_ssize_t) -> object:
+def _integers(count: cython.Py_ssize_t) -> Any:
     """Return an array of so many integers, all 0."""
     if cython.compiled:
         return clone(_NO_INTEGERS, count, True)
@@ -301,7 +301,7 @@ _PACK_I64: Final = Struct(">q").pack_into
 
 @cython.cclass
 class _Record:
-    """Where the parts of one record lie. A scan has one, and fills it again for every record."""
+    """Where the parts of one record are. A scan has one and fills it again for every record."""
 
     size: cython.Py_ssize_t
     sys_flag: cython.int
@@ -453,10 +453,10 @@ def read_record(
     check_crc: cython.bint,
     check_properties_crc: cython.bint,
 ) -> tuple[int, int, str, tuple[int, int, int, int, int, int, int] | None]:
-    """Judge what lies at `[position, end)`.
+    """Judge what is at `[position, end)`.
 
     Returns:
-        One of RECORD, BLANK, INVALID, TRUNCATED; the size; the reason; and of a sound record where its parts lie: body,
+        One of RECORD, BLANK, INVALID, TRUNCATED; the size; the reason; and of a sound record where its parts are: body,
         its size, topic, its size, properties, their size, store timestamp.
     """
     _check_range(position, end, len(data))
@@ -1344,7 +1344,7 @@ def scan_records(
     status: cython.int = RECORD
     position: cython.Py_ssize_t = start
     rows: cython.Py_ssize_t = _count_sizes(data, start, end)
-    found = array("q", bytes(192 * rows))
+    found = _integers(24 * rows)
     reason = ""
     row: cython.Py_ssize_t = 0
     if rows:
@@ -1397,7 +1397,7 @@ def record_starts(
     """Return where records start that follow each other from `position` on, going by nothing but their sizes."""
     _check_range(position, end, len(data))
     rows: cython.Py_ssize_t = _count_sizes(data, position, end)
-    found = array("q", bytes(8 * rows))
+    found = _integers(rows)
     if rows:
         starts: cython.longlong[::1] = found
         row: cython.Py_ssize_t
@@ -1531,7 +1531,7 @@ def queue_records(
     record: _Record = _Record()
     position: cython.Py_ssize_t = start
     rows: cython.Py_ssize_t = _count_sizes(data, start, end)
-    found = array("q", bytes(192 * rows))
+    found = _integers(24 * rows)
     if not rows:
         return found, position
     row: cython.Py_ssize_t = 0
@@ -1579,7 +1579,7 @@ def unit_records(
     data: cython.const[cython.uchar][::1] = buffer
     record: _Record = _Record()
     rows: cython.Py_ssize_t = len(units) // 4
-    found = array("q", bytes(192 * rows))
+    found = _integers(24 * rows)
     wrong: list[int] = []
     if not rows:
         return found, wrong
@@ -1718,7 +1718,7 @@ def distinct(
 ) -> tuple[list[bytes], Any]:
     """Return each value once, in the order of their first rows, and an `array('q')` that says which one a row has."""
     rows: cython.Py_ssize_t = _rows_of(places, first, step)
-    found = array("q", bytes(8 * rows))
+    found = _integers(rows)
     numbers: dict[bytes, int] = {}
     codes: cython.longlong[::1] = found
     row: cython.Py_ssize_t
@@ -1743,7 +1743,7 @@ def property_places(
         An `array('q')` of two numbers a row, the place and the size, which is 0 for a record without the property.
     """
     rows: cython.Py_ssize_t = _rows_of(table, 16, 24)
-    found = array("q", bytes(16 * rows))
+    found = _integers(2 * rows)
     places: cython.longlong[::1] = found
     row: cython.Py_ssize_t
     for row in range(rows):
@@ -1786,7 +1786,7 @@ def property_units(
         while at < stop:
             at = _find(buffer, 2, at, stop) + 1
             count += 1
-    found = array("q", bytes(32 * count))
+    found = _integers(4 * count)
     count = 0
     if len(found):
         units: cython.longlong[::1] = found
@@ -1877,7 +1877,7 @@ def _signed(value: cython.uint) -> cython.int:
 def tags_codes(buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1]) -> Any:
     """Return what a ConsumeQueue unit says of the tag of each record: its hash, or 0 without a tag."""
     rows: cython.Py_ssize_t = len(table) // 24
-    found = array("q", bytes(8 * rows))
+    found = _integers(rows)
     codes: cython.longlong[::1] = found
     row: cython.Py_ssize_t
     for row in range(rows):
@@ -1914,7 +1914,7 @@ def key_hashes(
         count += table[at + 21] > 0
         for key in range(table[at + 22], table[at + 22] + table[at + 23]):
             count += buffer[key] != 0x20 and (key == table[at + 22] or buffer[key - 1] == 0x20)
-    found = array("q", bytes(24 * count))
+    found = _integers(3 * count)
     if not count:
         return found
     keys: cython.longlong[::1] = found
@@ -2099,7 +2099,7 @@ def queue_units(
     """
     count: cython.Py_ssize_t = len(physical_offsets)
     made = bytearray(20 * count)
-    numbers = array("q", bytes(8 * count))
+    numbers = _integers(count)
     units: cython.uchar[::1] = made
     taken: cython.longlong[::1] = numbers
     rows: cython.Py_ssize_t = 0
@@ -2474,7 +2474,7 @@ def timer_units_ahead(units: cython.const[cython.uchar][::1], since_ms: cython.l
     rows: cython.Py_ssize_t = len(units) // 52
     row: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
-    found = array("q", bytes(16 * rows))
+    found = _integers(2 * rows)
     ahead: cython.longlong[::1] = found
     for row in range(rows):
         slot_ms: cython.longlong = _timer_slot(units, 52 * row)

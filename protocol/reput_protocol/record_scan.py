@@ -22,11 +22,11 @@ from reput_protocol.record_layout import (
 
 
 class ScanStatus(Enum):
-    """What lies at a position."""
+    """What is at a position."""
 
     RECORD = "record"
     BLANK = "blank"
-    """The end of a file: go on at the start of the next one."""
+    """The end of a file: continue at the start of the next one."""
     INVALID = "invalid"
     TRUNCATED = "truncated"
     """The beginning of a record, or too little to tell."""
@@ -54,7 +54,7 @@ class RecordScan(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Where the variable parts of one sound record lie, as positions in its buffer."""
+    """Where the variable parts of one sound record are, as positions in its buffer."""
 
     body: int
     body_size: int
@@ -68,7 +68,7 @@ class Extent(NamedTuple):
 def scan_record(
     buffer: Buffer, position: int, end: int, *, check_crc: bool, check_properties_crc: bool = False
 ) -> RecordScan:
-    """Judge what lies at `[position, end)` of `buffer`.
+    """Judge what is at `[position, end)` of `buffer`.
 
     `check_crc` verifies the body's CRC, and the whole-record one where the record has it. `check_properties_crc`
     also calls a record invalid that has none: for a store that is known to write it always. Never raises for what it
@@ -80,7 +80,7 @@ def scan_record(
 def locate(
     buffer: Buffer, position: int, end: int, *, check_crc: bool, check_properties_crc: bool = False
 ) -> tuple[RecordScan, Extent | None]:
-    """Judge as `scan_record` does, and say where the parts of a sound record lie."""
+    """Judge as `scan_record` does, and say where the parts of a sound record are."""
     status, size, reason, parts = kernel.read_record(buffer, position, end, check_crc, check_properties_crc)
     return RecordScan(STATUSES[status], size, reason), None if parts is None else Extent._make(parts)
 

@@ -30,7 +30,7 @@ _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 @dataclass(slots=True)
 class LogBatch:
-    """Records that lie back to back in one file, each with sound lengths and in the place that it names."""
+    """Records that are back to back in one file, each with sound lengths and in the place that it names."""
 
     file: StreamFile
     position: int
@@ -84,7 +84,7 @@ class LogEnd(NamedTuple):
 
 
 class BlankEnd(NamedTuple):
-    """A blank record: the log goes on in the next file."""
+    """A blank record: the log continues in the next file."""
 
     file: StreamFile
     position: int
@@ -219,7 +219,7 @@ class _FileReading:
         return LogBatch(self._file, position, data, RecordColumns(data, table)), end
 
     def _judge(self, data: bytes, position: int) -> tuple[RecordScan, str]:
-        """Say what lies at the start of `data`, and what is wrong with it."""
+        """Say what is at the start of `data`, and what is wrong with it."""
         scan, extent = locate(data, 0, len(data), check_crc=False)
         if extent is not None:
             claimed = FRONT.unpack_from(data)[6]
@@ -259,5 +259,5 @@ class _FileReading:
 
 
 def is_record_magic(data: bytes, position: int) -> bool:
-    """Whether a record's magic number lies 4 bytes after `position`."""
+    """Whether a record's magic number is 4 bytes after `position`."""
     return bool(I32.unpack_from(data, position + 4)[0] in (MAGIC_V1, MAGIC_V2))

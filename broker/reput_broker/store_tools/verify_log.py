@@ -82,7 +82,7 @@ class LogCheck:
         Args:
             queues, index: compared with every batch of records.
             levels_ms: the delay levels, which decide when a parked message is due.
-            progress: told how many bytes of the log are done.
+            progress: called with how many bytes of the log are done.
             from_index, to_index: which files of the log, all by default.
         """
         total = self.layout.log.total_bytes
@@ -135,7 +135,7 @@ class LogCheck:
         )
 
     def take(self, found: LogFindings) -> None:
-        """Take what somebody else found in the next files of the log."""
+        """Take what was found in the next files of the log elsewhere."""
         self.damages += found.damages
         self._undecided += found.undecided
         self._unfinished += found.unfinished
