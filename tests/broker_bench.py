@@ -21,7 +21,7 @@ import trio.testing
 from delivery_fakes import FakeClient
 from reput_broker.broker import Broker
 from reput_broker.config import BrokerConfig
-from reput_broker.request import Request, Response
+from reput_broker.request import Put, Request, Response
 from reput_broker.surroundings import Surroundings
 from reput_protocol.bodies_heartbeat import HeartbeatData, ProducerData
 from reput_protocol.codes import LanguageCode, RequestCode
@@ -87,8 +87,14 @@ class BenchClient(FakeClient):
         request = Request(self, self.header_type, header, memoryview(body), time.monotonic(), counters)
         dispatcher = self._bench.broker._server._dispatcher
         result = dispatcher.begin(request)
-        if result is not None and not isinstance(result, Response):
+        if isinstance(result, Put):
+            waiting = dispatcher.append((result,))
+            if waiting is not None:
+                await waiting
+            result = None
+        elif result is not None and not isinstance(result, Response):
             result = await dispatcher.finish(request, result)
+        dispatcher.after_puts(self)
         if result is not None:
             return None if oneway else result
         with trio.move_on_after(_NO_ANSWER_S):

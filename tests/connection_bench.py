@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from reput_broker.config import LimitsConfig
 from reput_broker.counters import Counters
 from reput_broker.request import (
     Handler,
-    PutRun,
+    Put,
     Refusal,
     Request,
     Response,
@@ -22,6 +22,8 @@ from reput_broker.request import (
 from reput_broker.server.connection import Connection
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import HeldBytes
+from reput_broker.store.results import PutResult
+from reput_broker.store.status import PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.errors import ErrorCode
@@ -124,9 +126,9 @@ class Bench:
         self.limits = beside.limits if beside else LimitsConfig(**limits)
         self.memory = beside.memory if beside else HeldBytes(self.counters, self.limits)
         self.held: list[Request] = []
-        self.runs: list[PutRun] = []
+        self.appended: list[list[Put]] = []
         self.after_puts: list[int] = []
-        self.takes_runs = True
+        self.waits_to_append: trio.Event | None = None
         self.proceed = trio.Event()
         self.ended: list[Connection] = []
         handlers: dict[int, Handler] = {
@@ -137,6 +139,7 @@ class Bench:
             REFUSED: self._refused,
             BROKEN: self._broken,
             BIG: lambda _: Response(0, body=bytes(100_000)),
+            PutMessageHeader.REQUEST_CODE: self._put,
         }
         self.traffic.connection_opened()
         self.connection = Connection(
@@ -146,7 +149,7 @@ class Bench:
             dialled_address="10.0.0.2:10911",
             dispatcher=Dispatcher(
                 handlers,
-                self._run,
+                self._append,
                 lambda _: self.after_puts.append(len(self.peer.got)),
                 limits=self.limits,
             ),
@@ -175,11 +178,22 @@ class Bench:
     def _broken(self, request: Request) -> Response:
         raise ZeroDivisionError
 
-    def _run(self, run: PutRun) -> bool:
-        self.runs.append(run)
-        if self.takes_runs and run.ack is AckLevel.PAGE_CACHE:
-            run.client.answer_run(run, b"".join(answer(opaque) for opaque in run.opaques))
-        return self.takes_runs
+    def _put(self, request: Request) -> Put:
+        header = PutMessageHeader.from_ext(request.ext)
+        return Put(request, 1, lambda: PutResult(PutStatus.PUT_OK), lambda _: Response(), "t", header.ack)
+
+    def _append(self, puts: Sequence[Put]) -> Awaitable[None] | None:
+        if self.waits_to_append is not None:
+            return self._append_later(puts, self.waits_to_append)
+        self.appended.append([*puts])
+        for put in puts:
+            put.outcome = Response() if put.ack is AckLevel.PAGE_CACHE else None
+        return None
+
+    async def _append_later(self, puts: Sequence[Put], proceed: trio.Event) -> None:
+        await proceed.wait()
+        self.waits_to_append = None
+        self._append(puts)
 
     def traffic_of(self, code: int) -> Any:
         return self.counters.request(HeaderType.JSON, code)
@@ -194,10 +208,6 @@ def put(opaque: int, ack: AckLevel = AckLevel.PAGE_CACHE) -> bytes:
     return encode_frame(
         Header(PutMessageHeader.REQUEST_CODE, 1 << 20 | opaque, ext=ext), HeaderType.MSGPACK, b"x"
     )
-
-
-def answer(opaque: int) -> bytes:
-    return encode_frame(Header(0, opaque, 1), HeaderType.MSGPACK)
 
 
 @asynccontextmanager

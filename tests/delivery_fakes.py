@@ -67,9 +67,6 @@ class FakeClient:
     def answer(self, request: Request, response: Response) -> None:
         raise NotImplementedError
 
-    def answer_run(self, run: Any, frames: bytes, response_code: int = 0) -> None:
-        raise NotImplementedError
-
     def flush(self) -> None:
         pass
 

@@ -47,7 +47,6 @@ from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.put_once import PutOnce
-from reput_broker.processors.put_run import PutRunProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.queue import QueueProcessor
 from reput_broker.processors.reply import ReplyProcessor
@@ -489,7 +488,6 @@ class Broker:
             SendProcessor(
                 store,
                 access,
-                appender,
                 counters,
                 self._retry.redirects(groups, access),
                 PutOnce(
@@ -498,7 +496,8 @@ class Broker:
                         dispatch=self._reput.catch_up,
                         clock_ms=self._surroundings.clock_ms,
                         window_s=lambda: config.dedup.window,
-                    )
+                    ),
+                    appender,
                 ),
                 self._retry.back_once,
                 groups.requesters,
@@ -573,7 +572,7 @@ class Broker:
             handlers |= processor.handlers()
         dispatcher = Dispatcher(
             handlers,
-            PutRunProcessor(store, access, lock, self._flush, counters, waits_for_commit).put_run,
+            appender.append,
             # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit
             # has.
             _nothing if sync or pooled else self._reput.put_by,

@@ -121,7 +121,7 @@ class RetryParts:
                 await topic_saver.save()
 
         puts = OwnPuts(store, lock, wrote)
-        self.back_once = PutBackOnce(SentBack(store, dispatch=dispatch, clock_ms=clock_ms))
+        self.back_once = PutBackOnce(SentBack(store, dispatch=dispatch, clock_ms=clock_ms), appender)
 
         def log_end() -> int:
             return store.flushed_offset + store.flush_behind_bytes
@@ -152,12 +152,11 @@ class RetryParts:
         )
         self._processors = (
             SendBackProcessor(
-                store, access, groups.access, appender, self._parking, self.back_once, self.counts, ack=ack
+                store, access, groups.access, self._parking, self.back_once, self.counts, ack=ack
             ),
             TransactionProcessor(
                 store,
                 access,
-                appender,
                 self._parking,
                 transactions,
                 config.transactions,

@@ -6,17 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from reput_broker.request import Client, PutRun, Refusal, Request, Response
-from reput_broker.store.results import RunResult
+from reput_broker.request import Client, Refusal, Request, Response
 from reput_protocol.codes import AckLevel
-from reput_protocol.commands import PutMessageResult
 from reput_protocol.errors import ErrorCode, refusal_remark
-from reput_protocol.frames import encode_frame
-from reput_protocol.header import HeaderType
 
 
 class PendingPut(Protocol):
-    """Something stored whose answer waits for a sync. Both ways to answer only queue; the client is flushed after."""
+    """Something stored whose answer waits for a sync. Answers are only queued; the client is flushed after."""
 
     @property
     def client(self) -> Client:
@@ -28,7 +24,7 @@ class PendingPut(Protocol):
 
     @property
     def requests(self) -> int:
-        """How many requests it answers."""
+        """How many requests it answers whose time is counted."""
 
     @property
     def messages(self) -> int:
@@ -51,6 +47,7 @@ class PendingRequest:
     request: Request
     response: Response
     messages: int
+    requests: int = 1
 
     @property
     def client(self) -> Client:
@@ -61,11 +58,6 @@ class PendingRequest:
     def received_at(self) -> float:
         """See `PendingPut`."""
         return self.request.received_at
-
-    @property
-    def requests(self) -> int:
-        """See `PendingPut`."""
-        return 1
 
     def acknowledge(self) -> None:
         """See `PendingPut`."""
@@ -78,64 +70,6 @@ class PendingRequest:
     def refuse(self, reason: str) -> None:
         """See `PendingPut`."""
         self.client.answer(self.request, _not_stored(reason))
-
-
-@dataclass(slots=True)
-class PendingRun:
-    """A run of native puts: the frames that answer it if all goes well, and the facts if it does not."""
-
-    run: PutRun
-    frames: bytes
-    stored: RunResult
-    store_host: str
-    messages: int
-
-    @property
-    def client(self) -> Client:
-        """See `PendingPut`."""
-        return self.run.client
-
-    @property
-    def received_at(self) -> float:
-        """See `PendingPut`."""
-        return self.run.received_at
-
-    @property
-    def requests(self) -> int:
-        """See `PendingPut`."""
-        return self.run.count
-
-    def acknowledge(self) -> None:
-        """See `PendingPut`."""
-        self.client.answer_run(self.run, self.frames)
-
-    def admit(self, reason: str) -> None:
-        """See `PendingPut`."""
-        run, stored = self.run, self.stored
-        places = zip(run.opaques, run.headers, stored.queue_offsets, stored.physical_offsets, strict=True)
-        frames, code = [], 0
-        for opaque, header, queue_offset, physical_offset in places:
-            result = PutMessageResult(
-                header.queue_id,
-                queue_offset,
-                physical_offset,
-                stored.store_timestamp_ms,
-                self.store_host,
-                header.ack,
-            )
-            answer = _not_flushed(Response(0, result.to_ext(HeaderType.MSGPACK)), reason)
-            code = answer.code
-            frames.append(encode_frame(answer.header(opaque, HeaderType.MSGPACK), HeaderType.MSGPACK))
-        self.client.answer_run(run, b"".join(frames), code)
-
-    def refuse(self, reason: str) -> None:
-        """See `PendingPut`."""
-        answer = _not_stored(reason)
-        frames = [
-            encode_frame(answer.header(opaque, HeaderType.MSGPACK), HeaderType.MSGPACK)
-            for opaque in self.run.opaques
-        ]
-        self.client.answer_run(self.run, b"".join(frames), answer.code)
 
 
 def flush_clients(pending: Iterable[PendingPut]) -> None:

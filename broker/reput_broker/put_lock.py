@@ -7,10 +7,33 @@ reentrant one): see docs/decisions/0001-one-put-lock.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final, Protocol, TypeVar
 
 import trio
+
+from reput_broker.store.errors import DiskFull, FileNotMade
+
+_FILE_ROUNDS: Final = 2
+"""The file that a start found is set aside, and then perhaps has no room for this put."""
+Result = TypeVar("Result")
+
+
+class LogFiles(Protocol):
+    """What a store says and does about the files of its log (`MessageStore`)."""
+
+    def needs_new_file(self, size: int) -> bool:
+        """Whether appending `size` bytes has to wait for a file."""
+
+    def make_log_file(self) -> None:
+        """Make one; blocks."""
+
+    def note_file_wait(self) -> None:
+        """Count a put that waits for one."""
+
+    def want_file(self) -> None:
+        """Have it tried again."""
 
 
 class PutLock:
@@ -50,3 +73,38 @@ class PutLock:
             yield
         finally:
             self.release()
+
+    def is_free(self, files: LogFiles, size: int) -> bool:
+        """Whether `size` bytes can be appended now, without waiting for the lock or for a file."""
+        return not self.is_held and not files.needs_new_file(size)
+
+    def now(self, work: Callable[[], Result]) -> Result:
+        """Do `work` under the lock. Only for a caller that has just seen that it is free."""
+        self.acquire_nowait()
+        try:
+            return work()
+        finally:
+            self.release()
+
+    async def in_turn(self, files: LogFiles, size: int, work: Callable[[], Result]) -> Result:
+        """Do `work` under the lock as soon as `size` bytes can be appended, and return what it returns.
+
+        Between that call and the return of this one no other task runs.
+
+        Raises:
+            DiskFull, FileNotMade, StoreClosed: a file of the log was needed and could not be made; `work` was not
+                called.
+        """
+        if self.is_free(files, size):
+            return self.now(work)
+        files.note_file_wait()
+        async with self.held():
+            for _ in range(_FILE_ROUNDS):
+                if not files.needs_new_file(size):
+                    break
+                try:
+                    await trio.to_thread.run_sync(files.make_log_file)
+                except (DiskFull, FileNotMade):
+                    files.want_file()
+                    raise
+            return work()

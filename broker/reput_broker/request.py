@@ -1,10 +1,12 @@
-"""What a processor sees of the wire: a request, its client, and the three ways to answer.
+"""What a processor sees of the wire: a request, its client, and the four ways to answer.
 
 A processor is `handle(request)` and returns
 
 - a `Response`: it is written together with the other answers of the same read;
+- a `Put`: it is appended to the log together with those next to it in the same read, and answered after that;
 - None: it is answered later through `Request.reply` (after a sync, when a message arrives), or not at all (oneway);
-- a coroutine: the connection runs it to its end before it looks at its next frame, which keeps puts in order.
+- a coroutine that leads to one of these: the connection runs it to its end before it looks at its next frame, which
+  keeps puts in order.
 
 It raises `Refusal` to say no. Nothing here makes a task per request.
 """
@@ -16,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from reput_broker.counters import RequestTraffic
+from reput_broker.store.block import Block
+from reput_broker.store.results import PutResult
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode
-from reput_protocol.commands import PutMessageHeader
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 
@@ -116,9 +119,6 @@ class Client(Protocol):
     def answer(self, request: Request, response: Response) -> None:
         """Queue an answer; it leaves with the next `flush`."""
 
-    def answer_run(self, run: PutRun, frames: bytes, response_code: int = 0) -> None:
-        """Queue the answers to all requests of a run; they leave with the next `flush`."""
-
     def flush(self) -> None:
         """Write what is queued."""
 
@@ -161,11 +161,8 @@ class Request:
     is_answered: bool = False
     is_held: bool = False
     """Whether what it takes is counted by long polling."""
-
-    @property
-    def count(self) -> int:
-        """How many requests this is; see `PutRun`."""
-        return 1
+    cost: int = 0
+    """About how many bytes it takes while it waits for its answer, without its body."""
 
     @property
     def ext(self) -> Mapping[str, Value]:
@@ -198,25 +195,25 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class PutRun:
-    """Native puts that one read brought in a row, all with one ack level: what is alike is handled once for all."""
+class Put:
+    """What a request has appended to the log, and how it is answered after that."""
 
-    client: Client
-    received_at: float
-    """As of a `Request`."""
-    traffic: RequestTraffic
+    request: Request
+    size: int
+    """Bytes that are appended at most."""
+    work: Block | Callable[[], PutResult]
+    """What is appended, or something that decides that under the put lock, appends it and does not wait."""
+    answer: Callable[[PutResult], Response]
+    """Makes the answer if it was stored."""
+    topic: str
+    """Under which topic it is counted."""
     ack: AckLevel
-    opaques: list[int]
-    headers: list[PutMessageHeader]
-    blocks: list[memoryview]
-    """The bodies, until they are stored."""
-    count: int
-    """How many requests these are."""
-    is_answered: bool = False
+    kind: str = "normal"
+    """As what kind of message it is counted."""
+    outcome: PutResult | Response | Exception | None = None
+    """What became of it: at first the result of the append, then the answer; None if that waits for the disk."""
 
 
-RunHandler: TypeAlias = Callable[[PutRun], bool]
-"""Takes a run as a whole, and answers it now or later; or returns False and has done nothing."""
-
-Result: TypeAlias = "Response | Awaitable[Response | None] | None"
+Outcome: TypeAlias = "Response | Put | None"
+Result: TypeAlias = "Outcome | Awaitable[Outcome]"
 Handler: TypeAlias = Callable[[Request], Result]

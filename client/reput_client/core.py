@@ -19,7 +19,6 @@ from reput_protocol.commands_send import PutMessageResult
 from reput_protocol.errors import ReputError
 from reput_protocol.frames import FRAME_BYTES_MAX, FrameReader
 from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, Value, decode_header, encode_header
-from reput_protocol.put_frames import PutAnswerCache
 
 _HEAD: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">I")
@@ -221,7 +220,6 @@ class ChannelCore:
         """Take who is told of each request of the broker; without, they are dropped."""
         self._on_request = on_request
         self._reader = FrameReader(frame_limit=frame_limit)
-        self._put_answers = PutAnswerCache()
         self._pending: dict[int, Call] = {}
         self._next_opaque = 1
 
@@ -286,22 +284,8 @@ class ChannelCore:
             ProtocolError: the broker broke the rules; the connection can carry nothing more.
         """
         pending = self._pending
-        find_put = self._put_answers.find
         reader = self._reader
         for header_type, encoded, body in reader.receive_data(data):
-            put = find_put(encoded) if header_type == _MSGPACK else None
-            if put is not None:
-                call = pending.pop(put[0], None)
-                if call is not None and call.is_shared:
-                    call.stored(put[1])
-                elif call is not None:
-                    call.put_result = put[1]
-                    # As `finish`; here, since every message comes this way.
-                    call.header = _SUCCESS
-                    call.body = body
-                    call.done = True
-                    call.waiter.notify()
-                continue
             header = decode_header(header_type, encoded)
             if header.flag & 1:
                 call = pending.pop(header.opaque, None)

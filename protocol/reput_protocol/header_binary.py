@@ -17,12 +17,11 @@ import struct
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import HeaderMalformed
 from reput_protocol.header_model import FIELDS_MAX, Header, Value, text_ext
+from reput_protocol.kernel import text_fields
 
 _FIXED = struct.Struct(">hBhiii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-_SHORT = _I16.unpack_from
-_INT = _I32.unpack_from
 _NAME_BYTES_MAX = 0x7FFF
 
 
@@ -39,25 +38,10 @@ def decode_binary_header(data: Buffer) -> Header:
         remark = data[_FIXED.size : position].decode("utf-8") if remark_size else None
         (ext_size,) = _I32.unpack_from(data, position)
         position += _I32.size
-        total = len(data)
-        if _end(data, position, ext_size, "fields") != total:
+        if _end(data, position, ext_size, "fields") != len(data):
             raise HeaderMalformed("binary header: bytes are left over after its fields")
-        ext: dict[str, Value] = {}
-        for _ in range(FIELDS_MAX + 1):
-            if position == total:
-                break
-            start = position + 2
-            end = start + _SHORT(data, position)[0]
-            if not start <= end <= total:
-                _end(data, start, end - start, "field name")
-            value_start = end + 4
-            position = value_start + _INT(data, end)[0]
-            if not value_start <= position <= total:
-                _end(data, value_start, position - value_start, "field value")
-            ext[data[start:end].decode()] = data[value_start:position].decode()
-        if position < total or len(ext) > FIELDS_MAX:
-            raise HeaderMalformed(f"binary header: more than {FIELDS_MAX} fields")
-    except (struct.error, UnicodeDecodeError) as error:
+        ext: dict[str, Value] = {**text_fields(data, position, FIELDS_MAX)}
+    except (struct.error, ValueError) as error:
         raise HeaderMalformed(f"binary header cannot be read: {error}") from None
     return Header(code, opaque, flag, remark, ext, language, version)
 

@@ -7,27 +7,24 @@ field of `extFields` a string, because the Go client refuses anything else.
 
 from __future__ import annotations
 
-import json
-from json import JSONDecoder, JSONEncoder
-from typing import Any, NoReturn
+from typing import Any
+
+from msgspec.json import Decoder, Encoder
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import LanguageCode
 from reput_protocol.errors import HeaderMalformed
 from reput_protocol.header_model import FIELDS_MAX, Header, Value, text_ext
 
+_TEXT = frozenset((str,))
 _I32_MIN = -0x8000_0000
 _I32_MAX = 0x7FFF_FFFF
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
 # Fractions stay the text they were: they can only stand in extFields, where text is what is wanted.
-_DECODER = JSONDecoder(parse_float=str, parse_constant=_refuse_constant)
-_encode = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_LANGUAGE_NAMES = {language.value: language.name for language in LanguageCode}
+_decode = Decoder(float_hook=str).decode
+_encode = Encoder().encode
+_LANGUAGE_NAMES = {language.value: language.name.encode() for language in LanguageCode}
 _LANGUAGE_CODES = {language.name: language.value for language in LanguageCode}
 
 
@@ -38,10 +35,7 @@ def decode_json_header(data: Buffer) -> Header:
         HeaderMalformed: it is no UTF-8, no strict JSON, no object, nested without end, or a member has a wrong type.
     """
     try:
-        text = str(data, "utf-8")
-        members = _DECODER.decode(text)
-        if "\\ud" in text or "\\uD" in text:
-            _check_no_lone_surrogate(members)
+        members = _decode(data)
     except (ValueError, RecursionError) as error:
         raise HeaderMalformed(f"JSON header cannot be read: {error}") from None
     if type(members) is not dict:
@@ -65,13 +59,12 @@ def decode_json_header(data: Buffer) -> Header:
 def encode_json_header(header: Header) -> bytes:
     """Encode as compact JSON with sorted keys; `ext` keeps its order."""
     ext = text_ext(header.ext)
-    ext_part = f'"extFields":{_encode(ext)},' if ext else ""
-    remark_part = "" if header.remark is None else f'"remark":{_encode(header.remark)},'
-    language = _LANGUAGE_NAMES.get(header.language, "OTHER")
-    return (
-        f'{{"code":{header.code:d},{ext_part}"flag":{header.flag:d},"language":"{language}",'
-        f'"opaque":{header.opaque:d},{remark_part}"serializeTypeCurrentRPC":"JSON","version":{header.version:d}}}'
-    ).encode()
+    ext_part = b'"extFields":%b,' % _encode(ext) if ext else b""
+    remark_part = b"" if header.remark is None else b'"remark":%b,' % _encode(header.remark)
+    language = _LANGUAGE_NAMES.get(header.language, b"OTHER")
+    return b'{"code":%d,%b"flag":%d,"language":"%b","opaque":%d,%b"serializeTypeCurrentRPC":"JSON","version":%d}' % (
+        header.code, ext_part, header.flag, language, header.opaque, remark_part, header.version,
+    )  # fmt: skip
 
 
 def _integer(members: dict[str, Any], name: str) -> int:
@@ -103,6 +96,8 @@ def _ext(fields: object) -> dict[str, Value]:
         raise HeaderMalformed(
             f"JSON header: extFields has {len(fields)} members; at most {FIELDS_MAX} are read"
         )
+    if _TEXT.issuperset(map(type, fields.values())):
+        return fields
     ext: dict[str, Value] = {}
     for name, value in fields.items():
         if type(value) is str:
@@ -116,8 +111,3 @@ def _ext(fields: object) -> dict[str, Value]:
                 f"JSON header: extFields member {name[:80]!r} is neither text, number nor boolean"
             )
     return ext
-
-
-def _check_no_lone_surrogate(members: object) -> None:
-    """Raise UnicodeEncodeError, a ValueError, if an escape made half a character, which no answer could repeat."""
-    json.dumps(members, ensure_ascii=False).encode("utf-8")

@@ -62,9 +62,8 @@ def decode_msgpack_header(data: Buffer) -> Header:
         raise HeaderMalformed("msgpack header: remark is neither text nor nil")
     if type(ext) is not dict or len(ext) > _CONTAINER_LENGTH_MAX:
         raise HeaderMalformed(f"msgpack header: the fields are not a map of at most {_CONTAINER_LENGTH_MAX}")
-    for value in ext.values():
-        if type(value) not in _VALUE_TYPES:
-            raise HeaderMalformed("msgpack header: a field holds a container or an extension type")
+    if not _VALUE_TYPES.issuperset(map(type, ext.values())):
+        raise HeaderMalformed("msgpack header: a field holds a container or an extension type")
     try:
         "".join(ext)  # the fastest way to ask whether all names are text: the parser lets bytes pass too
     except TypeError:

@@ -637,6 +637,40 @@ def cut_frames(
     return frames, start, needed, fault
 
 
+def text_fields(data: bytes, at: cython.Py_ssize_t, fields_max: cython.Py_ssize_t) -> dict[str, str]:
+    """Read the named texts that fill `data` from `at` on: of each 2 bytes of size, name, 4 bytes of size, value.
+
+    Raises:
+        ValueError: a size reaches past the end, a text is not UTF-8, or there are more than `fields_max`.
+    """
+    buffer: cython.const[cython.uchar][::1] = data
+    end: cython.Py_ssize_t = len(buffer)
+    fields: dict[str, str] = {}
+    count: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    while at < end:
+        if count == fields_max:
+            raise ValueError(f"more than {fields_max} fields")
+        if end - at < 2:
+            raise ValueError(f"{end - at} bytes are left, too few for the size of a field name")
+        size = _i16(buffer, at)
+        at += 2
+        if not 0 <= size <= end - at:
+            raise ValueError(f"field name of {size} bytes, but {end - at} are left")
+        name = data[at : at + size].decode("utf-8")
+        at += size
+        if end - at < 4:
+            raise ValueError(f"{end - at} bytes are left, too few for the size of a field value")
+        size = _i32(buffer, at)
+        at += 4
+        if not 0 <= size <= end - at:
+            raise ValueError(f"field value of {size} bytes, but {end - at} are left")
+        fields[name] = data[at : at + size].decode("utf-8")
+        at += size
+        count += 1
+    return fields
+
+
 # -- put blocks ---------------------------------------------------------------------------------------------------
 
 
@@ -1276,30 +1310,32 @@ def patch_block(
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     queue_offset: cython.longlong,
+    step: cython.int,
     physical_offset: cython.longlong,
-    born_host: cython.longlong,
     store_timestamp_ms: cython.longlong,
-    store_host: cython.longlong,
+    hosts: cython.const[cython.uchar][::1],
     is_sealed: cython.bint,
 ) -> None:
-    """Write the broker's fields into the checked records at `[start, stop)`, which go to the log together.
+    """Write the broker's fields into the sound records at `[start, stop)`, which go to the log together.
 
     Args:
-        queue_offset: of the first record; the others follow it.
+        queue_offset: of the first record.
+        step: how much higher that of each following record is.
         physical_offset: where the first record goes in the log.
-        born_host, store_host: the 8 bytes of each as a big-endian number.
+        hosts: 8 bytes of the born host and 8 of the store host; empty to leave the hosts that the records have.
         is_sealed: whether any record ends with a whole-record checksum, which is then computed again.
     """
     position: cython.Py_ssize_t = start
     while position < stop:
         _put_i64(buffer, position + 20, queue_offset)
         _put_i64(buffer, position + 28, physical_offset + position - start)
-        _put_i64(buffer, position + 48, born_host)
-        _put_i64(buffer, position + 56, store_timestamp_ms)
-        _put_i64(buffer, position + 64, store_host)
+        if len(hosts) == 16:
+            _copy(hosts, 0, 8, buffer, position + 48)
+            _copy(hosts, 8, 8, buffer, position + 64)
+        _put_i64(buffer, position + (68 if buffer[position + 39] & 0x10 else 56), store_timestamp_ms)
         if is_sealed:
             seal_record(buffer, position)
-        queue_offset += 1
+        queue_offset += step
         position += _i32(buffer, position)
 
 

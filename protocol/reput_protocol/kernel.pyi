@@ -83,6 +83,7 @@ def encode_rows(
     queue_id: int,
     ids: UniqueIdGenerator,
 ) -> tuple[bytearray, int]: ...
+def text_fields(data: bytes, at: int, fields_max: int) -> dict[str, str]: ...
 def batch_to_block(
     batch: Buffer,
     magic: int,
@@ -99,10 +100,10 @@ def patch_block(
     start: int,
     stop: int,
     queue_offset: int,
+    step: int,
     physical_offset: int,
-    born_host: int,
     store_timestamp_ms: int,
-    store_host: int,
+    hosts: bytes,
     is_sealed: bool,
 ) -> None: ...
 def seal_record(buffer: bytearray | memoryview, position: int) -> None: ...

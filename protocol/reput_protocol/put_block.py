@@ -104,15 +104,17 @@ def patch_block(
     with other values, for instance after the block had to move to the next file.
     """
     assert len(born_host) == len(store_host) == 8, "records of a block hold IPv4 hosts"
+    stop = len(buffer) if size is None else start + size
+    hosts = born_host + store_host
     kernel.patch_block(
         buffer,
         start,
-        len(buffer) if size is None else start + size,
+        stop,
         first_queue_offset,
+        1,
         first_physical_offset,
-        int.from_bytes(born_host, "big", signed=True),
         store_timestamp_ms,
-        int.from_bytes(store_host, "big", signed=True),
+        hosts,
         check.sealed > 0,
     )
 

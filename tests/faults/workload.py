@@ -16,13 +16,13 @@ from pathlib import Path
 from faults.recorder import Recorder
 from reput_broker.config import TopicsConfig
 from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.store.block import Block
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
+from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_broker.topics import TopicConfigManager
-from reput_protocol.codes import AckLevel
-from reput_protocol.commands import PutMessageHeader
 from reput_protocol.kernel import record_starts
 from reput_protocol.message import Message
 from reput_protocol.put_block import encode_put_block
@@ -182,20 +182,21 @@ class Workload:
             self.took(queue, bodies, result.physical_offset, ends)
 
     def put_run(self) -> None:
-        headers, blocks, kept = [], [], []
+        blocks, kept = [], []
         for queue in self.rng.choices(QUEUES, _WEIGHTS, k=self.rng.randrange(1, 5)):
             bodies = self.new_bodies(self.rng.randrange(1, 4), 60)
             messages = [Message(queue[0], body, keys=[key_of(body)]) for body in bodies]
-            blocks.append(encode_put_block(messages, *queue, T0))
-            headers.append(PutMessageHeader(*queue, len(bodies), AckLevel.PAGE_CACHE))
-            kept.append((queue, bodies))
-        result = self.store.put_run(headers, blocks, BORN_HOST)
-        if result is None:
-            return
+            data = encode_put_block(messages, *queue, T0)
+            blocks.append(Block(data, *queue, len(bodies), BORN_HOST))
+            kept.append((queue, bodies, ends_of(data)))
+        results = self.store.put(blocks)
         self.commit_log()
-        self._appends += 1
-        for (queue, bodies), block, place in zip(kept, blocks, result.physical_offsets, strict=True):
-            self.took(queue, bodies, place, ends_of(block))
+        file = -1
+        for (queue, bodies, ends), result in zip(kept, results, strict=True):
+            if isinstance(result, PutResult) and result.status is PutStatus.PUT_OK:
+                before, file = file, result.physical_offset // self.options.commit_log_file_size
+                self._appends += file != before  # those of one file are stored all or none
+                self.took(queue, bodies, result.physical_offset, ends)
 
     def commit_log(self) -> None:
         """What is acknowledged has been committed, if it went into a buffer; otherwise there is nothing to do."""

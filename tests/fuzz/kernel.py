@@ -129,8 +129,15 @@ def _read(kernel: ModuleType, kind: str, data: bytearray, choice: float) -> list
         except Exception as refused:
             return [None, *map(str, refused.args)]
         patched = bytearray(data)
-        kernel.patch_block(patched, 0, len(patched), 7, 4096, -1, 1_700_000_000_000, 1 << 40, sealed > 0)
+        kernel.patch_block(
+            patched, 0, len(patched), 7, 1, 4096, 1_700_000_000_000, bytes(range(16)), sealed > 0
+        )
         return [sealed, bytes(patched), *_follow(kernel, patched, 0, 4096)]
+    if kind == "fields":
+        try:
+            return [kernel.text_fields(bytes(data), 0, 4)]
+        except ValueError as refused:
+            return [None, str(refused)]
     if kind == "frames":
         frames, *end, fault = kernel.cut_frames(data, int(choice * 8) if choice < 0.2 else 0, 150, 60, tuple)
         return [None if fault else [(*head, bytes(body)) for *head, body in frames], *end, fault]
@@ -322,6 +329,11 @@ def _samples() -> list[tuple[str, bytes]]:
         puts = [encode_record(Record("orders", body, 2, properties=text)) for body, text in pairs]
         samples.append(("block", b"".join(puts)))
         samples.append(("batch", encode_batch([BatchItem(1, body, text) for body, text in pairs])))
+        fields = [
+            struct.pack(">h", len(one)) + one + struct.pack(">i", len(two)) + two
+            for one, two in zip(texts, texts[::-1], strict=True)
+        ]
+        samples.append(("fields", b"".join(fields)))
         headers = [rng.randbytes(rng.randrange(30)) for _ in pairs]
         frames = [
             struct.pack(">II", 4 + len(header) + len(body), 0x4D << 24 | len(header)) + header + body

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult
 from reput_broker.store.status import GetStatus, PutStatus
-from reput_protocol.codes import AckLevel
-from reput_protocol.commands import PutMessageHeader
 from reput_protocol.kernel import record_starts
 from reput_protocol.message import Message
 from reput_protocol.put_block import encode_put_block
@@ -112,27 +112,30 @@ class StoreMachine(RuleBasedStateMachine):
         ]
 
     @rule(blocks=st.lists(st.tuples(QUEUES, st.integers(1, 30), st.integers(0, 60)), min_size=1, max_size=6))
-    def put_run(self, blocks: list[tuple[Queue, int, int]]) -> None:
-        headers, encoded, messages = [], [], []
+    def put_blocks(self, blocks: list[tuple[Queue, int, int]]) -> None:
+        put, messages = [], []
         for (topic, queue_id), count, size in blocks:
             bodies = [b"%d/%d:" % (self.number, index) + bytes(size) for index in range(count)]
             self.number += 1
-            encoded.append(encode_put_block([Message(topic, body) for body in bodies], topic, queue_id, T0))
-            headers.append(PutMessageHeader(topic, queue_id, count, AckLevel.PAGE_CACHE))
-            messages.append(((topic, queue_id), bodies, encoded[-1]))
+            block = encode_put_block([Message(topic, body) for body in bodies], topic, queue_id, T0)
+            put.append(Block(block, topic, queue_id, count, BORN_HOST))
+            messages.append(((topic, queue_id), bodies, bytes(block)))
         self.clock.now_ms += 1000
-        before = self.end
-        result = self.store.put_run(headers, encoded, BORN_HOST)
-        if result is None:  # it does not fit into the file
-            assert self.end == before
-            return
-        assert result.end_offset == self.end == before + sum(map(len, encoded))
-        for (queue, bodies, block), place, queue_offset in zip(
-            messages, result.physical_offsets, result.queue_offsets, strict=True
-        ):
-            assert queue_offset == len(self.of_queue(queue))
+        end = self.end
+        for (queue, bodies, block), result in zip(messages, self.store.put(put), strict=True):
+            assert isinstance(result, PutResult)
+            if result.status is PutStatus.MESSAGE_ILLEGAL:
+                assert len(block) + 8 > self.store.options.commit_log_file_size, "no file has room for it"
+                continue
+            assert result.status is PutStatus.PUT_OK
+            assert result.end_offset == result.physical_offset + len(block)
+            assert result.queue_offset == len(self.of_queue(queue))
             ends = [*record_starts(block, 0, len(block))[1:], len(block)]
-            self.log += [(queue, body, place + end) for body, end in zip(bodies, ends, strict=True)]
+            self.log += [
+                (queue, body, result.physical_offset + end) for body, end in zip(bodies, ends, strict=True)
+            ]
+            end = result.end_offset
+        assert self.end == end
 
     @rule()
     def step(self) -> None:

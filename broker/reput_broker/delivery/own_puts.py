@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import trio
-
 from reput_broker.put_lock import PutLock
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
@@ -34,24 +32,9 @@ class OwnPuts:
     async def in_turn(self, size_max: int, work: Callable[[], Result]) -> Result:
         """Call `work` when it is its turn to append, with room for `size_max` bytes, and return what it returns.
 
-        Between that call and the return of this one nobody else runs. `work` calls `wrote` if it has put something.
-
-        Raises:
-            DiskFull, FileNotMade, StoreClosed: a file of the log was needed and could not be made; `work` was not
-                called.
+        See `PutLock.in_turn`, also for what it raises. `work` calls `wrote` if it has put something.
         """
-        store, lock = self._store, self._lock
-        if not lock.is_held and not store.needs_new_file(size_max):
-            lock.acquire_nowait()
-            try:
-                return work()
-            finally:
-                lock.release()
-        async with lock.held():
-            if store.needs_new_file(size_max):
-                store.note_file_wait()
-                await trio.to_thread.run_sync(store.make_log_file)
-            return work()
+        return await self._lock.in_turn(self._store, size_max, work)
 
     async def put(self, size_max: int, compose: Callable[[], Record | None]) -> PutResult | None:
         """Put the record that `compose` returns, or nothing if it returns None.

@@ -1,4 +1,4 @@
-"""One append to the log, under the put lock, and what it leads to.
+"""Appends to the log, under the put lock, and what they lead to.
 
 An append waits for nothing unless a new log file has to be made; then, and while another one waits for that, puts queue
 up at the lock in the order they came.
@@ -7,10 +7,8 @@ up at the lock in the order they came.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
-
-import trio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.counters import Counters
@@ -18,8 +16,9 @@ from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.pending_puts import PendingRequest
 from reput_broker.put_lock import PutLock
-from reput_broker.request import Refusal, Request, Response
+from reput_broker.request import Put, Refusal, Response, Result
 from reput_broker.services import ReputMessageService
+from reput_broker.store.block import Block
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
@@ -30,8 +29,6 @@ from reput_protocol.put_block import RecordTooLarge
 
 _OK = PutStatus.PUT_OK
 _STORED = memoryview(b"")
-_FILE_ROUNDS: Final = 2
-"""The file that a start found is set aside, and then perhaps has no room for this put."""
 
 
 class Appender:
@@ -56,68 +53,79 @@ class Appender:
         self._counters = counters
         self._page_cache_seconds = counters.produce_seconds[AckLevel.PAGE_CACHE]
 
-    def append(
-        self,
-        request: Request,
-        size: int,
-        put: Callable[[], PutResult],
-        answer: Callable[[PutResult], Response],
-        topic: str,
-        ack: AckLevel,
-        kind: str = "normal",
-    ) -> Response | Awaitable[Response | None] | None:
-        """Run `put` as soon as nothing is in its way and answer with what `answer` makes of its result.
+    def append(self, puts: Sequence[Put]) -> Awaitable[None] | None:
+        """Append what these requests put, in their order, and set the outcome of each: its answer, or an error.
 
-        Args:
-            size: bytes that will be appended at most.
-            put: does the append; does not wait.
-            kind: as what the messages are counted.
+        None if that is done; otherwise it is done when what is returned has been awaited.
+        """
+        if not self._lock.is_free(self._store, sum([put.size for put in puts])):
+            return self._append_in_turn(puts)
+        self._lock.now(lambda: self._write(puts))
+        self._settle(puts)
+        return None
+
+    async def _append_in_turn(self, puts: Sequence[Put]) -> None:
+        for put in puts:
+            try:
+                await self._lock.in_turn(self._store, put.size, partial(self._write, (put,)))
+            except (DiskFull, FileNotMade) as error:
+                put.outcome = self._no_file(error)
+            except StoreClosed:
+                put.outcome = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
+        self._settle(puts)
+
+    async def finish(self, result: Result) -> Response | None:
+        """Return the answer that a processor's result leads to, None if it comes by itself. For coroutines.
 
         Raises:
-            Refusal: it cannot be done, and nothing was stored.
+            ReputError: a put was refused, and nothing of it was stored.
         """
-        lock = self._lock
-        if lock.is_held or self._store.needs_new_file(size):
-            return self._append_slowly(request, size, put, answer, topic, ack, kind)
-        lock.acquire_nowait()
+        if isinstance(result, Awaitable):
+            result = await result
+        if not isinstance(result, Put):
+            return result
+        waiting = self.append((result,))
+        if waiting is not None:
+            await waiting
+        self._wake_reput()
+        if isinstance(result.outcome, Exception):
+            raise result.outcome
+        assert not isinstance(result.outcome, PutResult), "it is settled"
+        return result.outcome
+
+    def _write(self, puts: Sequence[Put]) -> None:
+        """Put what is there to put: blocks that follow each other together."""
+        waiting: list[tuple[Put, Block]] = []
+        for put in puts:
+            if isinstance(put.work, Block):
+                waiting.append((put, put.work))
+                continue
+            self._write_blocks(waiting)
+            waiting = []
+            try:
+                put.outcome = put.work()
+            except Exception as error:
+                put.outcome = error
+        self._write_blocks(waiting)
+
+    def _write_blocks(self, puts: Sequence[tuple[Put, Block]]) -> None:
+        results: Sequence[PutResult | Exception]
         try:
-            result = put()
-        finally:
-            lock.release()
-        if result.status is not _OK:
-            raise self._refusal(result.status)
-        return self._finish(request, result, size, answer(result), topic, ack, kind)
+            results = self._store.put([block for _, block in puts])
+        except Exception as error:
+            results = [error] * len(puts)
+        for (put, _), result in zip(puts, results, strict=True):
+            put.outcome = result
 
-    async def _append_slowly(
-        self,
-        request: Request,
-        size: int,
-        put: Callable[[], PutResult],
-        answer: Callable[[PutResult], Response],
-        topic: str,
-        ack: AckLevel,
-        kind: str,
-    ) -> Response | None:
-        result = await self._put_slowly(size, put)
-        if result.status is not _OK:
-            raise self._refusal(result.status)
-        return self._finish(request, result, size, answer(result), topic, ack, kind)
-
-    async def _put_slowly(self, size: int, put: Callable[[], PutResult]) -> PutResult:
-        """Wait for the lock and for a log file where one is needed, then put."""
-        self._store.note_file_wait()
-        async with self._lock.held():
-            for _ in range(_FILE_ROUNDS):
-                if not self._store.needs_new_file(size):
-                    break
-                try:
-                    await trio.to_thread.run_sync(self._store.make_log_file)
-                except (DiskFull, FileNotMade) as error:
-                    self._store.want_file()
-                    raise self._no_file(error) from error
-                except StoreClosed as error:
-                    raise self._refusal(PutStatus.SERVICE_NOT_AVAILABLE) from error
-            return put()
+    def _settle(self, puts: Sequence[Put]) -> None:
+        for put in puts:
+            result = put.outcome
+            if isinstance(result, RecordMalformed):
+                put.outcome = malformed(result, self._counters)
+            elif isinstance(result, PutResult):
+                put.outcome = (
+                    self._finish(put, result) if result.status is _OK else self._refusal(result.status)
+                )
 
     async def append_own(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
         """Run `put`, which stores what the broker itself has to store, as soon as nothing is in its way.
@@ -127,15 +135,12 @@ class Appender:
         Raises:
             Refusal: it cannot be done, and nothing was stored.
         """
-        lock = self._lock
-        if lock.is_held or self._store.needs_new_file(size):
-            result = await self._put_slowly(size, put)
-        else:
-            lock.acquire_nowait()
-            try:
-                result = put()
-            finally:
-                lock.release()
+        try:
+            result = await self._lock.in_turn(self._store, size, put)
+        except (DiskFull, FileNotMade) as error:
+            raise self._no_file(error) from error
+        except StoreClosed as error:
+            raise self._refusal(PutStatus.SERVICE_NOT_AVAILABLE) from error
         if result.status is not _OK:
             raise self._refusal(result.status)
         self._counters.topic(topic).count_in(result.count, size)
@@ -144,22 +149,15 @@ class Appender:
             self._commit.wrote()
         return result
 
-    def _finish(
-        self,
-        request: Request,
-        result: PutResult,
-        size: int,
-        response: Response,
-        topic: str,
-        ack: AckLevel,
-        kind: str,
-    ) -> Response | None:
+    def _finish(self, put: Put, result: PutResult) -> Response | None:
+        """Count what was stored; return its answer if its ack level is reached, else see to it that it is answered."""
+        request, response = put.request, put.answer(result)
+        traffic = self._counters.topic(put.topic)
         if isinstance(result, StoredBefore):
-            self._counters.topic(topic).duplicates += result.count
+            traffic.duplicates += result.count
         else:
-            self._counters.topic(topic).count_in(result.count, size, kind)
-        self._wake_reput()
-        if ack is AckLevel.FLUSHED:
+            traffic.count_in(result.count, put.size, put.kind)
+        if put.ack is AckLevel.FLUSHED:
             request.body = _STORED  # it is in the log; a request that waits for the disk need not keep it
             self._flush.answer_when_flushed(
                 result.end_offset, PendingRequest(request, response, result.count)

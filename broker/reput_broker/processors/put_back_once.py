@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from functools import partial
 
 import trio
 
 from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.delivery.sent_back import SendBackKey, SentBack
-from reput_broker.processors.put_once import Append, Put
-from reput_broker.request import Response
+from reput_broker.processors.appender import Appender
+from reput_broker.processors.put_once import Append, Work
+from reput_broker.request import Outcome, Result
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_protocol.record import Record
@@ -21,13 +21,14 @@ _LOOKS_AT_ONCE = 4
 class PutBackOnce:
     """Has them appended that are not stored yet."""
 
-    def __init__(self, sent_back: SentBack) -> None:
+    def __init__(self, sent_back: SentBack, appender: Appender) -> None:
+        self._appender = appender
         self._sent_back = sent_back
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
     def append(
-        self, key: SendBackKey | None, group: str, record: Record, put: Put, append: Append, *, look: bool
-    ) -> Response | Awaitable[Response | None] | None:
+        self, key: SendBackKey | None, group: str, record: Record, put: Work, append: Append, *, look: bool
+    ) -> Result:
         """Have `put` run by `append`, or the outcome that it had the first time.
 
         Args:
@@ -46,16 +47,16 @@ class PutBackOnce:
         return append(partial(self._put_once, key, group, record, put, None))
 
     async def _look_and_append(
-        self, key: SendBackKey, record: Record, unique_id: str, put: Put, append: Append
-    ) -> Response | None:
+        self, key: SendBackKey, record: Record, unique_id: str, put: Work, append: Append
+    ) -> Outcome:
         known = None
         if self._sent_back.settle():
             known = await trio.to_thread.run_sync(self._sent_back.find, key, unique_id, limiter=self._limiter)
         result = append(partial(self._put_once, key, key.group, record, put, known))
-        return result if result is None or isinstance(result, Response) else await result
+        return await self._appender.finish(result)
 
     def _put_once(
-        self, key: SendBackKey | None, group: str, record: Record, put: Put, known: StoredBefore | None
+        self, key: SendBackKey | None, group: str, record: Record, put: Work, known: StoredBefore | None
     ) -> PutResult:
         before = self._sent_back.stored_before(key, group, record, known)
         if before is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -10,15 +10,16 @@ import trio
 from reput_broker.delivery.block_ids import unique_ids_of
 from reput_broker.delivery.deduplication import Deduplication, Place
 from reput_broker.delivery.sent_alone import Content
-from reput_broker.request import Request, Response
+from reput_broker.processors.appender import Appender
+from reput_broker.request import Outcome, Request, Result
 from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_protocol.codes import Dedup
 from reput_protocol.commands import PutMessageHeader
 
 _LOOKS_AT_ONCE = 4
-Put = Callable[[], PutResult]
-Append = Callable[[Put], "Response | Awaitable[Response | None] | None"]
+Work = Callable[[], PutResult]
+Append = Callable[[Work], Result]
 
 
 class Alone(NamedTuple):
@@ -34,13 +35,12 @@ class Alone(NamedTuple):
 class PutOnce:
     """Has messages appended that are not stored yet: in blocks, or alone."""
 
-    def __init__(self, deduplication: Deduplication) -> None:
+    def __init__(self, deduplication: Deduplication, appender: Appender) -> None:
+        self._appender = appender
         self._deduplication = deduplication
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
-    def append(
-        self, request: Request, header: PutMessageHeader, put: Put, append: Append
-    ) -> Response | Awaitable[Response | None] | None:
+    def append(self, request: Request, header: PutMessageHeader, put: Work, append: Append) -> Result:
         """Have `put` run by `append`, or the outcome that it had the first time.
 
         Args:
@@ -62,27 +62,27 @@ class PutOnce:
     async def _look_and_append(
         self,
         header: PutMessageHeader,
-        put: Put,
+        put: Work,
         append: Append,
         unique_ids: Sequence[str],
         sizes: Sequence[int],
-    ) -> Response | None:
+    ) -> Outcome:
         with self._deduplication.look():
             self._deduplication.settle()
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_all, header.topic, unique_ids, limiter=self._limiter
             )
             result = append(self._once(header, put, unique_ids, sizes, known))
-            return result if result is None or isinstance(result, Response) else await result
+            return await self._appender.finish(result)
 
     def _once(
         self,
         header: PutMessageHeader,
-        put: Put,
+        put: Work,
         unique_ids: Sequence[str],
         sizes: Sequence[int],
         known: Sequence[Place | None],
-    ) -> Put:
+    ) -> Work:
         def put_once() -> PutResult:
             before = self._deduplication.stored_before(header.topic, unique_ids, sizes, known)
             if before is not None:
@@ -99,24 +99,22 @@ class PutOnce:
 
     # Messages that are sent alone
 
-    def append_alone(
-        self, alone: Alone, dedup: Dedup, put: Put, append: Append
-    ) -> Response | Awaitable[Response | None] | None:
+    def append_alone(self, alone: Alone, dedup: Dedup, put: Work, append: Append) -> Result:
         """Have `put` run by `append`, or the outcome that the message had the first time; otherwise as `append`."""
         if dedup is Dedup.CHECK:
             return self._look_and_append_alone(alone, put, append)
         return append(self._alone_once(alone, put, None, checked=False))
 
-    async def _look_and_append_alone(self, alone: Alone, put: Put, append: Append) -> Response | None:
+    async def _look_and_append_alone(self, alone: Alone, put: Work, append: Append) -> Outcome:
         with self._deduplication.look():
             self._deduplication.settle()
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_alone, alone.topic, alone.unique_id, limiter=self._limiter
             )
             result = append(self._alone_once(alone, put, known, checked=True))
-            return result if result is None or isinstance(result, Response) else await result
+            return await self._appender.finish(result)
 
-    def _alone_once(self, alone: Alone, put: Put, known: Place | None, *, checked: bool) -> Put:
+    def _alone_once(self, alone: Alone, put: Work, known: Place | None, *, checked: bool) -> Work:
         topic, queue_id, unique_id, content = alone
 
         def put_once() -> PutResult:

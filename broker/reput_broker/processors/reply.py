@@ -8,7 +8,7 @@ otherwise; that a copy cannot be stored is logged, and changes nothing for a rep
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -18,7 +18,7 @@ from reput_broker.delivery.reply_push import ReplyPusher
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.send_records import record_of
 from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_protocol import properties as names
@@ -85,17 +85,15 @@ class ReplyProcessor:
             RequestCode.SEND_REPLY_MESSAGE_V2: self.send_reply_v2,
         }
 
-    def send_reply(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def send_reply(self, request: Request) -> Result:
         """Hand a reply over (324)."""
         return self._send(request, SendMessageHeader.from_ext(request.ext))
 
-    def send_reply_v2(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def send_reply_v2(self, request: Request) -> Result:
         """Hand a reply over (325)."""
         return self._send(request, SendMessageHeader.from_ext_v2(request.ext))
 
-    def _send(
-        self, request: Request, header: SendMessageHeader
-    ) -> Response | Awaitable[Response | None] | None:
+    def _send(self, request: Request, header: SendMessageHeader) -> Result:
         if self._access.writable(header.topic, max(0, header.queue_id)) is None:
             return self._create_and_send(request, header)
         self._begin(request, header)
@@ -167,8 +165,7 @@ class ReplyProcessor:
         refusal = await self._push(request, reply)
         if self._options.store:
             try:
-                result = self._store_copy(request, reply, refusal)
-                return result if result is None or isinstance(result, Response) else await result
+                return await self._appender.finish(self._store_copy(request, reply, refusal))
             except ReputError as error:
                 log.warning("reply_not_stored", topic=reply.header.topic, detail=str(error))
         return self._answer(request, reply, refusal, None)
@@ -192,14 +189,12 @@ class ReplyProcessor:
         self._counters.replies["delivered"] += 1
         return None
 
-    def _store_copy(
-        self, request: Request, reply: _Reply, refusal: Refusal | None
-    ) -> Response | Awaitable[Response | None] | None:
+    def _store_copy(self, request: Request, reply: _Reply, refusal: Refusal | None) -> Put:
         waits = refusal is None and reply.properties.get(names.WAIT) != "false"
         ack = reply.header.ack or self._default_ack if waits else AckLevel.PAGE_CACHE
         if ack is AckLevel.REPLICATED:
             ack = self._default_ack  # the copy is no part of what is acknowledged
-        return self._appender.append(
+        return Put(
             request,
             len(encode_record(reply.record)) + 20,
             lambda: self._store.put_record(reply.record),

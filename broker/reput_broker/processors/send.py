@@ -13,18 +13,18 @@ from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.delivery.requesters import Requesters
 from reput_broker.delivery.sent_alone import content_of
 from reput_broker.delivery.sent_back import SendBackKey
-from reput_broker.processors.appender import Appender, malformed
 from reput_broker.processors.put_back_once import PutBackOnce
-from reput_broker.processors.put_once import Alone, Put, PutOnce
+from reput_broker.processors.put_once import Alone, PutOnce, Work
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
-from reput_protocol.errors import ErrorCode, RecordMalformed
+from reput_protocol.errors import ErrorCode
 from reput_protocol.host import Host
 from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.names import dlq_topic, group_of_retry_topic
@@ -41,7 +41,6 @@ class SendProcessor:
         self,
         store: MessageStore,
         access: TopicAccess,
-        appender: Appender,
         counters: Counters,
         redirects: SendRedirects,
         once: PutOnce,
@@ -53,7 +52,6 @@ class SendProcessor:
     ) -> None:
         self._store = store
         self._access = access
-        self._appender = appender
         self._counters = counters
         self._redirects = redirects
         self._once = once
@@ -77,7 +75,7 @@ class SendProcessor:
 
     # The native form
 
-    def put_message(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def put_message(self, request: Request) -> Result:
         """Store a block of records of one topic and queue as a whole."""
         header = PutMessageHeader.from_ext(request.header.ext)
         _check_reachable(header.ack)
@@ -92,27 +90,13 @@ class SendProcessor:
             return self._create_and_put(request, header)
         return self._put_block(request, header)
 
-    async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Response | None:
+    async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Outcome:
         await self._access.create_on_send(header.topic)
         self._access.writable(header.topic, header.queue_id)
         result = self._put_block(request, header)
-        return result if result is None or isinstance(result, Response) else await result
+        return await result if isinstance(result, Awaitable) else result
 
-    def _put_block(
-        self, request: Request, header: PutMessageHeader
-    ) -> Response | Awaitable[Response | None] | None:
-        def put() -> PutResult:
-            try:
-                return self._store.put_block(
-                    bytearray(request.body),
-                    topic=header.topic,
-                    queue_id=header.queue_id,
-                    count=header.count,
-                    born_host=request.client.born_host,
-                )
-            except RecordMalformed as error:
-                raise malformed(error, self._counters) from error
-
+    def _put_block(self, request: Request, header: PutMessageHeader) -> Result:
         def answer(result: PutResult) -> Response:
             receipt = PutMessageResult(
                 result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
@@ -124,30 +108,31 @@ class SendProcessor:
             )
             return Response(0, receipt.to_ext(request.header_type))
 
-        def append(put: Put) -> Response | Awaitable[Response | None] | None:
-            return self._appender.append(request, len(request.body), put, answer, header.topic, header.ack)
+        def put_request(work: Block | Work) -> Put:
+            return Put(request, len(request.body), work, answer, header.topic, header.ack)
 
-        return append(put) if header.dedup is None else self._once.append(request, header, put, append)
+        block = Block(request.body, header.topic, header.queue_id, header.count, request.client.born_host)
+        if header.dedup is None:
+            return put_request(block)
+        return self._once.append(request, header, partial(self._store.put_one, block), put_request)
 
     # RocketMQ's forms
 
-    def send_message(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def send_message(self, request: Request) -> Result:
         """Store one message, or a batch if the header says so (10)."""
         return self._send(request, SendMessageHeader.from_ext(request.ext))
 
-    def send_message_v2(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def send_message_v2(self, request: Request) -> Result:
         """Store one message, or a batch if the header says so (310)."""
         return self._send(request, SendMessageHeader.from_ext_v2(request.ext))
 
-    def send_batch(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def send_batch(self, request: Request) -> Result:
         """Store a batch (320)."""
         header = SendMessageHeader.from_ext_v2(request.ext)
         header.batch = True
         return self._send(request, header)
 
-    def _send(
-        self, request: Request, header: SendMessageHeader
-    ) -> Response | Awaitable[Response | None] | None:
+    def _send(self, request: Request, header: SendMessageHeader) -> Result:
         _check_reachable(header.ack)
         self._requesters.sent(request.client, header.topic, header.properties)
         dead = self._redirects.dead_letter_of(request, header)
@@ -159,7 +144,7 @@ class SendProcessor:
 
     async def _create_and_send(
         self, request: Request, header: SendMessageHeader, dead: DeadLetter | None
-    ) -> Response | None:
+    ) -> Outcome:
         # RocketMQ's clients choose how many queues a topic gets that they make; ours leaves that to the broker.
         queues = None if request.is_native else header.default_topic_queue_nums
         if self._access.known(header.topic) is None:
@@ -168,11 +153,9 @@ class SendProcessor:
         if dead is not None:
             await self._access.create_internal(dlq_topic(dead.group))
         result = self._send_records(request, header, dead)
-        return result if result is None or isinstance(result, Response) else await result
+        return await result if isinstance(result, Awaitable) else result
 
-    def _send_records(
-        self, request: Request, header: SendMessageHeader, dead: DeadLetter | None
-    ) -> Response | Awaitable[Response | None] | None:
+    def _send_records(self, request: Request, header: SendMessageHeader, dead: DeadLetter | None) -> Result:
         config = self._access.writable(header.topic, max(0, header.queue_id))
         assert config is not None, "looked up before"
         if header.queue_id < 0:
@@ -191,8 +174,6 @@ class SendProcessor:
         if parts.must_wait and ack is AckLevel.PAGE_CACHE:
             ack = self._default_ack
 
-        put = partial(parts.put, self._store)
-
         def answer(result: PutResult) -> Response:
             receipt = self._result(header, parts, sizes, result)
             if request.is_native:
@@ -203,18 +184,22 @@ class SendProcessor:
         # A whole-record checksum, if the store writes one, adds 20 bytes to each.
         size = sum(sizes) + 20 * len(sizes)
 
-        def append(put: Put) -> Response | Awaitable[Response | None] | None:
-            return self._appender.append(request, size, put, answer, parts.topic, ack, parts.kind)
+        def put_request(work: Block | Work) -> Put:
+            return Put(request, size, work, answer, parts.topic, ack, parts.kind)
 
+        work = parts.work(self._store)
+        alone = partial(self._store.put_one, work) if isinstance(work, Block) else work
         if header.dedup is None:
             group = group_of_retry_topic(header.topic)
             if group is None or header.batch or not header.reconsume_times:
-                return append(put)
+                return put_request(work)
             # A consumer does this which has asked with 36 before, and has got no answer or a refusal.
             text = find_property(header.properties.encode(), SEND_BACK_ID.encode())
             key = SendBackKey.of_text(group, None if text is None else text.decode(errors="replace"))
-            return self._back_once.append(key, group, parts.records[0], put, append, look=key is not None)
-        return self._once.append_alone(_alone(header, parts), header.dedup, put, append)
+            return self._back_once.append(
+                key, group, parts.records[0], alone, put_request, look=key is not None
+            )
+        return self._once.append_alone(_alone(header, parts), header.dedup, alone, put_request)
 
     def _result(
         self, header: SendMessageHeader, parts: SendParts | BatchParts, sizes: list[int], result: PutResult

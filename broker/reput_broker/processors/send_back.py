@@ -9,13 +9,12 @@ from reput_broker.delivery.parking import Parking
 from reput_broker.delivery.queue_reader import record_at
 from reput_broker.delivery.send_back import Returned, can_come_back, returned_message
 from reput_broker.delivery.sent_back import SEND_BACK_ID_MAX, SendBackKey, is_id
-from reput_broker.processors.appender import Appender
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.put_back_once import PutBackOnce
-from reput_broker.processors.put_once import Put
+from reput_broker.processors.put_once import Work
 from reput_broker.processors.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_broker.retry_counts import RetryCounts
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
@@ -36,7 +35,6 @@ class SendBackProcessor:
         store: MessageStore,
         access: TopicAccess,
         groups: GroupAccess,
-        appender: Appender,
         parking: Parking,
         once: PutBackOnce,
         counts: RetryCounts,
@@ -46,7 +44,6 @@ class SendBackProcessor:
         self._store = store
         self._access = access
         self._groups = groups
-        self._appender = appender
         self._parking = parking
         self._once = once
         self._counts = counts
@@ -56,7 +53,7 @@ class SendBackProcessor:
         """Return the processors by request code."""
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    def send_back(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def send_back(self, request: Request) -> Result:
         """Store the message for a later try, or as a dead letter; its consumer is done with it then."""
         header = SendBackHeader.from_ext(request.ext)
         if not is_id(header.send_back_id or ""):
@@ -74,14 +71,12 @@ class SendBackProcessor:
 
     async def _with_retry_topic(
         self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig
-    ) -> Response | None:
+    ) -> Outcome:
         await self._access.create_internal(retry_topic(header.group), config.retry_queue_nums)
         result = self._send_back(request, header, config)
-        return result if result is None or isinstance(result, Response) else await result
+        return await result if isinstance(result, Awaitable) else result
 
-    def _send_back(
-        self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig
-    ) -> Response | Awaitable[Response | None] | None:
+    def _send_back(self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig) -> Result:
         topic = self._access.known(retry_topic(header.group))
         if topic is not None and not topic.perm & Perm.WRITE:
             raise Refusal(
@@ -117,14 +112,14 @@ class SendBackProcessor:
 
     async def _with_dead_letter_topic(
         self, request: Request, key: SendBackKey, returned: Returned, look: bool
-    ) -> Response | None:
+    ) -> Outcome:
         await self._access.create_internal(dlq_topic(key.group))
         result = self._store_it(request, key, returned, returned.record, look)
-        return result if result is None or isinstance(result, Response) else await result
+        return await result if isinstance(result, Awaitable) else result
 
     def _store_it(
         self, request: Request, key: SendBackKey, returned: Returned, record: Record, look: bool
-    ) -> Response | Awaitable[Response | None] | None:
+    ) -> Result:
         def put() -> PutResult:
             result = self._store.put_record(record)
             if result.status is PutStatus.PUT_OK:
@@ -133,10 +128,8 @@ class SendBackProcessor:
 
         size = len(encode_record(record)) + 20
 
-        def append(put: Put) -> Response | Awaitable[Response | None] | None:
-            return self._appender.append(
-                request, size, put, lambda _: Response(), returned.record.topic, self._ack
-            )
+        def append(put: Work) -> Result:
+            return Put(request, size, put, lambda _: Response(), returned.record.topic, self._ack)
 
         return self._once.append(key, key.group, record, put, append, look=look)
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from reput_broker.request import Refusal
+from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.put_checks import TOPIC_BYTES_MAX
 from reput_broker.store.results import PutResult
@@ -90,21 +91,26 @@ class SendParts:
             record_bytes(len(record.body), record.topic, len(record.properties)) for record in self.records
         ]
 
-    def put(self, store: MessageStore) -> PutResult:
-        """Store it; does not wait."""
-        result = store.put_record(self.records[0])
-        if self.on_stored is not None and result.status is PutStatus.PUT_OK:
-            self.on_stored()
-        return result
+    def work(self, store: MessageStore) -> Block | Callable[[], PutResult]:
+        """Return what is put; if something has to be done as soon as it is in the log, a call that does both."""
+        block, on_stored = store.block_of(self.records), self.on_stored
+        if isinstance(block, PutResult):
+            return lambda: block
+        if on_stored is None:
+            return block
+
+        def put() -> PutResult:
+            result = store.put_one(block)
+            if result.status is PutStatus.PUT_OK:
+                on_stored()
+            return result
+
+        return put
 
 
 @dataclass(slots=True)
 class BatchParts(SendParts):
     """The messages of a batch, to be stored together."""
-
-    def put(self, store: MessageStore) -> PutResult:
-        """Store them; does not wait."""
-        return store.put_records(self.records)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,16 +128,10 @@ class BlockParts(BatchParts):
         starts = record_starts(self.block, 0, len(self.block))
         return [stop - start for start, stop in pairwise([*starts, len(self.block)])]
 
-    def put(self, store: MessageStore) -> PutResult:
-        """Store them; does not wait."""
-        return store.put_block(
-            self.block,
-            topic=self.topic,
-            queue_id=self.queue_id,
-            count=self.check.count,
-            born_host=self.born_host,
-            check=self.check,
-        )
+    def work(self, store: MessageStore) -> Block:
+        """Return what is put."""
+        del store
+        return Block(self.block, self.topic, self.queue_id, self.check.count, self.born_host, self.check)
 
 
 def records_of(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from reput_broker.delivery.half_messages import HalfMessage, committed_record, half_message_of
 from reput_broker.delivery.parking import Parking
 from reput_broker.delivery.queue_reader import record_at
 from reput_broker.delivery.transaction_check import CheckOptions
 from reput_broker.delivery.transactions import Standing, Transactions
-from reput_broker.processors.appender import Appender
 from reput_broker.processors.topic_access import TopicAccess, no_topic
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.retry_counts import RetryCounts
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
@@ -40,7 +39,6 @@ class TransactionProcessor:
         self,
         store: MessageStore,
         access: TopicAccess,
-        appender: Appender,
         parking: Parking,
         transactions: Transactions,
         options: CheckOptions,
@@ -51,7 +49,6 @@ class TransactionProcessor:
     ) -> None:
         self._store = store
         self._access = access
-        self._appender = appender
         self._parking = parking
         self._transactions = transactions
         self._options = options
@@ -63,7 +60,7 @@ class TransactionProcessor:
         """Return the processors by request code."""
         return {RequestCode.END_TRANSACTION: self.end}
 
-    def end(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def end(self, request: Request) -> Result:
         """Commit or roll back; nothing happens to a transaction that has ended so before.
 
         RocketMQ gives a producer that does not know no answer; nor does this, but to its own client.
@@ -130,7 +127,7 @@ class TransactionProcessor:
             return False
         return self._clock_ms() - half.first_stored_ms > immunity_ms
 
-    def _commit(self, request: Request, half: HalfMessage) -> Response | Awaitable[Response | None] | None:
+    def _commit(self, request: Request, half: HalfMessage) -> Result:
         config = self._access.known(half.topic)
         if config is None:
             raise no_topic(half.topic)
@@ -151,9 +148,7 @@ class TransactionProcessor:
             return result
 
         size = len(encode_record(record)) + 20
-        return self._appender.append(
-            request, size, put, lambda _: Response(), half.topic, self._ack, "transactional"
-        )
+        return Put(request, size, put, lambda _: Response(), half.topic, self._ack, "transactional")
 
     def _count_unknown(self, header: EndTransactionHeader) -> None:
         if header.from_transaction_check:

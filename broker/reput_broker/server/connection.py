@@ -7,7 +7,7 @@ behind them. A peer that breaks the framing rules gets one last error frame and 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,19 +15,18 @@ import structlog
 import trio
 
 from reput_broker.config import LimitsConfig
-from reput_broker.counters import Counters, ListenerTraffic, RequestTraffic
-from reput_broker.request import ClientAnswer, ClientGone, PutRun, Refusal, Request, Response
+from reput_broker.counters import Counters, ListenerTraffic
+from reput_broker.request import ClientAnswer, ClientGone, Outcome, Put, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.frame_progress import FrameProgress
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import Outbox
 from reput_broker.server.transport import Transport
-from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
+from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.errors import ErrorCode, FrameTooLarge, ProtocolError, UnknownHeaderType, refusal_remark
 from reput_protocol.frames import Frame, FrameReader, encode_frame, encode_frame_head
 from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value, decode_header
-from reput_protocol.put_frames import PutHeaderCache, opaque_of
 
 log = structlog.get_logger(__name__)
 
@@ -45,8 +44,6 @@ _TURN_S = 0.25
 _TURN_PAUSE_S = 0.005
 _HEADER_FACTOR = 8  # a decoded header takes about so many times its bytes
 _NO_BODY = memoryview(b"")
-_MSGPACK = HeaderType.MSGPACK.value
-_PUT_CODE = RequestCode.PUT_MESSAGE.value
 
 
 class Connection:
@@ -92,7 +89,7 @@ class Connection:
         self._on_close = on_close
         self._role = "unknown"
         self._close_reason: str | None = None
-        self._deferred: dict[Request | PutRun, int] = {}  # and the bytes that each costs
+        self._deferred: dict[Request, int] = {}  # and the bytes that each costs
         self._deferred_bytes = 0
         self._calls: ServerCalls | None = None
         self._read_noted = 0  # bytes of frames that are not whole, or whose handling waits
@@ -103,9 +100,7 @@ class Connection:
         self._received_in_turn = 0
         self._scope = trio.CancelScope()
         self._reader = FrameReader(limits.frame_size, limits.header_size)
-        self._put_headers = PutHeaderCache()
-        self._put_traffic: RequestTraffic | None = None
-        self._put_runs = False
+        self._has_put = False
         self.outbox = Outbox(
             transport,
             limit=lambda: memory.share,
@@ -175,25 +170,14 @@ class Connection:
             header = refusal.header(request.header.opaque, header_type)
             return encode_frame(header, header_type), refusal
 
-    def answer_run(self, run: PutRun, frames: bytes, response_code: int = 0) -> None:
-        """Queue the answers to all requests of a run; they leave with the next `flush`."""
-        if run.is_answered:
-            return
-        run.is_answered = True
-        if self._deferred:
-            self._no_longer_deferred(run)
-        run.traffic.done(response_code, time.monotonic() - run.received_at, run.count)
-        if self._close_reason is None:
-            self.outbox.write(frames)
-
-    def _defer(self, asked: Request | PutRun, size: int) -> None:
+    def _defer(self, asked: Request, size: int) -> None:
         """Note that something is answered later. Until then `size` bytes count as held for the peer."""
         change = size - self._deferred.get(asked, 0)
         self._deferred[asked] = size
         self._deferred_bytes += change
         self._memory.change(self, "read", change)
 
-    def _no_longer_deferred(self, asked: Request | PutRun) -> None:
+    def _no_longer_deferred(self, asked: Request) -> None:
         size = self._deferred.pop(asked, 0)
         if size:
             self._deferred_bytes -= size
@@ -279,7 +263,7 @@ class Connection:
         self._end_turn()
         for request in self._deferred:
             request.is_answered = True
-            request.traffic.abandoned(request.count)
+            request.traffic.abandoned()
         self._deferred.clear()
         if self._calls is not None:
             self._calls.ended()
@@ -389,26 +373,38 @@ class Connection:
 
     async def _handle(self, frames: list[Frame]) -> None:
         received_at = time.monotonic()
-        self._put_runs = False
+        puts: list[Put] = []  # of requests that follow each other: they are appended together
         try:
-            position = 0
             turn_began = time.perf_counter()
-            while position < len(frames):
-                run = self._run_of_puts(frames, position, received_at)
-                count = 1 if run is None else run.count
-                if run is None or not self._begin_run(run):
-                    for frame in frames[position : position + count]:
-                        await self._handle_one(frame, received_at)
-                position += count
-                if position < len(frames) and (
+            for number, frame in enumerate(frames, start=1):
+                request = self._request_of(frame, received_at)
+                if request is None:
+                    continue
+                if puts and not self._dispatcher.only_puts(request):
+                    await self._append(puts)
+                result = self._dispatcher.begin(request)
+                if isinstance(result, Put):
+                    puts.append(result)
+                if puts and (len(puts) == _ANSWERS_A_WRITE or not isinstance(result, Put)):
+                    await self._append(puts)
+                if not isinstance(result, Put):
+                    await self._end(request, result)
+                if number < len(frames) and (
                     time.perf_counter() - turn_began > _HANDLING_S or self.outbox.unsent_bytes > _BYTES_A_TURN
                 ):
+                    await self._append(puts)
                     await self._give_turn()
                     turn_began = time.perf_counter()
                 if self._close_reason is not None:
                     return
+            await self._append(puts)
             self.flush()
+        except ProtocolError:  # what came before it is good
+            await self._append(puts)
+            raise
         finally:
+            for put in puts:  # the connection has been closed
+                self._close_late(put.request)
             self._dispatch_puts()
 
     async def _give_turn(self) -> None:
@@ -419,77 +415,71 @@ class Connection:
         if self._is_held_back:
             await self._wait_for_room()
 
-    def _run_of_puts(self, frames: list[Frame], start: int, received_at: float) -> PutRun | None:
-        """Return the native puts from frame `start` on that can be handled together; None if it is none."""
-        find = self._put_headers.find
-        header_type, header_bytes, body = frames[start]
-        header = find(header_bytes) if header_type == _MSGPACK else None
-        if header is None:
-            return None
-        ack = header.ack
-        traffic = self._put_traffic
-        if traffic is None:
-            traffic = self._put_traffic = self._counters.request(_MSGPACK, _PUT_CODE)
-        run = PutRun(self, received_at, traffic, ack, [opaque_of(header_bytes)], [header], [body], 1)
-        for header_type, header_bytes, body in frames[start + 1 : start + _ANSWERS_A_WRITE]:
-            header = find(header_bytes) if header_type == _MSGPACK else None
-            if header is None or header.ack is not ack:
-                break
-            run.opaques.append(opaque_of(header_bytes))
-            run.headers.append(header)
-            run.blocks.append(body)
-        run.count = len(run.opaques)
-        return run
-
-    def _begin_run(self, run: PutRun) -> bool:
-        run.traffic.inflight += run.count
-        if not self._dispatcher.begin_run(run):
-            run.traffic.inflight -= run.count
-            return False
-        self._put_runs = True
-        self.header_type = _MSGPACK
-        if not run.is_answered:
-            self._defer(run, run.count * _DEFERRED_REQUEST_BYTES)
-        elif run.count == _ANSWERS_A_WRITE:
-            self.flush()
-        return True
-
-    def _dispatch_puts(self) -> None:
-        """Have what runs have put dispatched. Comes after the answers have left, and before anything is awaited."""
-        if self._put_runs:
-            self._put_runs = False
-            self._dispatcher.after_puts(self)
-
-    async def _handle_one(self, frame: Frame, received_at: float) -> None:
+    def _request_of(self, frame: Frame, received_at: float) -> Request | None:
+        """Return the request that a frame is; None if it is an answer, or comes too late."""
         header_type, header_bytes, body = frame
         header = decode_header(header_type, header_bytes)
         self.header_type = header_type
         if self._close_reason is not None:
-            return
+            return None
         if header.flag & RESPONSE_FLAG:
             if self._calls is not None:
                 self._calls.answered(header, body)
-            return
+            return None
         traffic = self._counters.request(header_type, header.code)
         traffic.inflight += 1
-        request = Request(self, header_type, header, body, received_at, traffic)
-        result = self._dispatcher.begin(request)
-        if result is not None and not isinstance(result, Response):
-            self.flush()  # what is answered already does not wait for this one
-            self._dispatch_puts()
-            self._note_read(self._read_size)
-            self._defer(request, _cost_of(header_bytes))
+        cost = _DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)
+        return Request(self, header_type, header, body, received_at, traffic, cost=cost)
+
+    async def _append(self, puts: list[Put]) -> None:
+        """Have puts appended and answered, and forget them."""
+        if not puts:
+            return
+        waiting = self._dispatcher.append(puts)
+        self._has_put = True
+        if waiting is not None:
+            self._note_waiting([put.request for put in puts])
+            await waiting
+        for put in puts:
+            self._note_answered_later(put.request)
+        puts.clear()
+        if self.outbox.queued >= _ANSWERS_A_WRITE:
+            self.flush()
+
+    def _note_waiting(self, requests: Sequence[Request]) -> None:
+        """What is answered already does not wait for what these requests wait for; the read stays in memory for it."""
+        self.flush()
+        self._dispatch_puts()
+        self._note_read(self._read_size)
+        for request in requests:
+            self._defer(request, request.cost)
+
+    def _dispatch_puts(self) -> None:
+        """Have what was put dispatched. Comes after the answers have left, and before anything is awaited."""
+        if self._has_put:
+            self._has_put = False
+            self._dispatcher.after_puts(self)
+
+    async def _end(self, request: Request, result: Response | Awaitable[Outcome] | None) -> None:
+        """Answer a request that puts nothing, when its handler is through."""
+        if isinstance(result, Awaitable):
+            self._note_waiting([request])
             result = await self._dispatcher.finish(request, result)
+            self._has_put = True  # for all that is known
         if result is not None:
             self.answer(request, result)
             if self.outbox.queued >= _ANSWERS_A_WRITE:
                 self.flush()
-        elif header.flag & ONEWAY_FLAG:
+        self._note_answered_later(request)
+
+    def _note_answered_later(self, request: Request) -> None:
+        """Note what a request takes until it is answered, if it is not answered yet."""
+        if request.is_oneway:
             self.answer(request, Response())
         elif not request.is_answered:
             if not request.body:
                 request.body = _NO_BODY  # an empty view keeps the whole read, too
-            self._defer(request, 0 if request.is_held else _cost_of(header_bytes) + len(request.body))
+            self._defer(request, 0 if request.is_held else request.cost + len(request.body))
         if self._close_reason is not None:
             self._close_late(request)
 
@@ -593,7 +583,3 @@ class Connection:
             if not was_paused:
                 self._progress.resume()
             self._counters.backpressure_seconds[cause] += trio.current_time() - started_at
-
-
-def _cost_of(header_bytes: bytes) -> int:
-    return _DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)

@@ -6,7 +6,7 @@ One table serves all three header types; a processor does not know which one its
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -14,7 +14,7 @@ import trio
 
 from reput_broker.config import LimitsConfig
 from reput_broker.offset_journal import JournalWriteFailed
-from reput_broker.request import Handler, Refusal, Request, Response, RunHandler
+from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.file_io import is_no_space
 from reput_protocol.codes import PullSysFlag, RequestCode
@@ -59,8 +59,8 @@ class Dispatcher:
 
     Args:
         handlers: the processors by request code.
-        put_run: takes runs of native puts, which may instead go to their processor one by one.
-        after_puts: called with the connection once the runs of a read are stored and their answers written.
+        append: appends puts, now or when what it returns is awaited, and sets the outcome of each.
+        after_puts: called with the connection once the puts of a read are stored and their answers written.
         before_look: called before a request is handled that may look at what has been put, with whether it is a pull
             that waits if it finds nothing.
         limits: how large a body may be that is parsed as a whole; may change meanwhile.
@@ -69,21 +69,26 @@ class Dispatcher:
     def __init__(
         self,
         handlers: Mapping[int, Handler],
-        put_run: RunHandler = lambda _: False,
+        append: Callable[[Sequence[Put]], Awaitable[None] | None] = lambda _: None,
         after_puts: Callable[[object], None] = lambda _: None,
         before_look: Callable[[bool], None] = lambda _: None,
         limits: LimitsConfig | None = None,
     ) -> None:
         self._handlers = dict(handlers)
-        self.begin_run = put_run
-        """Stores a run of puts; False if it has to be begun one by one instead."""
+        self._append = append
         self.after_puts = after_puts
         self._before_look = before_look
         self._limits = limits or LimitsConfig()
         self._large_body_turn = trio.Lock()
 
-    def begin(self, request: Request) -> Response | Awaitable[Response | None] | None:
-        """Start a request: return its answer, a coroutine that leads to it, or None if it comes by itself.
+    @staticmethod
+    def only_puts(request: Request) -> bool:
+        """Whether a request brings messages and asks for nothing that others may have put just before."""
+        return request.header.code in _PUTS
+
+    def begin(self, request: Request) -> Result:
+        """Start a request: return its answer, what it puts, a coroutine that leads to its answer, or None if that
+        comes by itself.
 
         Never raises what a processor raises: that becomes an answer.
         """
@@ -102,13 +107,33 @@ class Dispatcher:
         except Exception as error:
             return self._refused(request, error)
 
-    def _handle(self, request: Request, handler: Handler) -> Response | Awaitable[Response | None] | None:
+    def append(self, puts: Sequence[Put]) -> Awaitable[None] | None:
+        """Append puts and answer them in their order; None if that is done, otherwise it is when awaited."""
+        waiting = self._append(puts)
+        if waiting is not None:
+            return self._append_later(puts, waiting)
+        self._answer(puts)
+        return None
+
+    async def _append_later(self, puts: Sequence[Put], waiting: Awaitable[None]) -> None:
+        await waiting
+        self._answer(puts)
+
+    def _answer(self, puts: Sequence[Put]) -> None:
+        for put in puts:
+            request, response = put.request, put.outcome
+            if isinstance(response, Exception):
+                response = self._refused(request, response)
+            if isinstance(response, Response):
+                request.client.answer(request, response)
+
+    def _handle(self, request: Request, handler: Handler) -> Result:
         code = request.header.code
         if code not in _PUTS:
             self._before_look(code in _PULLS and _may_be_parked(request))
         return handler(request)
 
-    async def _handle_in_turn(self, request: Request, handler: Handler) -> Response | None:
+    async def _handle_in_turn(self, request: Request, handler: Handler) -> Outcome:
         """Handle a request with a large body, which the handler parses before it awaits anything."""
         commas = bytes(request.body).count(b",")
         most = self._limits.body_size // _BYTES_A_COMMA
@@ -122,14 +147,20 @@ class Dispatcher:
         async with self._large_body_turn:
             await trio.lowlevel.checkpoint()
         result = self._handle(request, handler)
-        return result if result is None or isinstance(result, Response) else await result
+        return await result if isinstance(result, Awaitable) else result
 
-    async def finish(self, request: Request, work: Awaitable[Response | None]) -> Response | None:
-        """Run the coroutine that a processor returned to its end, and answer as `begin` does."""
+    async def finish(self, request: Request, work: Awaitable[Outcome]) -> Response | None:
+        """Run the coroutine that a processor returned to its end; return the answer, None if that comes by itself."""
         try:
-            return await work
+            result = await work
         except Exception as error:
             return self._refused(request, error)
+        if not isinstance(result, Put):
+            return result
+        waiting = self.append((result,))
+        if waiting is not None:
+            await waiting
+        return None
 
     def _too_large(self, request: Request) -> Response:
         return Refusal(

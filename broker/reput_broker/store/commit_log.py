@@ -17,18 +17,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from reput_broker.store.allocate_mapped_file import AllocateMappedFile
+from reput_broker.store.block import Block
 from reput_broker.store.errors import DiskFull, FileMissing, FileNotMade, StorePoolExhausted
 from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.mapped_file import MappedFile
 from reput_broker.store.mapped_file_queue import MappedFileQueue
 from reput_broker.store.multi_path_mapped_file_queue import MultiPathMappedFileQueue
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult, RunResult
+from reput_broker.store.results import PutResult
 from reput_broker.store.status import PutStatus
 from reput_broker.store.transient_store_pool import TransientStorePool, WriteBuffer
 from reput_protocol.buffers import Buffer
-from reput_protocol.commands import PutMessageHeader
-from reput_protocol.put_block import BlockCheck, patch_block
+from reput_protocol.kernel import patch_block
 from reput_protocol.record_layout import (
     BLANK_BYTES,
     BORN_HOST_AT,
@@ -41,7 +41,7 @@ from reput_protocol.record_layout import (
     SYS_FLAG_AT,
     encode_blank,
 )
-from reput_protocol.record_scan import ScanStatus, patch_record, scan_record
+from reput_protocol.record_scan import ScanStatus, scan_record
 
 _HEAD_BYTES = 76
 """A record's fields up to the store timestamp, whatever kind of address its producer has; no record is shorter."""
@@ -230,156 +230,67 @@ class CommitLog:
         """Why no file could be made when that was last tried; None if it could, or while one lies ready."""
         return self.supply.refusal
 
-    def append_block(
-        self,
-        block: bytearray | memoryview,
-        check: BlockCheck,
-        topic: str,
-        queue_id: int,
-        count: int,
-        born_host: bytes,
-    ) -> PutResult:
-        """Fill in the broker's fields of a checked block, in place, and append it.
+    def append(self, blocks: Sequence[Block]) -> list[PutResult]:
+        """Append the first of these blocks and those after it that the same file has room for, with one write.
 
-        The block must fit into a file (`fits`). Readable at once, durable once `flush` has passed its end.
+        Each must fit into a file (`fits`). A killed process leaves all of them or none. They are readable at once, and
+        durable once `flush` has passed their end.
 
         Raises:
-            DiskFull, FileNotMade: a new file was needed and could not be made; nothing has changed but the block.
+            DiskFull, FileNotMade: a new file was needed and could not be made; nothing has changed.
             StorePoolExhausted: a new file was needed and no buffer is free for it; the same.
         """
-        size = len(block)
+        if not self.has_room(len(blocks[0].data)):
+            self._roll(len(blocks[0].data))
         file = self._file
-        if file is None or file.wrote_position + size + BLANK_BYTES > self._limit:
-            file = self._roll(size)
-        physical_offset = file.base_offset + file.wrote_position
-        key = (topic, queue_id)
-        queue_offset = self.next_queue_offsets.get(key, 0)
+        assert file is not None, "there is room in it"
+        first_offset = end_offset = file.base_offset + file.wrote_position
+        limit = file.base_offset + self._limit - BLANK_BYTES
         now = self._clock_ms()
-        patch_block(
-            block,
-            check,
-            first_queue_offset=queue_offset,
-            first_physical_offset=physical_offset,
-            store_timestamp_ms=now,
-            born_host=born_host,
-            store_host=self._store_host,
-        )
-        file.write_published(block)
-        self.next_queue_offsets[key] = queue_offset + count
+        known = self.next_queue_offsets
+        taken: dict[tuple[str, int], int] = {}
+        results = []
+        for block in blocks:
+            physical_offset, end_offset = end_offset, end_offset + len(block.data)
+            if end_offset > limit:
+                end_offset = physical_offset
+                break
+            count, queue_offset = block.count, 0
+            if block.takes_place:
+                key = (block.topic, block.queue_id)
+                queue_offset = taken[key] if key in taken else known.get(key, 0)
+                taken[key] = queue_offset + count
+            results.append(PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end_offset, now, count))
+        data = _in_one([block.data for block in blocks[: len(results)]])
+        for block, result in zip(blocks, results, strict=False):
+            patch_block(
+                data,
+                result.physical_offset - first_offset,
+                result.end_offset - first_offset,
+                result.queue_offset,
+                int(block.takes_place),
+                result.physical_offset,
+                now,
+                block.born_host and block.born_host + self._store_host,
+                block.is_sealed,
+            )
+        file.write_published(data)
+        known.update(taken)
         self.last_store_timestamp_ms = now
-        end_offset = physical_offset + size
         if end_offset >= self.supply.prepare_from:
             self._want_file(end_offset)
-        return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end_offset, now, count)
+        return results
 
     def has_room(self, size: int) -> bool:
         """Whether `size` bytes fit into the file in use."""
         file = self._file
         return file is not None and file.wrote_position + size + BLANK_BYTES <= self._limit
 
-    def append_run(
-        self,
-        headers: Sequence[PutMessageHeader],
-        blocks: Sequence[Buffer],
-        checks: Sequence[BlockCheck],
-        born_host: bytes,
-    ) -> RunResult:
-        """Append checked blocks together, with one copy into the map; there must be room for all (`has_room`).
-
-        A killed process leaves all of them or none.
-        """
-        file = self._file
-        assert file is not None, "there is room in it"
-        run = bytearray().join(blocks)
-        first_physical_offset = physical_offset = file.base_offset + file.wrote_position
-        now = self._clock_ms()
-        taken: dict[tuple[str, int], int] = {}
-        known = self.next_queue_offsets
-        queue_offsets: list[int] = []
-        physical_offsets: list[int] = []
-        for header, block, check in zip(headers, blocks, checks, strict=True):
-            key = (header.topic, header.queue_id)
-            queue_offset = taken.get(key)
-            if queue_offset is None:
-                queue_offset = known.get(key, 0)
-            taken[key] = queue_offset + header.count
-            patch_block(
-                run,
-                check,
-                first_queue_offset=queue_offset,
-                first_physical_offset=physical_offset,
-                store_timestamp_ms=now,
-                born_host=born_host,
-                store_host=self._store_host,
-                start=physical_offset - first_physical_offset,
-                size=len(block),
-            )
-            queue_offsets.append(queue_offset)
-            physical_offsets.append(physical_offset)
-            physical_offset += len(block)
-        file.write_published(run)
-        known.update(taken)
-        self.last_store_timestamp_ms = now
-        if physical_offset >= self.supply.prepare_from:
-            self._want_file(physical_offset)
-        return RunResult(queue_offsets, physical_offsets, physical_offset, now)
-
-    def append_records(
-        self, encoded: Sequence[bytes], topic: str, queue_id: int, *, takes_place: bool = True
-    ) -> PutResult:
-        """Append records that the broker encoded itself, contiguously and as one.
-
-        Args:
-            encoded: whole records of one queue, whose offsets and store timestamp are still to be filled in.
-            topic, queue_id: that queue.
-            takes_place: whether they take a place in it; prepared and rolled back transaction records do not, and carry
-                queue offset 0.
-
-        Raises:
-            DiskFull, FileNotMade, StorePoolExhausted: as for `append_block`.
-        """
-        block = bytearray().join(encoded)
-        file = self._file
-        if file is None or file.wrote_position + len(block) + BLANK_BYTES > self._limit:
-            file = self._roll(len(block))
-        physical_offset = file.base_offset + file.wrote_position
-        key = (topic, queue_id)
-        next_queue_offset = first_queue_offset = self.next_queue_offsets.get(key, 0)
-        now = self._clock_ms()
-        position = 0
-        for data in encoded:
-            patch_record(
-                block,
-                position,
-                queue_offset=next_queue_offset if takes_place else 0,
-                physical_offset=physical_offset + position,
-                store_timestamp_ms=now,
-                born_host=None,
-                store_host=None,
-            )
-            next_queue_offset += takes_place
-            position += len(data)
-        file.write_published(block)
-        if next_queue_offset != first_queue_offset:
-            self.next_queue_offsets[key] = next_queue_offset
-        self.last_store_timestamp_ms = now
-        end_offset = physical_offset + position
-        if end_offset >= self.supply.prepare_from:
-            self._want_file(end_offset)
-        return PutResult(
-            PutStatus.PUT_OK,
-            first_queue_offset if takes_place else 0,
-            physical_offset,
-            end_offset,
-            now,
-            len(encoded),
-        )
-
     def _want_file(self, offset: int) -> None:
         self.supply.reached(offset)
         self.on_file_wanted()
 
-    def _roll(self, size: int) -> MappedFile:
+    def _roll(self, size: int) -> None:
         """Close the file in use with a blank record and go on in the next one, which is made first if it has to be.
 
         If nothing could be appended to the file in use so far, `size` bytes may go into it from now on.
@@ -387,7 +298,7 @@ class CommitLog:
         if not self._limit:
             self._lift_limit()
             if self._file is not None and self.has_room(size):
-                return self._file
+                return
         buffer = self._borrow_buffer()
         if buffer is None and self.pool is not None and self._options.fast_fail_if_no_buffer:
             raise StorePoolExhausted(self.pool.count)
@@ -407,7 +318,6 @@ class CommitLog:
         fresh = self.files.last_file_for(create=True)
         assert fresh is not None, "it was made before"
         self._enter(fresh, buffer)
-        return fresh
 
     def _borrow_buffer(self) -> WriteBuffer | None:
         return None if self.pool is None else self.pool.borrow()
@@ -517,6 +427,13 @@ def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
     if cold:
         return file.read_held(position, size)
     return bytes(file.slice(position, max(0, min(size, file.read_position - position))))
+
+
+def _in_one(parts: list[Buffer]) -> bytearray | memoryview:
+    """Return what can be written to in place: one buffer if it can be, else a copy of all, back to back."""
+    if len(parts) == 1 and not (only := memoryview(parts[0])).readonly:
+        return only
+    return bytearray().join(parts)
 
 
 def _nothing() -> None:

@@ -188,7 +188,9 @@ class MessageStore:
         self.refuse_for_disk = flags.refuse_for_disk
         # Putting (message_writer.py)
         self.put_block = writer.put_block
-        self.put_run = writer.put_run
+        self.put = writer.put
+        self.put_one = writer.put_one
+        self.block_of = writer.block_of
         self.put_record = writer.put_record
         self.put_records = writer.put_records
         self.put_encoded = writer.put_encoded

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from reput_broker.store.block import Block
 from reput_broker.store.commit_log import CommitLog
 from reput_broker.store.errors import DiskFull, FileNotMade, StorePoolExhausted
 from reput_broker.store.index_service import IndexService
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.put_checks import encode_records, has_queue_entry, illegal_record
-from reput_broker.store.results import PutResult, RunResult
+from reput_broker.store.results import PutResult
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 from reput_broker.store.status import PutStatus
-from reput_protocol.buffers import Buffer
-from reput_protocol.commands import PutMessageHeader
-from reput_protocol.errors import InvalidMessage, RecordMalformed
+from reput_protocol.errors import InvalidMessage, RecordMalformed, ReputError
 from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, check_put_block
 from reput_protocol.record import Record
 
@@ -53,6 +52,64 @@ class MessageWriter:
             block_bytes_max=max(BLOCK_BYTES_MAX, options.message_bytes_max),
         )
 
+    def put(self, blocks: Sequence[Block]) -> list[PutResult | ReputError]:
+        """Store blocks one after the other, each as a whole.
+
+        Never waits for the disk, unless a file must be made (`needs_new_file`).
+
+        Returns:
+            For each block where it was put, a status that says why not, or the rule that it breaks (RecordMalformed,
+            InvalidMessage). A block that is not stored leaves nothing behind, and the others are stored all the same.
+        """
+        results: list[PutResult | ReputError] = []
+        sound: list[Block] = []
+        for block in blocks:
+            fault = self._fault_of(block)
+            if fault is None:
+                sound.append(block)
+                continue
+            results += self._append(sound)
+            results.append(fault)
+            sound = []
+        return results + self._append(sound)
+
+    def _fault_of(self, block: Block) -> PutResult | ReputError | None:
+        """Return what is against storing a block, which may be checked here; None if nothing is."""
+        flags = self._flags
+        if flags.refuses_now:
+            return flags.refused_now()
+        if block.check is None and block.born_host:
+            try:
+                block.check = check_put_block(
+                    block.data,
+                    topic=block.topic,
+                    queue_id=block.queue_id,
+                    count=block.count,
+                    limits=self._limits,
+                )
+            except (RecordMalformed, InvalidMessage) as error:
+                return error
+        return None if self._log.fits(len(block.data)) else flags.refused(PutStatus.MESSAGE_ILLEGAL)
+
+    def _append(self, blocks: Sequence[Block]) -> list[PutResult | ReputError]:
+        """Append sound blocks; where there is no file for one, that one is refused."""
+        flags, stats = self._flags, self._stats
+        results: list[PutResult | ReputError] = []
+        while len(results) < len(blocks):
+            try:
+                stored = self._log.append(blocks[len(results) :])
+            except (DiskFull, FileNotMade, StorePoolExhausted) as error:
+                results.append(self._refused(error))
+                continue
+            if flags.lacks_something:
+                flags.note_written(self._log.file_refusal)
+            for result in stored:
+                stats.put_blocks += 1
+                stats.put_messages += result.count
+                stats.put_bytes += result.end_offset - result.physical_offset
+            results += stored
+        return results
+
     def put_block(
         self,
         block: bytearray | memoryview,
@@ -63,40 +120,19 @@ class MessageWriter:
         born_host: bytes,
         check: BlockCheck | None = None,
     ) -> PutResult:
-        """Store a block of `count` encoded records of one queue as a whole.
-
-        Never waits for the disk, unless a file must be made (`needs_new_file`).
-
-        Args:
-            block: the records back to back, as a producer encodes them; the broker's fields are filled in in place.
-            topic: the topic that every record must name.
-            queue_id: the queue that every record must name.
-            count: how many records the block must hold.
-            born_host: the peer as 4 address bytes and a 4-byte port.
-            check: what `check_put_block` has found, where the very same bytes have been checked before.
+        """Store a block of `count` encoded records of one queue (`Block`), as `put` does.
 
         Raises:
             RecordMalformed: the block breaks a rule; it names the first bad record. Nothing was stored.
             InvalidMessage: no record can hold this topic.
         """
-        flags = self._flags
-        if flags.refuses_now:
-            return flags.refused_now()
-        if check is None:
-            check = check_put_block(block, topic=topic, queue_id=queue_id, count=count, limits=self._limits)
-        size = len(block)
-        if not self._log.fits(size):
-            return flags.refused(PutStatus.MESSAGE_ILLEGAL)
-        try:
-            result = self._log.append_block(block, check, topic, queue_id, count, born_host)
-        except (DiskFull, FileNotMade, StorePoolExhausted) as error:
-            return self._refused(error)
-        if flags.lacks_something:
-            flags.note_written(self._log.file_refusal)
-        stats = self._stats
-        stats.put_blocks += 1
-        stats.put_messages += count
-        stats.put_bytes += size
+        return self.put_one(Block(block, topic, queue_id, count, born_host, check))
+
+    def put_one(self, block: Block) -> PutResult:
+        """Store one block as `put` does, but raise where it breaks a rule."""
+        (result,) = self.put((block,))
+        if isinstance(result, ReputError):
+            raise result
         return result
 
     def _refused(self, error: DiskFull | FileNotMade | StorePoolExhausted) -> PutResult:
@@ -111,41 +147,6 @@ class MessageWriter:
         is_full = isinstance(error, DiskFull)
         return flags.refused(PutStatus.DISK_FULL if is_full else PutStatus.CREATE_MAPPED_FILE_FAILED)
 
-    def put_run(
-        self, headers: Sequence[PutMessageHeader], blocks: Sequence[Buffer], born_host: bytes
-    ) -> RunResult | None:
-        """Store several blocks together if there is nothing to say against any of them and they fit into the file.
-
-        Otherwise None, and nothing was stored: offer them one by one to `put_block`, which judges each.
-
-        Args:
-            headers: topic, queue and number of records of each block.
-            blocks: as for `put_block`, but not changed.
-            born_host: the peer that sent them all, as for `put_block`.
-        """
-        flags = self._flags
-        if flags.refuses_now or flags.lacks_something:
-            return None
-        size = sum(map(len, blocks))
-        if not self._log.has_room(size):
-            return None
-        limits = self._limits
-        try:
-            checks = [
-                check_put_block(
-                    block, topic=header.topic, queue_id=header.queue_id, count=header.count, limits=limits
-                )
-                for header, block in zip(headers, blocks, strict=True)
-            ]
-        except (RecordMalformed, InvalidMessage):
-            return None
-        result = self._log.append_run(headers, blocks, checks, born_host)
-        stats = self._stats
-        stats.put_blocks += len(blocks)
-        stats.put_messages += sum([header.count for header in headers])
-        stats.put_bytes += size
-        return result
-
     def put_record(self, record: Record) -> PutResult:
         """Store one message whose record the broker composed; its offsets and store timestamp are set here."""
         return self.put_records((record,))
@@ -155,16 +156,21 @@ class MessageWriter:
 
         Prepared and rolled back transaction records get queue offset 0 and no queue entry; they are put alone.
         """
-        flags = self._flags
+        block = self.block_of(records)
+        return block if isinstance(block, PutResult) else self.put_one(block)
+
+    def block_of(self, records: Sequence[Record]) -> Block | PutResult:
+        """Return the records of one queue as a block, or the refusal of those that may not be stored."""
+        flags, options = self._flags, self._options
         if flags.refuses_now:
             return flags.refused_now()
-        options = self._options
         illegal = illegal_record(records, options.message_bytes_max, with_crc=options.record_crc)
         if illegal is not None:
             return flags.refused(illegal)
         encoded = encode_records(records, options.host, with_crc=options.record_crc)
         first = records[0]
-        return self._put_encoded(first.topic, first.queue_id, encoded, takes_place=has_queue_entry(first))
+        data = encoded[0] if len(encoded) == 1 else b"".join(encoded)
+        return Block(data, first.topic, first.queue_id, len(encoded), b"", takes_place=has_queue_entry(first))
 
     def put_encoded(self, topic: str, queue_id: int, encoded: Sequence[bytes]) -> PutResult:
         """Store records that were made of others in this log, contiguously, in one file, all or none.
@@ -173,27 +179,7 @@ class MessageWriter:
             topic, queue_id: of every record.
             encoded: whole records with this store's host; offsets and store timestamp are set here.
         """
-        if self._flags.refuses_now:
-            return self._flags.refused_now()
-        return self._put_encoded(topic, queue_id, encoded, takes_place=True)
-
-    def _put_encoded(
-        self, topic: str, queue_id: int, encoded: Sequence[bytes], *, takes_place: bool
-    ) -> PutResult:
-        flags = self._flags
-        if not self._log.fits(sum(map(len, encoded))):
-            return flags.refused(PutStatus.MESSAGE_ILLEGAL)
-        try:
-            result = self._log.append_records(encoded, topic, queue_id, takes_place=takes_place)
-        except (DiskFull, FileNotMade, StorePoolExhausted) as error:
-            return self._refused(error)
-        if flags.lacks_something:
-            flags.note_written(self._log.file_refusal)
-        stats = self._stats
-        stats.put_blocks += 1
-        stats.put_messages += len(encoded)
-        stats.put_bytes += result.end_offset - result.physical_offset
-        return result
+        return self.put_one(Block(b"".join(encoded), topic, queue_id, len(encoded), b""))
 
     def needs_new_file(self, size: int) -> bool:
         """Whether a put of `size` bytes would have to make a log file, which blocks.

@@ -26,19 +26,6 @@ class PutResult:
     count: int = 0
 
 
-@dataclass(slots=True)
-class RunResult:
-    """Where the blocks of a run were put; they follow each other in the log without a gap."""
-
-    queue_offsets: list[int]
-    """Queue offset of the first message of each block."""
-    physical_offsets: list[int]
-    """Log offset of the first record of each block."""
-    end_offset: int
-    """Log offset after the last record."""
-    store_timestamp_ms: int
-
-
 class Extent(NamedTuple):
     """A stretch of whole records in the log: where it starts and how many bytes it has. It lies in one file."""
 

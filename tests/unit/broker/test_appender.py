@@ -12,7 +12,7 @@ import pytest
 from reput_broker.counters import Counters
 from reput_broker.processors.appender import Appender
 from reput_broker.put_lock import PutLock
-from reput_broker.request import Refusal, Response
+from reput_broker.request import Put, Refusal, Response
 from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult
@@ -63,13 +63,12 @@ async def refusal_of(store: Any) -> tuple[Refusal, Counters]:
     reput: Any = type("Reput", (), {"wake": None})
     appender = Appender(store, PutLock(), nothing, reput, counters, readers_see_unflushed=False)
 
-    async def append() -> None:
-        answer: Any = appender.append(nothing, 100, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE)
-        await answer
-
-    with pytest.raises(Refusal) as refused:
-        await append()
-    return refused.value, counters
+    put = Put(nothing, 100, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE)
+    waiting = appender.append([put])
+    if waiting is not None:
+        await waiting
+    assert isinstance(put.outcome, Refusal)
+    return put.outcome, counters
 
 
 AGAIN = "it is tried again by itself; send again once that is done"

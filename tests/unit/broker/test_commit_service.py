@@ -15,15 +15,11 @@ from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
-from reput_broker.pending_puts import PendingRequest, PendingRun
-from reput_broker.request import PutRun, Response
+from reput_broker.pending_puts import PendingRequest
+from reput_broker.request import Response
 from reput_broker.store.errors import DiskFull, StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush
-from reput_broker.store.results import RunResult
-from reput_protocol.codes import AckLevel, ResponseCode
-from reput_protocol.commands import PutMessageHeader
-from reput_protocol.frames import FrameReader
-from reput_protocol.header import decode_header
+from reput_protocol.codes import ResponseCode
 
 FILE = 1 << 20
 
@@ -317,29 +313,3 @@ async def test_a_late_put_that_is_not_even_committed_waits_on() -> None:
         await trio.sleep(0.05)
         nursery.cancel_scope.cancel()
     assert [(number, response.ext["ack"]) for number, response in bench.answers] == [(0, "page_cache")]
-
-
-@pytest.mark.trio
-async def test_a_run_that_is_not_stored_says_so_for_each_of_its_puts() -> None:
-    bench = Bench()
-    bench.store.failure = StoreReadOnly("the disk is gone")
-    frames: list[bytes] = []
-    codes: list[int] = []
-
-    def answer_run(run: PutRun, data: bytes, code: int = 0) -> None:
-        frames.append(data)
-        codes.append(code)
-
-    client: Any = SimpleNamespace(answer_run=answer_run, flush=lambda: None)
-    headers = [PutMessageHeader("t", queue_id, 1, AckLevel.PAGE_CACHE) for queue_id in (0, 1)]
-    run = PutRun(client, time.monotonic(), Any, AckLevel.PAGE_CACHE, [70, 80], headers, [], 2)  # type: ignore[arg-type]
-    bench.store.written = 200
-    stored = RunResult([5, 6], [0, 100], 200, 1_000)
-    bench.commit.answer_when_committed(200, PendingRun(run, b"done", stored, "127.0.0.1:10911", messages=2))
-    await bench.commit.commit_now()
-    assert codes == [ResponseCode.SERVICE_NOT_AVAILABLE]
-    answers = [
-        decode_header(frame.header_type, frame.header) for frame in FrameReader().receive_data(frames[0])
-    ]
-    assert [answer.opaque for answer in answers] == [70, 80]
-    assert all("not stored" in str(answer.remark) for answer in answers)

@@ -19,7 +19,6 @@ from connection_bench import (
     SLOW,
     SLOW_AND_LATER,
     Peer,
-    answer,
     ask,
     connected,
     put,
@@ -177,45 +176,64 @@ async def test_oneway_requests_and_answers_of_the_peer_get_no_answer() -> None:
 
 
 @pytest.mark.trio
-async def test_runs_of_puts_are_handled_together_and_dispatched_after_the_answers() -> None:
+async def test_puts_of_a_read_are_appended_together_and_dispatched_after_their_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reput_broker.server.connection._HANDLING_S", 60.0)
     async with connected() as bench:
-        bench.peer.says(*(put(opaque) for opaque in range(5)), ask(ECHO, 9))
+        bench.peer.says(*(put(opaque) for opaque in range(5)), ask(ECHO, 9), put(6), put(7))
         await settled()
-        assert [run.count for run in bench.runs] == [5]
-        assert [opaque & 0xFFFFF for opaque, _ in bench.peer.answered] == [0, 1, 2, 3, 4, 9]
+        assert [len(puts) for puts in bench.appended] == [5, 2], "what may look at them comes after them"
+        assert [opaque & 0xFFFFF for opaque, _ in bench.peer.answered] == [0, 1, 2, 3, 4, 9, 6, 7]
         assert bench.after_puts == [len(bench.peer.got)]
         traffic = bench.counters.request(HeaderType.MSGPACK, PutMessageHeader.REQUEST_CODE)
-        assert (traffic.codes, traffic.inflight) == ({0: 5}, 0)
+        assert (traffic.codes, traffic.inflight) == ({0: 7}, 0)
 
 
 @pytest.mark.trio
-async def test_a_run_ends_where_the_ack_level_changes() -> None:
+async def test_puts_of_all_ack_levels_are_appended_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reput_broker.server.connection._HANDLING_S", 60.0)
     async with connected() as bench:
         levels = [AckLevel.PAGE_CACHE] * 2 + [AckLevel.FLUSHED] * 3 + [AckLevel.PAGE_CACHE]
         bench.peer.says(*(put(opaque, ack) for opaque, ack in enumerate(levels)))
         await settled()
-        assert [(run.count, run.ack.value) for run in bench.runs] == [
-            (2, "page_cache"), (3, "flushed"), (1, "page_cache"),
-        ]  # fmt: skip
+        assert [len(puts) for puts in bench.appended] == [6]
+        assert [opaque & 0xFFFFF for opaque, _ in bench.peer.answered] == [0, 1, 5]
         assert bench.connection.is_busy
-        run = bench.runs[1]
-        run.client.answer_run(run, b"".join(answer(opaque) for opaque in run.opaques))
-        run.client.answer_run(run, b"twice")
-        run.client.flush()
+        for one in bench.appended[0][2:5]:
+            one.request.reply(Response())
+            one.request.reply(Response(1))
         assert len(bench.peer.answers) == 6
         assert not bench.connection.is_busy
 
 
 @pytest.mark.trio
-async def test_a_run_that_is_not_taken_is_handled_one_by_one() -> None:
+async def test_puts_that_wait_for_a_log_file_hold_up_what_comes_behind_them_and_nothing_before_them() -> None:
     async with connected() as bench:
-        bench.takes_runs = False
-        bench.peer.says(put(1), put(2), ask(ECHO, 3))
+        bench.waits_to_append = proceed = trio.Event()
+        bench.peer.says(ask(ECHO, 1), put(2), put(3), ask(ECHO, 4))
         await settled()
-        assert [code for _, code in bench.peer.answered] == [3, 3, 0], "this table has no processor for puts"
+        assert bench.peer.answered == [(1, 0)]
+        assert bench.counters.buffered_bytes["read"] > 0
+        proceed.set()
+        await settled()
+        assert [opaque & 0xFFFFF for opaque, _ in bench.peer.answered] == [1, 2, 3, 4]
+        assert bench.counters.buffered_bytes["read"] == 0
+
+
+@pytest.mark.trio
+async def test_a_peer_that_leaves_while_its_puts_wait_takes_those_with_it_that_were_not_appended() -> None:
+    async with connected() as bench:
+        bench.waits_to_append = trio.Event()
+        bench.peer.says(put(1), ask(ECHO, 2), put(3))
+        await settled()
+        bench.connection.close("peer")
+        await settled()
+        assert bench.appended == []
         traffic = bench.counters.request(HeaderType.MSGPACK, PutMessageHeader.REQUEST_CODE)
-        assert (traffic.codes, traffic.inflight) == ({0: 0, 3: 2}, 0)
-        assert bench.after_puts == []
+        assert (traffic.codes, traffic.inflight) == ({0: 0}, 0)
 
 
 @pytest.mark.trio
@@ -259,7 +277,7 @@ async def test_a_peer_that_leaves_takes_its_open_requests_with_it() -> None:
         assert bench.held[0].is_answered, "nobody answers it any more"
         sent = bytes(bench.peer.got)
         bench.held[0].reply(Response(0))
-        bench.runs[0].client.answer_run(bench.runs[0], b"late")
+        bench.appended[0][0].request.reply(Response(0))
         assert bytes(bench.peer.got) == sent
         assert bench.traffic.open == 0
 

@@ -13,15 +13,11 @@ import trio.testing
 from reput_broker.config import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
-from reput_broker.pending_puts import PendingRequest, PendingRun
-from reput_broker.request import PutRun, Refusal, Response
+from reput_broker.pending_puts import PendingRequest
+from reput_broker.request import Refusal, Response
 from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush
-from reput_broker.store.results import RunResult
-from reput_protocol.codes import AckLevel, ResponseCode
-from reput_protocol.commands import PutMessageHeader, PutMessageResult
-from reput_protocol.frames import FrameReader
-from reput_protocol.header import Header, decode_header
+from reput_protocol.codes import ResponseCode
 from tasks import running
 
 
@@ -239,75 +235,6 @@ async def test_thresholds_change_while_it_runs_and_mean_nothing_to_group_commit(
         assert (bench.store.syncs, len(bench.answers)) == (2, 1)
         await trio.sleep(3600)
         assert bench.store.syncs == 2, "no clock syncs anything"
-
-
-class RunClient:
-    """Takes the answers to a run of puts."""
-
-    def __init__(self) -> None:
-        self.frames = b""
-        self.codes: list[int] = []
-        self.flushes = 0
-
-    def answer_run(self, run: PutRun, frames: bytes, response_code: int = 0) -> None:
-        self.frames += frames
-        self.codes.append(response_code)
-
-    def flush(self) -> None:
-        self.flushes += 1
-
-    @property
-    def answers(self) -> list[Header]:
-        return [
-            decode_header(frame.header_type, frame.header)
-            for frame in FrameReader().receive_data(self.frames)
-        ]
-
-
-def put_run(bench: Bench) -> RunClient:
-    """Append a run of two puts and wait for their sync."""
-    bench.store.written += 200
-    client: Any = RunClient()
-    headers = [PutMessageHeader("t", queue_id, 3, AckLevel.FLUSHED) for queue_id in (0, 1)]
-    run = PutRun(client, time.monotonic(), Any, AckLevel.FLUSHED, [70, 80], headers, [], 2)  # type: ignore[arg-type]
-    stored = RunResult([5, 6], [700, 800], bench.store.written, 1_000)
-    pending = PendingRun(run, b"done", stored, "127.0.0.1:10911", messages=6)
-    bench.service.answer_when_flushed(stored.end_offset, pending)
-    return client  # type: ignore[no-any-return]
-
-
-@pytest.mark.trio
-async def test_a_run_is_answered_with_what_was_made_for_it() -> None:
-    bench = Bench()
-    client = put_run(bench)
-    await bench.service.flush_now()
-    assert (client.frames, client.codes, client.flushes) == (b"done", [0], 1)
-    assert bench.counters.flush_batch_messages.total == 6
-    assert bench.counters.produce_seconds["flushed"].count == 2
-
-
-@pytest.mark.trio
-@pytest.mark.parametrize("how", ["late", "failed", "failed before"])
-async def test_a_run_whose_sync_fails_or_is_late_gets_its_receipts_and_the_truth(how: str) -> None:
-    bench = Bench(sync_timeout="20ms")
-    bench.store.failing = how != "late"
-    if how == "failed before":
-        await bench.service.flush_now()
-    client = put_run(bench)
-    if how == "failed":
-        await bench.service.flush_now()
-    async with running(bench.service.expire):
-        with trio.fail_after(30):
-            while not client.flushes:
-                await trio.sleep(0.002)
-    assert client.codes == [ResponseCode.FLUSH_DISK_TIMEOUT]
-    assert [header.opaque for header in client.answers] == [70, 80]
-    for header, queue_id in zip(client.answers, (0, 1), strict=True):
-        assert header.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        assert "do not send again" in str(header.remark)
-        assert PutMessageResult.from_ext(header.ext) == PutMessageResult(
-            queue_id, 5 + queue_id, 700 + 100 * queue_id, 1_000, "127.0.0.1:10911", AckLevel.PAGE_CACHE
-        )
 
 
 @pytest.mark.trio
