@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -44,6 +45,8 @@ Behaviour = Callable[[Header, memoryview], Answer]
 class FakeBroker:
     """Keeps messages of any topic in memory, 2 queues each; `behave` replaces what one request code does.
 
+    `receive_buffer` limits the bytes that the operating system receives for a connection that is not read.
+
     Attributes:
         requests: every header received, in order.
         responses: what clients answered to `ask`, in order.
@@ -53,7 +56,13 @@ class FakeBroker:
         groups: who is a member of which group, and who has which lock.
     """
 
-    def __init__(self, *, queues: int = 2, unknown_topics: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        *,
+        queues: int = 2,
+        unknown_topics: frozenset[str] = frozenset(),
+        receive_buffer: int | None = None,
+    ) -> None:
         self.queues = queues
         self.unknown_topics = set(unknown_topics)
         self.requests: list[Header] = []
@@ -73,6 +82,8 @@ class FakeBroker:
         self._arrived = threading.Condition(self._lock)
         self._closing = False
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if receive_buffer is not None:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.port: int = self._listener.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
@@ -123,6 +134,13 @@ class FakeBroker:
             while not self.responses:
                 assert self._arrived.wait(deadline - time.monotonic()), "no client answered"
             return self.responses.pop(0)
+
+    def wait_unread(self, timeout_s: float = 30.0) -> None:
+        """Wait until a client has sent something that was not read yet."""
+        with self._lock:
+            connections = list(self._connections)
+        readable, _, _ = select.select(connections, (), (), timeout_s)
+        assert readable, "no client sent anything"
 
     def drop_connections(self) -> None:
         """Hang up on everybody."""
