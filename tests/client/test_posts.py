@@ -108,6 +108,27 @@ def test_messages_share_a_block_that_leaves_when_its_time_is_over(face: Face, br
     face.run(scenario)
 
 
+def test_a_block_that_is_due_grows_while_the_one_before_is_unanswered(face: Face, broker: FakeBroker) -> None:
+    going_on = threading.Event()
+
+    def put(header: Any, body: memoryview) -> Answer:
+        going_on.wait(30.0)
+        return broker.put(header, body)
+
+    async def scenario() -> None:
+        broker.behave(RequestCode.PUT_MESSAGE, put)
+        async with face.Producer(broker.address, retries=1, linger_s=0.001) as producer:
+            posted = []
+            for number in range(20):
+                posted.append(await producer.post(Message("t", b"%d" % number), queue_id=0))
+                await face.sleep(0.01)
+            going_on.set()
+            assert [(await outcome(face, each)).queue_offset for each in posted] == list(range(20))
+            assert broker.count(RequestCode.PUT_MESSAGE) <= 3
+
+    face.run(scenario)
+
+
 def test_without_tasks_what_is_due_leaves_with_the_next_post(broker: FakeBroker) -> None:
     face = Face("blocking")
 

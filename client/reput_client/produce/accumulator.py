@@ -6,6 +6,7 @@ Pure: what is asked of the network is asked elsewhere. A message is checked here
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 from reput_client.address import Address
@@ -184,6 +185,10 @@ class Accumulator:
         block.is_delayed = message.delay is not None
         text = encode_properties_text(message, None)
         return self._put(block, len(block.bodies), message, bytes(message.body), text, size, on_done)
+
+    def due(self, now: float) -> list[PostedBlock]:
+        """Return the open blocks that are due."""
+        return list(takewhile(lambda block: block.due_at <= now, self.open.values()))
 
     def close(self, block: PostedBlock) -> None:
         """Take no more messages for a block."""

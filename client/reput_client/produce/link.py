@@ -66,6 +66,20 @@ class Link:
             block.since = now
         self.waiting.append(block)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a block would wait until others are answered."""
+        return (
+            len(self.flying) + len(self.waiting) >= _IN_FLIGHT
+            or sum(len(block.data) for block in (*self.flying, *self.waiting)) >= _IN_FLIGHT_BYTES
+        )
+
+    def is_busy(self, queue: MessageQueue) -> bool:
+        """Whether a block of this queue would wait until others are answered."""
+        return bool(self.flying) and (
+            self.is_full or any(block.queue == queue and block.is_serial for block in self.flying)
+        )
+
     def send(self, now: float) -> bool:
         """Send what can leave now; return whether the system has all that was sent."""
         if self.waiting and self._connection.usable():

@@ -24,6 +24,7 @@ from reput_protocol.message_id import UniqueIdGenerator
 log = logging.getLogger("reput_client")
 
 _AWAY_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 0.005
 
 
 class Sender:
@@ -68,12 +69,17 @@ class Sender:
     def is_held_up(self, address: Address) -> bool:
         """Whether blocks for this broker have to wait for their turn, or for a connection."""
         link = self._links.get(address)
-        return link is not None and bool(link.waiting)
+        return link is not None and (bool(link.waiting) or link.is_full)
 
     @property
     def is_connecting(self) -> bool:
         """Whether a task is connecting to a broker."""
         return any(link.connecting for link in self._links.values())
+
+    def _is_busy(self, block: PostedBlock) -> bool:
+        """Whether a block would wait for its turn, so that it may as well take more messages."""
+        link = self._links.get(block.address)
+        return link is not None and link.is_busy(block.queue)
 
     def leave_all(self) -> None:
         """Seal every open block."""
@@ -115,15 +121,21 @@ class Sender:
                 for link in links:
                     self._finished(link.answered(now))
                     self._finished(link.expire(now, spares=spares))
-            while accumulator.open and (block := next(iter(accumulator.open.values()))).due_at <= now:
-                self.leave(block)
+            for block in accumulator.due(now):
+                if now >= _grows_until(block) or not self._is_busy(block):
+                    self.leave(block)
             unwritten = [link for link in links if not link.send(now)]
             if not self._arrivals.ready:
                 break
         self._stepped_at = now
         self.due_at = min((link.next_due(now) for link in links), default=math.inf)
-        if accumulator.open:
-            self.due_at = min(self.due_at, next(iter(accumulator.open.values())).due_at)
+        for block in accumulator.open.values():
+            if block.due_at > now:
+                self.due_at = min(self.due_at, block.due_at)
+                break
+            # It leaves when an answer has come; callers that only post have to look for that.
+            again_at = math.inf if self.caller is None else now + _LOOK_AGAIN_S
+            self.due_at = min(self.due_at, _grows_until(block), again_at)
         self.see_to(self.due_at)
         return not unwritten
 
@@ -247,6 +259,11 @@ class Sender:
     def interruption(self) -> str | None:
         """Why the client was closed in the middle of an operation; None if it was not."""
         return None if self.caller is None else self.caller.interruption
+
+
+def _grows_until(block: PostedBlock) -> float:
+    """Return until when a block takes messages at the latest, though it is due."""
+    return block.since + block.terms.timeout_s
 
 
 class _Arrivals(Waiter):
