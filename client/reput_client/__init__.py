@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     from reput_client.message_columns import MessageColumns
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
     from reput_client.produce.posted import Posted
-    from reput_client.producer import Producer
+    from reput_client.produce.producer import Producer
+    from reput_client.produce.transactions import TransactionProducer, TransactionReceipt
     from reput_client.pull_consumer import PullConsumer
     from reput_client.pull_result import PullResult, PullStatus
     from reput_client.receipts import SendReceipt
     from reput_client.received import ReceivedMessage
-    from reput_client.transactions import TransactionProducer, TransactionReceipt
     from reput_protocol.group_terms import TransactionState
     from reput_protocol.message import Message, MessageQueue
 
@@ -168,7 +168,7 @@ _MODULES = {
     "PermissionDenied": "reput_client.errors",
     "Posted": "reput_client.produce.posted",
     "PostsFailed": "reput_client.errors",
-    "Producer": "reput_client.producer",
+    "Producer": "reput_client.produce.producer",
     "ProtocolError": "reput_client.errors",
     "PullConsumer": "reput_client.pull_consumer",
     "PullResult": "reput_client.pull_result",
@@ -189,8 +189,8 @@ _MODULES = {
     "StoreUnavailable": "reput_client.errors",
     "TopicNotFound": "reput_client.errors",
     "TransactionEnded": "reput_client.errors",
-    "TransactionProducer": "reput_client.transactions",
-    "TransactionReceipt": "reput_client.transactions",
+    "TransactionProducer": "reput_client.produce.transactions",
+    "TransactionReceipt": "reput_client.produce.transactions",
     "TransactionState": "reput_protocol.group_terms",
     "UnsupportedCompression": "reput_client.errors",
 }

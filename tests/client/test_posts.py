@@ -20,7 +20,7 @@ from reput_client.address import Address
 from reput_client.errors import AckNotReached, PostsFailed
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import Terms
-from reput_client.queue_selector import RoundRobin
+from reput_client.produce.queue_selector import RoundRobin
 from reput_client.routing import RouteTable
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.errors import InvalidMessage, TopicNotFound

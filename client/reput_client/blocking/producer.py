@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from reput_client import producer as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.errors import ClientClosed, PostsFailed
+from reput_client.produce import producer as asynchronous
 from reput_client.produce.accumulator import OnDone
 from reput_client.produce.posted import Posted
 from reput_client.produce.posts import BUFFER_BYTES
-from reput_client.producer import MANY_BATCH, MANY_IN_FLIGHT, SEND_TIMEOUT_S
-from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
+from reput_client.produce.producer import MANY_BATCH, MANY_IN_FLIGHT, SEND_TIMEOUT_S
+from reput_client.produce.producer_membership import HEARTBEAT_INTERVAL_S
+from reput_client.produce.replies import REPLY_TIMEOUT_S
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
-from reput_client.replying import REPLY_TIMEOUT_S
 from reput_client.session import CONNECT_TIMEOUT_S
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel

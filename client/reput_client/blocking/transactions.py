@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from reput_client import transactions as asynchronous
 from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient
 from reput_client.blocking.producer import Producer
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.producer import SEND_TIMEOUT_S
-from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
+from reput_client.produce import transactions as asynchronous
+from reput_client.produce.producer import SEND_TIMEOUT_S
+from reput_client.produce.producer_membership import HEARTBEAT_INTERVAL_S
+from reput_client.produce.transactions import TransactionReceipt
 from reput_client.received import ReceivedMessage
 from reput_client.session import CONNECT_TIMEOUT_S
-from reput_client.transactions import TransactionReceipt
 from reput_protocol.codes import AckLevel
 from reput_protocol.group_terms import TransactionState
 from reput_protocol.message import Message

@@ -1,1 +1,1 @@
-"""What a producer does with messages: gathers them in blocks, sends the blocks, reports what became of each message."""
+"""The producer: sends and posts messages, and has transactions, requests and replies."""

@@ -15,7 +15,7 @@ from reput_client.address import Address
 from reput_client.connection import Connection
 from reput_client.core import Call, RequestTemplate
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
-from reput_client.puts import Putter, check_ack, outcome_unknown, result_of
+from reput_client.produce.puts import Putter, check_ack, outcome_unknown, result_of
 from reput_client.receipts import BlockReceipts, SendReceipt
 from reput_client.runtime import Event
 from reput_protocol.buffers import Buffer

@@ -13,8 +13,8 @@ from reput_client.backoff import Backoff
 from reput_client.core import Waiter
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
 from reput_client.produce.block import Block
-from reput_client.puts import Putter, outcome_unknown
-from reput_client.repeating import RETRY_PAUSE_S, after
+from reput_client.produce.puts import Putter, outcome_unknown
+from reput_client.produce.retries import RETRY_PAUSE_S, after
 from reput_client.session import Session
 from reput_protocol.errors import MessageRefused, ReputError
 from reput_protocol.message import MessageQueue

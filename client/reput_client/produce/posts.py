@@ -19,8 +19,8 @@ from reput_client.errors import BrokerNotFound, ClientClosed, PostsFailed, Reque
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import PostedBlock, Terms
 from reput_client.produce.posted import Posted
+from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.sender import Sender
-from reput_client.puts import outcome_unknown
 from reput_client.receipts import SendReceipt
 from reput_client.routing import Route
 from reput_client.runtime import Event

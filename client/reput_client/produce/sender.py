@@ -14,7 +14,7 @@ from reput_client.errors import ClientClosed
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import Block, PostedBlock
 from reput_client.produce.link import Link
-from reput_client.puts import Putter, outcome_unknown
+from reput_client.produce.puts import Putter, outcome_unknown
 from reput_client.receipts import SendReceipt
 from reput_client.runtime import CallerRuns
 from reput_client.session import Session, wall_clock_ms

@@ -10,26 +10,26 @@ from typing import Final, Self
 from reput_client.backoff import Backoff
 from reput_client.core import RequestTemplate
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
-from reput_client.forwarding import forwarded_properties
-from reput_client.presence import Presence
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.bulk import BulkSend, Limits, block_of, groups_of, groups_of_bodies, texts_of
+from reput_client.produce.forwarding import forwarded_properties
 from reput_client.produce.posted import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
+from reput_client.produce.presence import Presence
+from reput_client.produce.producer_membership import HEARTBEAT_INTERVAL_S
+from reput_client.produce.puts import Putter, receipt_of, too_large
+from reput_client.produce.queue_selector import RoundRobin, queue_by_id, queue_by_key
+from reput_client.produce.replies import REPLY_TIMEOUT_S, reply_to, send_reply
+from reput_client.produce.requests import Requests
+from reput_client.produce.retries import RETRY_PAUSE_S, after
 from reput_client.produce.sender import Sender
-from reput_client.producer_membership import HEARTBEAT_INTERVAL_S
-from reput_client.puts import Putter, receipt_of, too_large
-from reput_client.queue_selector import RoundRobin, queue_by_id, queue_by_key
+from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
-from reput_client.repeating import RETRY_PAUSE_S, after
-from reput_client.replying import REPLY_TIMEOUT_S, reply_to, send_reply
-from reput_client.requesting import Requests
 from reput_client.routing import Route
 from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
-from reput_client.unique_ids import id_text_bytes, new_generator
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
