@@ -9,15 +9,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from itertools import repeat
-from threading import get_ident
 from typing import Final
 
 from reput_client.errors import BrokerNotFound, ClientClosed, PostsFailed, RequestTimeout
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import PostedBlock, Terms
+from reput_client.produce.callbacks import Callbacks
 from reput_client.produce.posted import Posted
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.sender import Sender
@@ -62,12 +60,7 @@ class Posts:
         """Blocks that are not done, by serial, in that order."""
         self._changed: Event | None = None
         """Set when a block is done, if anything waits for that."""
-        self._to_call: deque[PostedBlock] = deque()
-        """Done, with callbacks that have not been called."""
-        self._calling: int | None = None
-        """The thread that calls callbacks just now."""
-        self._called: Event | None = None
-        """Set when it has called those of a block, if anything waits for that."""
+        self._callbacks = Callbacks(session.runtime)
         self._ended: Event | None = None
         """Set when the task has ended, while there is one."""
         self._failed: deque[PostedBlock] = deque()
@@ -242,7 +235,7 @@ class Posts:
         try:
             await self._attend()
             await self._wait(lambda: next(iter(self._unfinished), last + 1) > last, math.inf)
-            await self._called_back(last)
+            await self._callbacks.called(last)
         finally:
             self._flushing -= 1
         self._raise_untold()
@@ -253,7 +246,7 @@ class Posts:
         Raises:
             PostsFailed: messages failed or have an unknown outcome, and that was not reported yet.
         """
-        self._call_back_interrupted()
+        self._callbacks.call_interrupted(self._unfinished.values())
         self._raise_untold()
 
     def _raise_untold(self) -> None:
@@ -262,8 +255,7 @@ class Posts:
             raise PostsFailed(failed, count)
 
     def _on_done(self, block: PostedBlock) -> None:
-        if block.callbacks:
-            self._to_call.append(block)
+        self._callbacks.add(block)
         if block.error is not None:
             self._failed.append(block)
             if len(self._failed) > _FAILED_BLOCKS_MAX:
@@ -295,66 +287,16 @@ class Posts:
             posted.is_told()
         return failed, count
 
-    # -- callbacks -----------------------------------------------------------------------------------------------------
-
-    async def _call_back(self) -> None:
-        """Call the callbacks of what is done, unless one of them, or another thread's, is just being called."""
-        while self._to_call and self._calling is None:
-            block = self._to_call[0]
-            self._calling = get_ident()
-            try:
-                await self._session.runtime.outside(partial(self._call_each, block))
-            finally:
-                self._calling = None
-                if not block.callbacks and self._to_call and self._to_call[0] is block:
-                    self._to_call.popleft()
-                if self._called is not None:
-                    self._called.set()
-                    self._called = None
-
-    def _call_back_interrupted(self) -> None:
-        """As `call_back`, after an interrupt has closed the client. Another thread may still be in one of them."""
-        for block in (*self._to_call, *self._unfinished.values()):
-            self._call_each(block)
-
-    def _call_each(self, block: PostedBlock) -> None:
-        # What a task must not be ended by, a caller may.
-        let_through = () if self._sender.caller is None else (KeyboardInterrupt, SystemExit)
-        with suppress(IndexError):  # of `popleft`: that were all
-            # CPython calls signal handlers nowhere between a step of this `map` and the first instruction of `on_done`,
-            # so each callback is called once, whatever interrupts this.
-            for posted, on_done in map(deque.popleft, repeat(block.callbacks)):
-                try:
-                    on_done(posted)
-                except let_through:
-                    raise
-                except BaseException:
-                    log.exception("the callback of a posted message has raised")
-
-    async def _called_back(self, last: int) -> None:
-        """Return when the callbacks of blocks up to this serial have been called, by whichever thread.
-
-        Not from such a callback: there the caller would wait for itself.
-        """
-        await self._call_back()
-        while self._calling not in (None, get_ident()) and any(
-            block.serial <= last for block in self._to_call
-        ):
-            if self._called is None:
-                self._called = self._session.runtime.event()
-            await self._called.wait(math.inf)
-            await self._call_back()
-
     # -- sending -------------------------------------------------------------------------------------------------------
 
     async def _attend(self) -> None:
         """Do what is due, without waiting for answers."""
         await self._sender.attend()
-        await self._call_back()
+        await self._callbacks.call()
 
     async def _tend(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Do what is due until `condition` holds; False when `deadline` came first."""
-        return await self._sender.tend(condition, deadline, self._call_back)
+        return await self._sender.tend(condition, deadline, self._callbacks.call)
 
     # -- the task ------------------------------------------------------------------------------------------------------
 
@@ -363,7 +305,7 @@ class Posts:
         if self._sender.caller is not None:
             return
         self._session.runtime.end_dead()
-        if self._ended is None and (self._unfinished or self._to_call):
+        if self._ended is None and (self._unfinished or self._callbacks):
             self._ended = ended = self._session.runtime.event()
             self._session.runtime.spawn(partial(self._run, ended), partial(self._has_ended, ended))
 
@@ -387,7 +329,7 @@ class Posts:
                 block.signal()
 
     def _is_idle(self) -> bool:
-        return not (self._unfinished or self._to_call or self._sender.is_connecting)
+        return not (self._unfinished or self._callbacks or self._sender.is_connecting)
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -445,7 +387,7 @@ class Posts:
 
     async def ended(self) -> None:
         """After `close`: have the callbacks called and the task end, and log the failures that were not reported."""
-        await self._call_back()
+        await self._callbacks.call()
         if self._ended is not None:
             self._sender.wake()
             await self._ended.wait(_STOP_S)
@@ -467,7 +409,7 @@ class Posts:
         try:
             caller.run(self._flush_and_close(deadline))
         except ClientClosed:  # by an interrupt
-            self._call_back_interrupted()
+            self._callbacks.call_interrupted(self._unfinished.values())
             self._log_untold()
 
     async def _flush_and_close(self, deadline: float) -> None:
@@ -486,10 +428,10 @@ class Posts:
             block.finish(None, outcome_unknown(block.queue, (), reason))
         self._accumulator.held = 0
         self._unfinished.clear()
-        self._to_call.clear()
+        self._callbacks.forget()
         self._failed.clear()
         self._failed_before = self._flushing = 0
-        self._changed = self._ended = self._calling = self._called = None
+        self._changed = self._ended = None
 
 
 _unfinished: Final[set[Posts]] = set()
