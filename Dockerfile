@@ -11,11 +11,11 @@ WORKDIR /src
 RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/reput
 
 # The requirements change seldom, the source often: each has its own layer.
-COPY requirements-build.lock requirements-runtime.lock requirements-columns.lock ./
+COPY requirements-build.lock requirements-runtime.lock ./
 RUN /opt/build/bin/pip install --require-hashes --requirement requirements-build.lock \
     && /opt/build/bin/pip --python /opt/reput/bin/python install \
         --require-hashes --only-binary :all: \
-        --requirement requirements-runtime.lock --requirement requirements-columns.lock
+        --requirement requirements-runtime.lock
 
 FROM requirements AS build
 RUN apt-get update \

@@ -130,7 +130,7 @@ bench-memory: $(RUN) ## measure what 9,000 idle clients, 10,000 queues and 1,000
 	$(BIN)/python benchmarks/idle_clients.py
 	$(BIN)/python benchmarks/many_queues.py
 
-bench-store: $(COLUMNS) ## measure the store alone: dispatch, opening, recovery, key queries, verify, filters
+bench-store: $(RUN) ## measure the store alone: dispatch, opening, recovery, key queries, verify, filters
 	$(BIN)/python benchmarks/store.py $(ARGS)
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/filters.py

@@ -146,9 +146,4 @@ def worded(error: BaseException) -> CommandFailed:
         return CommandFailed(str(error))
     if isinstance(error, OSError):
         return CommandFailed(str(error))
-    if isinstance(error, ModuleNotFoundError) and error.name == "numpy":
-        return CommandFailed(
-            "this command needs NumPy, which is not installed",
-            remedy="pip install numpy, or install the extra: reput[columns]",
-        )
     return CommandFailed(f"{type(error).__name__}: {error}", remedy="the same command with -vv shows where")

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
-
 from reput_broker.store_tools.index_raw import RawIndex, common_slots
 from reput_pipeline.offline_store import OfflineStore
 from reput_protocol.hashing import index_hash
@@ -37,7 +35,7 @@ def find_places(store: OfflineStore, topics: Iterable[str], keys: Iterable[str])
     tokens = [next((key for key in text.split(" ") if key), "") for text in keys]
     if not all(tokens):
         return None
-    hashes = np.array(sorted({index_hash(f"{topic}#{token}") for topic in set(topics) for token in tokens}))
+    hashes = {index_hash(f"{topic}#{token}") for topic in set(topics) for token in tokens}
     files: list[RawIndex] = []
     try:
         files = [RawIndex(path) for path in paths]
@@ -58,20 +56,20 @@ def find_places(store: OfflineStore, topics: Iterable[str], keys: Iterable[str])
             file.close()
 
 
-def _places_in(file: RawIndex, hashes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
+def _places_in(file: RawIndex, hashes: set[int]) -> list[int]:
     """Follow the chains of some hashes in one file; chains lead from newer to older entries."""
-    slots = file.slots()
     places: list[int] = []
-    for key_hash in hashes.tolist():
-        number = int(slots[key_hash % file.slot_count])
+    for key_hash in sorted(hashes):
+        number = file.head(key_hash % file.slot_count)
         while 0 < number < file.used:
             entry = file.entries(number, number + 1)[0]
-            if int(entry["hash"]) == key_hash:
-                places.append(int(entry["physical_offset"]))
-            older = int(entry["previous"])
-            if older >= number:
-                raise ValueError(f"{file.path}: entry {number} leads to entry {older}, which is no older one")
-            number = older
+            if entry.hash == key_hash:
+                places.append(entry.physical_offset)
+            if entry.previous >= number:
+                raise ValueError(
+                    f"{file.path}: entry {number} leads to entry {entry.previous}, which is no older one"
+                )
+            number = entry.previous
     return places
 
 

@@ -10,12 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reput_broker.store.consume_queue_unit import UNIT, UNIT_BYTES
-from reput_broker.store_tools.unit_files import UnitFiles, Units
+from reput_broker.store_tools.unit_files import UnitFiles
 from reput_pipeline.offline_plan import WantedRange
 from reput_protocol.record_columns import BoolArray, IntArray
 
+Units = NDArray[np.void]
+"""Units of a queue with the fields physical_offset, size and tags_code."""
+_UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert _UNIT.itemsize == UNIT_BYTES
 WINDOW_BYTES: Final = 32 << 20
 """How much of the log is laid out at a time."""
 _UNITS_AT_ONCE_MIN: Final = 16
@@ -23,6 +28,11 @@ _UNITS_AT_ONCE_MAX: Final = 65_536
 
 Live = Callable[[WantedRange, IntArray, IntArray, IntArray, UnitFiles], BoolArray]
 """Tells which units of a range lead into the log: their numbers, places and sizes; it reports the others."""
+
+
+def read_units(files: UnitFiles, number: int, count: int) -> Units:
+    """Return `count` units from number `number` on."""
+    return np.frombuffer(files.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES), _UNIT)
 
 
 class Window(NamedTuple):
@@ -87,7 +97,7 @@ class _Cursor:
         span = max(1, self.part.log_end - log_offset + window)
         likely = left * window // span + _UNITS_AT_ONCE_MIN
         count = min(left, likely, _UNITS_AT_ONCE_MAX)
-        self._waiting = self._files.read(self._next, count)
+        self._waiting = read_units(self._files, self._next, count)
         # Where a unit is missing, zeros stand; they come with their neighbours.
         self._order = np.maximum.accumulate(self._waiting["physical_offset"].astype(np.int64))
         self._first = self._next

@@ -19,10 +19,10 @@ from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE
 from reput_broker.store.directory_swap import standing_for
 from reput_broker.store_tools.layout import Stream, StreamFile, read_stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
-from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles, Units
+from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
-from reput_pipeline.log_order import Window, windows
+from reput_pipeline.log_order import Units, Window, read_units, windows
 from reput_pipeline.narrowing import Narrowing
 from reput_pipeline.notes import Losses, note
 from reput_pipeline.offline_plan import (
@@ -93,7 +93,7 @@ class DirectoryReading:
             units = self._unit_files(part)
             for start in range(part.start, part.end, BATCH_ROWS):
                 count = min(BATCH_ROWS, part.end - start)
-                yield from self._units(part, start, units.read(start, count), units)
+                yield from self._units(part, start, read_units(units, start, count), units)
 
     def _units(
         self, part: QueueRange, first: int, found: Units, files: UnitFiles
@@ -239,8 +239,9 @@ class DirectoryReading:
             for part in read_log(alone, from_position=place - file.start, chunk_bytes=_PLACE_BYTES):
                 if isinstance(part, LogBatch):
                     self._file = file
-                    if wanted.has(part.columns, 0, place):
-                        yield from self._maker.make(part.columns.take(slice(1)), "")
+                    columns = RecordColumns(part.data, part.table)
+                    if wanted.has(columns, 0, place):
+                        yield from self._maker.make(columns.take(slice(1)), "")
                 elif isinstance(part, Damage) and part.offset == place:
                     self._damage(str(file.path), part.position, part.reason)
                 break

@@ -2183,6 +2183,15 @@ def _entries_at(
     return at
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _slot_at(key_hash: cython.longlong, slots: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return where the slot of a hash is in an index file, which has at least one."""
+    slot: cython.Py_ssize_t = key_hash % slots
+    return 40 + 4 * (slot if slot >= 0 else slot + slots)
+
+
 def insert_keys(
     file: cython.uchar[::1],
     slots: cython.Py_ssize_t,
@@ -2220,8 +2229,7 @@ def insert_keys(
     index: cython.Py_ssize_t
     for index in range(3 * start, 3 * stop, 3):
         stored_ms: cython.longlong = keys[index + 2]
-        slot: cython.Py_ssize_t = keys[index] % slots
-        slot = 40 + 4 * (slot if slot >= 0 else slot + slots)
+        slot: cython.Py_ssize_t = _slot_at(keys[index], slots)
         previous: cython.Py_ssize_t = _i32(file, slot)
         if not 0 < previous <= number:
             previous = 0
@@ -2295,6 +2303,137 @@ def seconds_ascend(
         if _i32(file, at) < _i32(file, at - 20):
             return False
     return True
+
+
+def fitting_slots(
+    file: cython.const[cython.uchar][::1],
+    first: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    step: cython.Py_ssize_t,
+    entries: cython.Py_ssize_t,
+    begin_offset: cython.longlong,
+    end_offset: cython.longlong,
+) -> int:
+    """Return the first of some numbers of slots that an index file may have; 0 if it can have none of them.
+
+    The first and the last of its entries have to be of these physical offsets, and a slot has to lead to the last.
+
+    Args:
+        first, stop, step: the numbers that are tried.
+        entries: how many are in use, entry 0 counted.
+    """
+    most: cython.Py_ssize_t = len(file) // 4
+    if not 2 <= entries <= most or step <= 0:
+        raise ValueError(f"{len(file)} bytes have no {entries} entries, and {step} is not a step")
+    slots: cython.Py_ssize_t
+    for slots in range(max(first, 1), min(stop, most + 1), step):
+        entry: cython.Py_ssize_t = 40 + 4 * slots + 20
+        last: cython.Py_ssize_t = entry + 20 * (entries - 2)
+        if last + 20 > len(file):
+            break
+        if _i64(file, entry + 4) != begin_offset or _i64(file, last + 4) != end_offset:
+            continue
+        key_hash: cython.int = _i32(file, last)
+        if key_hash >= 0 and _i32(file, _slot_at(key_hash, slots)) == entries - 1:
+            return slots
+    return 0
+
+
+def index_chains(
+    file: cython.const[cython.uchar][::1],
+    slots: cython.Py_ssize_t,
+    entries: cython.Py_ssize_t,
+    faults_max: cython.Py_ssize_t,
+) -> tuple[bytearray, int, list[int], list[tuple[int, int, int]]]:
+    """Follow the entries of an index file in the order in which they were written.
+
+    Args:
+        entries: how many are in use, entry 0 counted.
+        faults_max: no more of each kind are returned.
+
+    Returns:
+        The slots as the entries make them, and how many of them are in use; entries with a negative hash; entries that
+        do not name the one before them in their slot: of each its number, the one that it names and the right one.
+    """
+    entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
+    made = bytearray(4 * slots)
+    heads: cython.uchar[::1] = made
+    used: cython.Py_ssize_t = 0
+    negative: list[int] = []
+    wrong: list[tuple[int, int, int]] = []
+    number: cython.Py_ssize_t
+    for number in range(1, entries):
+        at: cython.Py_ssize_t = entries_at + 20 * number
+        key_hash: cython.int = _i32(file, at)
+        slot: cython.Py_ssize_t = _slot_at(key_hash, slots) - 40
+        before: cython.Py_ssize_t = _i32(heads, slot)
+        if before == 0:
+            used += 1
+        if key_hash < 0 and len(negative) < faults_max:
+            negative.append(number)
+        if _i32(file, at + 16) != before and len(wrong) < faults_max:
+            wrong.append((number, _i32(file, at + 16), before))
+        _put_i32(heads, slot, number)
+    return made, used, negative, wrong
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _entries_of_keys(
+    size: cython.Py_ssize_t, numbers: cython.Py_ssize_t, start: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Return how many entries `size` bytes are; so many keys there must be from `start` on, three numbers each."""
+    rows: cython.Py_ssize_t = size // 20
+    if not 0 <= start <= numbers // 3 - rows:
+        raise ValueError(f"{rows} entries have no keys from {start} on, of {numbers // 3}")
+    return rows
+
+
+def are_entries_of(
+    entries: cython.const[cython.uchar][::1],
+    keys: cython.const[cython.longlong][::1],
+    start: cython.Py_ssize_t,
+) -> bool:
+    """Tell whether entries of an index file have hash and physical offset of the keys from `start` on."""
+    row: cython.Py_ssize_t
+    for row in range(_entries_of_keys(len(entries), len(keys), start)):
+        key: cython.Py_ssize_t = 3 * (start + row)
+        if _i32(entries, 20 * row) != keys[key] or _i64(entries, 20 * row + 4) != keys[key + 1]:
+            return False
+    return True
+
+
+def wrong_seconds(
+    entries: cython.const[cython.uchar][::1],
+    keys: cython.const[cython.longlong][::1],
+    start: cython.Py_ssize_t,
+    begin_ms: cython.longlong,
+) -> list[tuple[int, int, int]]:
+    """Return the entries whose seconds are not those from `begin_ms` to the store time of their key.
+
+    Returns:
+        Of each which entry it is, its seconds and the right ones.
+    """
+    wrong = []
+    row: cython.Py_ssize_t
+    for row in range(_entries_of_keys(len(entries), len(keys), start)):
+        seconds: cython.longlong = _seconds_since(begin_ms, keys[3 * (start + row) + 2])
+        if _i32(entries, 20 * row + 12) != seconds:
+            wrong.append((row, _i32(entries, 20 * row + 12), seconds))
+    return wrong
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _seconds_since(begin_ms: cython.longlong, stored_ms: cython.longlong) -> cython.longlong:
+    """Return whole seconds between two times, from 0 to what an entry can hold."""
+    if stored_ms <= begin_ms:
+        return 0
+    # Their difference may be larger than a signed number.
+    seconds: cython.ulonglong = cython.cast(cython.ulonglong, stored_ms)
+    seconds = (seconds - cython.cast(cython.ulonglong, begin_ms)) // 1000
+    return 0x7FFF_FFFF if seconds > 0x7FFF_FFFF else cython.cast(cython.longlong, seconds)
 
 
 # -- reading ConsumeQueue units -----------------------------------------------------------------------------------
@@ -2451,6 +2590,49 @@ def address_units(units: cython.const[cython.uchar][::1], log_start: cython.long
             if first < 0:
                 first = row
     return first, last
+
+
+def stray_units(
+    units: cython.const[cython.uchar][::1],
+    log_start: cython.longlong,
+    log_end: cython.longlong,
+    may_be_blank: cython.bint,
+    damaged: cython.const[cython.longlong][::1],
+) -> tuple[list[int], int]:
+    """Return which units name neither an expired record nor damaged bytes of the log.
+
+    Args:
+        log_start: where the log begins, which is not negative.
+        log_end: units of records at or behind it are only counted; -1: they are like all others.
+        may_be_blank: whether pre-blank units are left out.
+        damaged: start and end of each damaged part of the log.
+
+    Returns:
+        These units, and how many were only counted.
+    """
+    stray = []
+    behind: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    part: cython.Py_ssize_t
+    for row in range(len(units) // 20):
+        place: cython.longlong = _i64(units, 20 * row)
+        size: cython.longlong = _i32(units, 20 * row + 8)
+        if size > 0 and 0 <= place <= log_start - size:
+            continue
+        if may_be_blank and place == 0 and size == 0x7FFF_FFFF:
+            continue
+        is_damaged: cython.bint = False
+        for part in range(len(damaged) // 2):
+            if damaged[2 * part] <= place < damaged[2 * part + 1]:
+                is_damaged = True
+                break
+        if is_damaged:
+            continue
+        if 0 <= log_end <= place:
+            behind += 1
+        else:
+            stray.append(row)
+    return stray, behind
 
 
 def differing_units(

@@ -268,6 +268,15 @@ def _read_index(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]
         found = [
             kernel.follow_chain(file, _SLOTS, _ENTRIES, number, 7, 1 + number % 3) for number in range(-1, 14)
         ]
+        slots = range(-1, 3), range(4, 7), range(10, 300)
+        found += [kernel.fitting_slots(file, at[0], at[-1], 1 + at[0] % 2, 2, 100, 200) for at in slots]
+        found.append(kernel.index_chains(file, _SLOTS, int(choice * 14), 3))
+        entries, start = file[40 + 4 * _SLOTS + 20 :][: 20 * stop], int(choice * 10) % 3
+        found.append(kernel.are_entries_of(entries, keys, start))
+        found += [
+            kernel.wrong_seconds(entries, keys, start, begin)
+            for begin in (-(1 << 63), T0 - 9999, (1 << 63) - 1)
+        ]
         found.append(kernel.seconds_ascend(file, _SLOTS, _ENTRIES, 0, int(choice * 15)))
         inserted = kernel.insert_keys(file, _SLOTS, _ENTRIES, keys, 0, stop, int(choice * 14), T0 - 100, T0)
     except ValueError as refused:
@@ -288,6 +297,9 @@ def _read_units(kernel: ModuleType, units: bytearray, choice: float) -> list[Any
         kernel.files_of_units(units, 0, 1 << 62, 1024),
         kernel.valid_units(units, 3000),
         kernel.address_units(units, 0),
+        kernel.stray_units(
+            units, 150, -1 if choice < 0.3 else 2000, choice < 0.5, array("q", (900, 1100, 7))
+        ),
         differing,
     ]
 

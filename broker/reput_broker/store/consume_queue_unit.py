@@ -47,6 +47,6 @@ def unpack_unit(data: bytes, number: int = 0) -> ConsumeQueueUnit:
     return ConsumeQueueUnit._make(UNIT.unpack_from(data, number * UNIT_BYTES))
 
 
-def unpack_units(data: bytes) -> list[ConsumeQueueUnit]:
+def unpack_units(data: bytes | bytearray) -> list[ConsumeQueueUnit]:
     """Decode units that lie behind each other."""
     return list(map(ConsumeQueueUnit._make, UNIT.iter_unpack(data)))

@@ -15,7 +15,9 @@ from reput_broker.store_tools.record_fields import record_fields
 from reput_broker.store_tools.tables import OffsetKey, apply_journal, find_journal, offsets_in, table_in_force
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.store_tools.verify_checkpoint import checkpoint_fields, valid_mark
+from reput_protocol import kernel
 from reput_protocol.record import decode_record
+from reput_protocol.record_row import POSITION, SIZE
 
 Row = dict[str, Any]
 _CHUNK = 4096
@@ -66,11 +68,11 @@ def dump_log(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
 
 def _rows_of(piece: LogBatch | Damage | BlankEnd | LogEnd) -> Iterator[Row]:
     if isinstance(piece, LogBatch):
-        bad = dict(piece.columns.checksum_faults())
-        sizes = piece.columns.size.tolist()
-        for row, position in enumerate(piece.columns.position.tolist()):
+        bad = dict(kernel.checksum_faults(piece.data, piece.table))
+        rows = zip(piece.column(POSITION), piece.column(SIZE), strict=True)
+        for row, (position, size) in enumerate(rows):
             fields = record_fields(decode_record(piece.data, position, check_crc=False))
-            found: Row = {"kind": "record", "offset": piece.offset + position, "size": sizes[row], **fields}
+            found: Row = {"kind": "record", "offset": piece.offset + position, "size": size, **fields}
             if row in bad:
                 found["fault"] = bad[row]
             yield found
@@ -105,7 +107,7 @@ def dump_queue(layout: StoreLayout, topic: str, queue_id: int, part: DumpRange) 
         if part.count_max is not None:
             stop = min(stop, start + part.count_max)
         for at in range(start, stop, _CHUNK):
-            for index, unit in enumerate(units.read(at, min(_CHUNK, stop - at)).tolist()):
+            for index, unit in enumerate(units.read(at, min(_CHUNK, stop - at))):
                 physical_offset, size, code = unit
                 path, position = units.place(at + index)
                 yield {
@@ -154,7 +156,7 @@ def dump_index(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
             if not raw.slot_count:
                 continue
             for first in range(1, raw.used, _CHUNK):
-                entries = raw.entries(first, min(first + _CHUNK, raw.used)).tolist()
+                entries = raw.entries(first, min(first + _CHUNK, raw.used))
                 for index, (key_hash, offset, seconds, previous) in enumerate(entries):
                     if offset < (part.start or 0) or (part.stop is not None and offset >= part.stop):
                         continue

@@ -77,7 +77,7 @@ class TopicExport:
             for queue in self._queues:
                 units, start, count = self._bounds(queue)
                 for at in range(start, start + count, _CHUNK_UNITS):
-                    rows = units.read(at, min(_CHUNK_UNITS, start + count - at)).tolist()
+                    rows = units.read(at, min(_CHUNK_UNITS, start + count - at))
                     self.units_done += len(rows)
                     yield from self._chunk(queue, at, rows)
         finally:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from reput_broker.store.index_file import ENTRY_BYTES
-from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, RawIndex, common_slots
+from reput_broker.store_tools.index_raw import (
+    INDEX_BYTES_MIN,
+    IndexEntry,
+    RawIndex,
+    common_slots,
+    unpack_entries,
+)
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.report import Report
 
@@ -73,23 +76,25 @@ class IndexSequence:
             usable.append(raw)
         return usable
 
-    def read(self, number: int, count: int) -> NDArray[Any]:
-        """Return up to `count` entries from number `number` on, counted from 0; there must be a file."""
-        parts: list[NDArray[Any]] = []
+    def read(self, number: int, count: int) -> list[IndexEntry]:
+        """Return up to `count` entries from number `number` on, counted from 0."""
+        return unpack_entries(self.read_bytes(number, count))
+
+    def read_bytes(self, number: int, count: int) -> bytes:
+        """Return up to `count` entries from number `number` on as they are in the files."""
+        parts: list[bytes] = []
         while count > 0 and number < self.total:
             file_index, local = self.place(number)
             raw = self.files[file_index]
             take = min(count, raw.used - 1 - local)
-            parts.append(raw.entries(local + 1, local + 1 + take))
+            parts.append(raw.entry_bytes(local + 1, local + 1 + take))
             number += take
             count -= take
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else self.files[0].entries(0, 0)
+        return b"".join(parts)
 
     def place(self, number: int) -> tuple[int, int]:
         """Return which file entry `number` is in, and how many entries come before it there."""
-        file_index = int(np.searchsorted(self._starts, number, side="right")) - 1
+        file_index = bisect_right(self._starts, number) - 1
         return file_index, number - self._starts[file_index]
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,8 +17,8 @@ from typing import NamedTuple
 from reput_broker.store.file_io import end_of_data, is_all_zero
 from reput_broker.store_tools.layout import Stream, StreamFile
 from reput_protocol import kernel
-from reput_protocol.record_columns import RecordColumns
 from reput_protocol.record_layout import FRONT, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from reput_protocol.record_row import POSITION, SIZE, TOPIC, WIDTH
 from reput_protocol.record_scan import RecordScan, ScanStatus, locate
 
 CHUNK_BYTES = 2 << 20
@@ -37,12 +38,30 @@ class LogBatch:
     """Where the first one starts in the file."""
     data: bytes
     """Begins with the first record; may hold more than the records."""
-    columns: RecordColumns
+    table: array[int]
+    """`len(kernel.COLUMNS)` numbers of each record; positions count from the start of `data`."""
+
+    def __len__(self) -> int:
+        return len(self.table) // WIDTH
 
     @property
     def offset(self) -> int:
         """Log offset of the first record."""
         return self.file.start + self.position
+
+    @property
+    def end(self) -> int:
+        """Where in `data` the last record ends."""
+        return self.table[POSITION - WIDTH] + self.table[SIZE - WIDTH]
+
+    def column(self, number: int) -> array[int]:
+        """Return one number of every record, by its place in `record_row`."""
+        return self.table[number::WIDTH]
+
+    def topic(self, row: int) -> bytes:
+        """Return the topic of a record."""
+        at = WIDTH * row + TOPIC
+        return self.data[self.table[at] : self.table[at] + self.table[at + 1]]
 
 
 class Damage(NamedTuple):
@@ -216,7 +235,7 @@ class _FileReading:
         table, end, *_ = kernel.scan_records(data, 0, len(data), self._file.start + position)
         if not table:
             return None, 0
-        return LogBatch(self._file, position, data, RecordColumns(data, table)), end
+        return LogBatch(self._file, position, data, table), end
 
     def _judge(self, data: bytes, position: int) -> tuple[RecordScan, str]:
         """Say what is at the start of `data`, and what is wrong with it."""

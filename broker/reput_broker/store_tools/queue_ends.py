@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from reput_broker.store.consume_queue_unit import UNIT_BYTES, unpack_unit
 from reput_broker.store.queues_digest import digest_of_ends
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
@@ -21,12 +20,11 @@ def queue_ends(layout: StoreLayout, log_end: int) -> dict[tuple[str, int], int]:
             end = units.end
             while end > units.first:
                 first = max(units.first, end - _READ_UNITS)
-                offsets = units.read(first, end - first)["physical_offset"]
-                kept = np.flatnonzero(offsets < log_end)
-                if len(kept):
-                    end = first + int(kept[-1]) + 1
+                data = units.read_bytes(first * UNIT_BYTES, (end - first) * UNIT_BYTES)
+                while end > first and unpack_unit(data, end - 1 - first).physical_offset >= log_end:
+                    end -= 1
+                if end > first:
                     break
-                end = first
             ends[queue.topic, queue.queue_id] = end
     finally:
         files.close()
@@ -41,8 +39,8 @@ def queues_digest(layout: StoreLayout) -> int:
         for queue in layout.queues:
             if queue.stream.files:
                 units = UnitFiles(queue.stream, files)
-                offset, size, _ = units.read(units.end - 1, 1)[0].tolist()
-                ends.append((queue.topic, queue.queue_id, units.first, units.end, offset + size))
+                last = units.read(units.end - 1, 1)[0]
+                ends.append((queue.topic, queue.queue_id, units.first, units.end, last.end_offset))
     finally:
         files.close()
     return digest_of_ends(ends)

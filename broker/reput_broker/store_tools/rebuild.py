@@ -159,7 +159,7 @@ def hand_out(
             break
         if not isinstance(part, LogBatch):
             continue
-        data = part.data[: min(part.columns.end, end_offset - part.offset)]
+        data = part.data[: min(part.end, end_offset - part.offset)]
         rows = scan_dispatch(data, base_physical_offset=part.offset, levels_ms=levels_ms)
         assert rows.consumed == len(data), "the log was found sound"
         queues = rows_by_queue(rows, deleted if len(deleted) else None)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from reput_broker.store.consume_queue_unit import PRE_BLANK, UNIT_BYTES
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch, QueueRows, rows_by_queue
@@ -24,7 +22,7 @@ from reput_broker.store.file_io import sync_directory
 from reput_broker.store_tools.layout import Geometry, StoreLayout
 from reput_broker.store_tools.log_reader import LogBatch, read_log
 from reput_broker.store_tools.rebuild_queues import QueuesRebuild
-from reput_broker.store_tools.unit_files import UNIT_DTYPE
+from reput_broker.store_tools.unit_files import units_of
 from reput_protocol.dispatch_rows import scan_dispatch
 
 _OPEN_MAX = 256
@@ -74,7 +72,7 @@ def write_units(part: UnitsPart) -> list[UnitsRun]:
         for found in read_log(layout.log, part.number, to_index=part.number + 1):
             if not isinstance(found, LogBatch) or found.offset >= part.end_offset:
                 continue
-            data = found.data[: min(found.columns.end, part.end_offset - found.offset)]
+            data = found.data[: min(found.end, part.end_offset - found.offset)]
             rows = scan_dispatch(data, base_physical_offset=found.offset, levels_ms=part.delay_levels_ms)
             for queue in rows_by_queue(rows, deleted if len(deleted) else None):
                 if part.only is None or queue.physical_offsets[0] >= part.only.get(
@@ -93,7 +91,7 @@ def _note_run(runs: list[UnitsRun], queue: QueueRows) -> None:
     if runs and runs[-1].end == first:
         runs[-1] = runs[-1]._replace(end=end)
     else:
-        runs.append(UnitsRun(queue.topic, queue.queue_id, first, end, int(queue.physical_offsets[0])))
+        runs.append(UnitsRun(queue.topic, queue.queue_id, first, end, queue.physical_offsets[0]))
 
 
 class _UnitWriter:
@@ -105,12 +103,8 @@ class _UnitWriter:
         self._open: dict[Path, int] = {}
 
     def write(self, queue: QueueRows) -> None:
-        units = np.empty(len(queue.sizes), UNIT_DTYPE)
-        units["physical_offset"] = queue.physical_offsets
-        units["size"] = queue.sizes
-        units["tags_code"] = queue.tags_codes
         directory = self._target / queue.topic / str(queue.queue_id)
-        write_at(self._fd, directory, self._file_size, queue.first_queue_offset * UNIT_BYTES, units.tobytes())
+        write_at(self._fd, directory, self._file_size, queue.first_queue_offset * UNIT_BYTES, units_of(queue))
 
     def _fd(self, path: Path) -> int:
         fd = self._open.get(path)
@@ -134,7 +128,7 @@ class _UnitWriter:
 
 
 def write_at(
-    fd_of: Callable[[Path], int], directory: Path, file_size: int, position: int, data: bytes
+    fd_of: Callable[[Path], int], directory: Path, file_size: int, position: int, data: bytes | bytearray
 ) -> None:
     """Write bytes at a position of a stream of files of one size."""
     done = 0

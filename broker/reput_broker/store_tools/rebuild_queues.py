@@ -87,9 +87,9 @@ class QueuesRebuild:
         units = UnitFiles(queue.stream, files)
         if units.end <= units.first:
             return False
-        offset, size, _ = units.read(units.end - 1, 1)[0].tolist()
+        offset, size, _ = units.read(units.end - 1, 1)[0]
         is_real = 0 < size < PRE_BLANK_SIZE and offset >= 0
-        return is_real and bool(offset + size <= self._layout.log.min_offset)
+        return is_real and offset + size <= self._layout.log.min_offset
 
 
 def refuse_other_queues(root: Path) -> None:

@@ -18,6 +18,8 @@ from reput_broker.store_tools.tables import table_in_force
 from reput_broker.store_tools.verify import Verification
 from reput_broker.store_tools.verify_log import LOST_PAGE
 from reput_protocol.counted import counted
+from reput_protocol.dispatch_rows import topic_text
+from reput_protocol.record_row import POSITION
 
 
 class Cut(NamedTuple):
@@ -219,9 +221,9 @@ def _cut_at(log: Stream, path: Path, position: int, offset: int, reason: str) ->
             lost += data_end(file) - max(0, min(offset - file.start, file.size))
     for part in read_log(log):
         if isinstance(part, LogBatch) and part.offset + len(part.data) > offset:
-            for row, start in enumerate(part.columns.position.tolist()):
+            for row, start in enumerate(part.column(POSITION)):
                 if part.offset + start > offset:
                     records += 1
-                    topic = bytes(part.columns.topic(row)).decode("utf-8", "replace")
+                    topic = topic_text(part.topic(row))
                     topics[topic] = topics.get(topic, 0) + 1
     return Cut(path, position, offset, reason, max(0, lost), records, topics)

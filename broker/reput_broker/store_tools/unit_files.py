@@ -6,19 +6,13 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from reput_broker.store.consume_queue_unit import UNIT_BYTES
+from reput_broker.store.consume_queue_unit import UNIT_BYTES, ConsumeQueueUnit, unpack_units
+from reput_broker.store.dispatch import QueueRows
 from reput_broker.store.file_io import end_of_data
 from reput_broker.store_tools.layout import Stream
+from reput_protocol import kernel
 
 _OPEN_MAX = 256
-UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-assert UNIT_DTYPE.itemsize == UNIT_BYTES
-
-Units = NDArray[np.void]
-"""A structured array of `UNIT_DTYPE`: fields physical_offset, size, tags_code."""
 
 
 class OpenFiles:
@@ -63,9 +57,9 @@ class UnitFiles:
                 return -(-(file.start + stop) // UNIT_BYTES)
         return self.first
 
-    def read(self, number: int, count: int) -> Units:
+    def read(self, number: int, count: int) -> list[ConsumeQueueUnit]:
         """Return `count` units from number `number` on."""
-        return np.frombuffer(self.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES), UNIT_DTYPE)
+        return unpack_units(self.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES))
 
     def read_bytes(self, position: int, size: int) -> bytes:
         """Return bytes of the stream."""
@@ -83,3 +77,10 @@ class UnitFiles:
     def place(self, number: int) -> tuple[Path, int]:
         """Return the file of unit `number` and where in it that lies."""
         return self.stream.place(number * UNIT_BYTES)
+
+
+def units_of(run: QueueRows) -> bytearray:
+    """Return the units of records that follow each other in a queue."""
+    return kernel.queue_units(
+        run.physical_offsets, run.sizes, run.tags_codes, run.first_queue_offset, -1, -1
+    )[0]

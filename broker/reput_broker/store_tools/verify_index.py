@@ -7,24 +7,25 @@ behind it.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store_tools.index_raw import RawIndex
+from reput_broker.store.index_file import ENTRY_BYTES
+from reput_broker.store_tools.index_raw import IndexEntry, RawIndex
 from reput_broker.store_tools.index_sequence import IndexSequence
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import Damage, LogBatch
 from reput_broker.store_tools.report import Report
 from reput_broker.store_tools.verify_index_file import verify_index_file
+from reput_protocol import kernel
 from reput_protocol.counted import counted
 from reput_protocol.dispatch_rows import DispatchRows
 from reput_protocol.hashing import index_hash, index_keys
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
-from reput_protocol.record_columns import BoolArray, IntArray
+from reput_protocol.record_row import POSITION
 
 _SECONDS_MAX = 0x7FFF_FFFF
 _SLACK = 1024
@@ -102,7 +103,7 @@ class IndexCheck:
         low, high = 0, self._total
         while low < high:
             middle = (low + high) // 2
-            if int(self._entries.read(middle, 1)["physical_offset"][0]) >= offset:
+            if self._entries.read(middle, 1)[0].physical_offset >= offset:
                 high = middle
             else:
                 low = middle + 1
@@ -147,120 +148,108 @@ class IndexCheck:
 
     def compare(self, batch: LogBatch, found: DispatchRows) -> None:
         """Compare the keys of a batch, whose rows are `found`, with the next entries."""
-        stop_offset = batch.offset + batch.columns.end
+        stop_offset = batch.offset + batch.end
         if not self._total or stop_offset <= self._begin_offset:
             return
-        hashes, offsets, times = np.frombuffer(found.keys(), np.int64).reshape(-1, 3).T
-        if batch.offset < self._begin_offset:
-            keep = offsets >= self._begin_offset
-            hashes, offsets, times = hashes[keep], offsets[keep], times[keep]
-        rows = np.searchsorted(batch.columns.position, offsets - batch.offset)
+        keys = found.keys()
+        offsets = keys[1::3]
+        first = bisect_left(offsets, self._begin_offset)  # those before are in index files that were deleted
         self._pass_over(batch.offset)
         self._compared_until = stop_offset
-        count = len(rows)
+        count = len(offsets) - first
         if not count:
             return
-        entries = self._entries.read(self._cursor, count)
-        if (
-            len(entries) == count
-            and (entries["physical_offset"] == offsets).all()
-            and (entries["hash"] == hashes).all()
-        ):
-            self._verify_seconds(self._cursor, entries, times)
+        entries = self._entries.read_bytes(self._cursor, count)
+        if len(entries) == ENTRY_BYTES * count and kernel.are_entries_of(entries, keys, first):
+            self._verify_seconds(self._cursor, keys, first, count)
             self._cursor += count
         else:
-            self._compare_sets(batch, rows, hashes, offsets, times, stop_offset)
-        last = int(offsets[-1])
-        self._last_keys = {(last, int(value)) for value in hashes[offsets == last]}
+            self._compare_sets(batch, found, keys[3 * first :])
+        last = offsets[-1]
+        since = bisect_left(offsets, last)
+        self._last_keys = {(last, key_hash) for key_hash in keys[3 * max(first, since) :: 3]}
 
     def _pass_over(self, offset: int) -> None:
         """Leave out the entries of a stretch of the log that could not be read, or has expired."""
         while offset > self._compared_until and self._cursor < self._total:
-            behind = self._entries.read(self._cursor, _SLACK)["physical_offset"].astype(np.int64) < offset
-            count = int(np.argmin(behind)) if not behind.all() else len(behind)
-            self._cursor += count
-            if count < len(behind) or not count:
-                return
+            for entry in self._entries.read(self._cursor, _SLACK):
+                if entry.physical_offset >= offset:
+                    return
+                self._cursor += 1
 
-    def _compare_sets(
-        self,
-        batch: LogBatch,
-        rows: IntArray,
-        hashes: IntArray,
-        offsets: IntArray,
-        times: IntArray,
-        stop_offset: int,
-    ) -> None:
-        window = self._entries.read(self._cursor, 2 * len(rows) + _SLACK)
-        named = window["physical_offset"].astype(np.int64)
-        inside = (named >= offsets[0]) & (named < stop_offset)
-        length = int(np.flatnonzero(inside)[-1]) + 1 if inside.any() else 0
-        window, named, inside = window[:length], named[:length], inside[:length]
-        found = (named - batch.offset << 31) | window["hash"].astype(np.int64)
-        wanted = (offsets - batch.offset << 31) | hashes
-        is_wanted = np.isin(found, wanted) & inside
-        for index in np.flatnonzero(~is_wanted).tolist():
-            if (int(named[index]), int(window["hash"][index])) not in self._last_keys:
-                self._wrong_entry(self._cursor + index, window[index])
-        is_found = np.isin(wanted, found[inside])
+    def _compare_sets(self, batch: LogBatch, rows: DispatchRows, keys: array[int]) -> None:
+        wanted = list(zip(keys[1::3], keys[::3], strict=True))
+        begin, end = wanted[0][0], batch.offset + batch.end
+        window = self._entries.read(self._cursor, 2 * len(wanted) + _SLACK)
+        while window and not begin <= window[-1].physical_offset < end:
+            window.pop()
+        time_of = dict(zip(wanted, keys[2::3], strict=True))
+        found: set[tuple[int, int]] = set()
+        right: list[tuple[int, tuple[int, int]]] = []
+        for number, entry in enumerate(window, self._cursor):
+            key = entry.physical_offset, entry.hash
+            if key in time_of:
+                found.add(key)
+                right.append((number, key))
+            elif key not in self._last_keys:
+                self._wrong_entry(number, entry)
+        starts = batch.column(POSITION)
+        missing = [
+            (at, bisect_left(starts, offset - batch.offset))
+            for at, (offset, key_hash) in enumerate(wanted)
+            if (offset, key_hash) not in found
+        ]
         if len(self._deleted):
-            is_found |= self._of_deleted(batch, rows, offsets)
-        for index in np.flatnonzero(~is_found).tolist():
-            offset = int(offsets[index])
-            if self._cursor + length >= self._total and not is_found[index:].any():
+            missing = [
+                (at, row)
+                for at, row in missing
+                if not self._deleted.hides(_topic_of(rows, row), wanted[at][0])
+            ]
+        end_reached = self._cursor + len(window) >= self._total
+        for number, (at, row) in enumerate(missing):
+            offset, key_hash = wanted[at]
+            if end_reached and len(missing) - number == len(wanted) - at:
                 # Nothing comes behind the last entry: the index has not got that far.
                 if self._behind_from < 0:
                     self._behind_from = offset
-                self._behind += len(is_found) - index
+                self._behind += len(wanted) - at
                 break
-            self._missing_key(batch, int(rows[index]), int(hashes[index]), offset)
-        time_of = dict(zip(wanted.tolist(), times.tolist(), strict=True))
-        right = np.flatnonzero(is_wanted)
-        right_times = np.array([time_of[value] for value in found[right].tolist()], np.int64)
-        for index, time in zip(right.tolist(), right_times.tolist(), strict=True):
-            self._verify_seconds(self._cursor + index, window[index : index + 1], np.array([time]))
-        self._cursor += length
+            self._missing_key(rows, row, key_hash, offset)
+        for number, key in right:
+            self._verify_seconds(number, array("q", (key[1], key[0], time_of[key])), 0, 1)
+        self._cursor += len(window)
 
-    def _of_deleted(self, batch: LogBatch, rows: IntArray, offsets: IntArray) -> BoolArray:
-        pairs = zip(rows.tolist(), offsets.tolist(), strict=True)
-        return np.array(
-            [self._deleted.hides(_topic_of(batch, row), offset) for row, offset in pairs], np.bool_
-        )
-
-    def _verify_seconds(self, number: int, entries: NDArray[Any], times: IntArray) -> None:
-        """Compare the times of entries that are right otherwise, and the header's with them."""
-        done = 0
-        while done < len(entries):
-            file_index, local = self._entries.place(number + done)
+    def _verify_seconds(self, number: int, keys: array[int], first: int, count: int) -> None:
+        """Compare the times of entries that are right otherwise, and the header's, with those of their keys."""
+        while count:
+            file_index, local = self._entries.place(number)
             raw = self._entries.files[file_index]
-            count = min(len(entries) - done, raw.used - 1 - local)
-            part, part_times = entries["seconds"][done : done + count], times[done : done + count]
+            size = min(count, raw.used - 1 - local)
+            first_time, last_time = keys[3 * first + 2], keys[3 * (first + size - 1) + 2]
             begin = self._begin_times[file_index]
-            if local == 0 and begin != int(part_times[0]):
+            if local == 0 and begin != first_time:
                 self._fault(
-                    raw,
-                    0,
-                    f"beginTimestamp is {begin}, but its first record was stored at {part_times[0]}",
+                    raw, 0, f"beginTimestamp is {begin}, but its first record was stored at {first_time}"
                 )
-                begin = self._begin_times[file_index] = int(part_times[0])
-            expected = np.clip(np.fix((part_times - begin) / 1000), 0, _SECONDS_MAX).astype(np.int64)
-            wrong = part != expected
+                begin = self._begin_times[file_index] = first_time
+            entries = raw.entry_bytes(local + 1, local + 1 + size)
+            wrong = kernel.wrong_seconds(entries, keys, first, begin)
             if local == 0:
                 # A new file's first entry counts from the end of the file before it, which may have been deleted.
-                expected[0] = self._first_seconds(file_index, int(part_times[0]))
-                wrong[0] = part[0] != expected[0] and (file_index > 0 or self._layout.log.min_offset == 0)
-            for index in np.flatnonzero(wrong).tolist():
+                seconds, right = raw.entries(1, 2)[0].seconds, self._first_seconds(file_index, first_time)
+                wrong = [fault for fault in wrong if fault[0]]
+                if seconds != right and (file_index > 0 or self._layout.log.min_offset == 0):
+                    wrong.insert(0, (0, seconds, right))
+            for row, seconds, right in wrong:
                 self._fault(
                     raw,
-                    raw.entry_place(local + index + 1) + 12,
-                    f"entry {local + index + 1} gives {int(part[index])} seconds after the begin time, should be "
-                    f"{int(expected[index])}",
+                    raw.entry_place(local + row + 1) + 12,
+                    f"entry {local + row + 1} gives {seconds} seconds after the begin time, should be {right}",
                 )
-            if local + count == raw.used - 1 and raw.header.end_timestamp_ms != int(part_times[-1]):
+            if local + size == raw.used - 1 and raw.header.end_timestamp_ms != last_time:
                 end = raw.header.end_timestamp_ms
-                words = f"endTimestamp is {end}, but its last record was stored at {part_times[-1]}"
-                self._fault(raw, 8, words)
-            done += count
+                self._fault(raw, 8, f"endTimestamp is {end}, but its last record was stored at {last_time}")
+            number, first, count = number + size, first + size, count - size
 
     def _first_seconds(self, file_index: int, time: int) -> int:
         before = self._entries.files[file_index - 1].header.end_timestamp_ms if file_index else 0
@@ -268,8 +257,8 @@ class IndexCheck:
 
     # -- findings ------------------------------------------------------------------------------------------
 
-    def _wrong_entry(self, number: int, entry: Any) -> None:
-        offset = int(entry["physical_offset"])
+    def _wrong_entry(self, number: int, entry: IndexEntry) -> None:
+        offset = entry.physical_offset
         if any(damage.offset <= offset < damage.end_offset for damage in self._damages):
             return
         file_index, before = self._entries.place(number)
@@ -277,13 +266,13 @@ class IndexCheck:
         self._fault(
             raw,
             raw.entry_place(before + 1),
-            f"entry {before + 1} gives hash {int(entry['hash'])} and log offset {offset}, but no record there has "
+            f"entry {before + 1} gives hash {entry.hash} and log offset {offset}, but no record there has "
             "such a key",
         )
 
-    def _missing_key(self, batch: LogBatch, row: int, key_hash: int, offset: int) -> None:
-        properties = decode_properties(bytes(batch.columns.properties(row)))
-        keys = index_keys(_topic_of(batch, row), properties.get(UNIQ_KEY), properties.get(KEYS))
+    def _missing_key(self, rows: DispatchRows, row: int, key_hash: int, offset: int) -> None:
+        properties = decode_properties(rows.properties(row))
+        keys = index_keys(_topic_of(rows, row), properties.get(UNIQ_KEY), properties.get(KEYS))
         key = next((key for key in keys if index_hash(key) == key_hash), "?")
         path, position = self._layout.log.place(offset)
         self._report.fault(
@@ -302,7 +291,7 @@ class IndexCheck:
                 )
                 break
             entry = self._entries.read(number, 1)[0]
-            if (int(entry["physical_offset"]), int(entry["hash"])) not in self._last_keys:
+            if (entry.physical_offset, entry.hash) not in self._last_keys:
                 self._wrong_entry(number, entry)
         if self._behind:
             words = (
@@ -317,5 +306,5 @@ class IndexCheck:
         self._entries.close()
 
 
-def _topic_of(batch: LogBatch, row: int) -> str:
-    return bytes(batch.columns.topic(row)).decode("utf-8", "replace")
+def _topic_of(rows: DispatchRows, row: int) -> str:
+    return rows.runs[bisect_right(rows.runs, row, key=lambda run: run.start) - 1].topic

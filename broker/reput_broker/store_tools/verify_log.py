@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from reput_broker.store.checkpoint import FlushMark
 from reput_broker.store.consume_queue_unit import UNIT_BYTES
 from reput_broker.store.dispatch import rows_by_queue
@@ -16,7 +14,9 @@ from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogE
 from reput_broker.store_tools.report import Progress, Report
 from reput_broker.store_tools.verify_index import IndexCheck
 from reput_broker.store_tools.verify_queues import QueuesCheck
-from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
+from reput_protocol import kernel
+from reput_protocol.dispatch_rows import DispatchRows
+from reput_protocol.record_row import POSITION, PROPERTIES, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP_MS, WIDTH
 
 LOST_PAGE = "its properties hold zeros where a lost page would leave them"
 _NO_LETTER = "\N{REPLACEMENT CHARACTER}"
@@ -91,9 +91,8 @@ class LogCheck:
         for part in read_log(self.layout.log, from_index, to_index=to_index):
             if isinstance(part, LogBatch):
                 self._verify_batch(part, queues, index, levels_ms)
-                records = len(part.columns)
-                figures["records"] += records
-                figures["log_bytes"] += int(part.columns.size.sum())
+                figures["records"] += len(part)
+                figures["log_bytes"] += part.end
                 done = part.offset - self.layout.log.min_offset
             elif isinstance(part, Damage):
                 self._judge_damage(part)
@@ -145,13 +144,12 @@ class LogCheck:
     def _verify_batch(
         self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck, levels_ms: Sequence[int]
     ) -> None:
-        columns = batch.columns
-        rows = scan_dispatch(memoryview(batch.data)[: columns.end], levels_ms=levels_ms)
+        rows = DispatchRows(batch.data, batch.table, levels_ms)
         nameless = self._nameless(batch, rows)
-        bad = nameless | dict(batch.columns.checksum_faults()) | dict(self._lost_pages(batch))
+        bad = nameless | dict(kernel.checksum_faults(batch.data, batch.table)) | dict(self._lost_pages(batch))
         for row, reason in sorted(bad.items()):
             self._record_damage(batch, row, reason, is_framed=row not in nameless)
-        self.max_store_timestamp_ms = max(self.max_store_timestamp_ms, int(columns.store_timestamp_ms.max()))
+        self.max_store_timestamp_ms = max(self.max_store_timestamp_ms, max(batch.column(STORE_TIMESTAMP_MS)))
         for run in rows_by_queue(rows, None):
             queues.compare(run, self.damages)
         if index.is_there:
@@ -159,30 +157,30 @@ class LogCheck:
 
     def _lost_pages(self, batch: LogBatch) -> list[tuple[int, str]]:
         """Records not known to be flushed whose properties look as if a page had been lost, as a start judges them."""
-        columns = batch.columns
-        ends, starts = columns.position + columns.size, columns.properties_position
         trusted = self.mark.flushed_offset if self.mark is not None else 0
-        if (self.mark is None and self.stopped) or batch.offset + int(ends[-1]) <= trusted:
+        if (self.mark is None and self.stopped) or batch.offset + batch.end <= trusted:
             return []
         shift = batch.position % SECTOR_BYTES  # sectors count from the start of the file
         view = memoryview(bytes(shift) + batch.data)
+        columns = zip(batch.column(POSITION), batch.column(SIZE), batch.column(PROPERTIES), strict=True)
         return [
             (row, LOST_PAGE)
-            for row in np.flatnonzero(ends + batch.offset > trusted).tolist()
-            if has_lost_sector(view, shift + int(starts[row]), shift + int(ends[row]))
+            for row, (start, size, properties) in enumerate(columns)
+            if batch.offset + start + size > trusted
+            and has_lost_sector(view, shift + properties, shift + start + size)
         ]
 
     def _nameless(self, batch: LogBatch, rows: DispatchRows) -> dict[int, str]:
         """Records of which it cannot be told which message of which queue they are."""
-        number = batch.columns.queue_offset
         bad = {
-            row: f"QUEUEOFFSET is {int(number[row])}"
-            for row in np.flatnonzero((number < 0) | (number > _QUEUE_OFFSET_MAX)).tolist()
+            row: f"QUEUEOFFSET is {number}"
+            for row, number in enumerate(batch.column(QUEUE_OFFSET))
+            if not 0 <= number <= _QUEUE_OFFSET_MAX
         }
         for run in rows.runs:
             if run.topic in self._known_topics:
                 continue
-            topic = bytes(batch.columns.topic(run.start))
+            topic = batch.topic(run.start)
             if not can_be_topic(topic):
                 bad |= dict.fromkeys(range(run.start, run.stop), f"the record has topic {topic[:80]!r}")
             elif _NO_LETTER not in run.topic:  # bytes that are no text read as this one
@@ -191,8 +189,8 @@ class LogCheck:
 
     def _record_damage(self, batch: LogBatch, row: int, reason: str, *, is_framed: bool) -> None:
         """A record with sound lengths in its place, but with wrong content."""
-        position = batch.position + int(batch.columns.position[row])
-        size = int(batch.columns.size[row])
+        position = batch.position + batch.table[WIDTH * row + POSITION]
+        size = batch.table[WIDTH * row + SIZE]
         damage = Damage(batch.file, position, position + size, reason, False, is_framed)
         if not self.stopped and self.mark is None:
             self._undecided.append(damage)  # until it is known whether anything follows

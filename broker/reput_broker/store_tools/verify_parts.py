@@ -109,7 +109,7 @@ def _states(units: UnitFiles, log_min: int, starts: Sequence[int]) -> list[Queue
         if number <= first:
             states.append(None)
         else:
-            states.append(QueueState(number, int(units.read(number - 1, 1)["physical_offset"][0])))
+            states.append(QueueState(number, units.read(number - 1, 1)[0].physical_offset))
     return states
 
 
@@ -117,7 +117,7 @@ def _search(units: UnitFiles, low: int, offset: int, *, is_live: bool = False) -
     high = units.end
     while low < high:
         middle = (low + high) // 2
-        place, size, _ = units.read(middle, 1)[0].tolist()
+        place, size, _ = units.read(middle, 1)[0]
         if place >= offset and not (is_live and size == PRE_BLANK_SIZE):
             high = middle
         else:

@@ -6,26 +6,28 @@ by field.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from reput_broker.store.consume_queue_ext_unit import is_address
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
+from reput_broker.store.consume_queue_unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit, unpack_units
 from reput_broker.store.dispatch import QueueRows
 from reput_broker.store_tools.ext_units import ExtUnits
 from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage
 from reput_broker.store_tools.report import Fault
-from reput_broker.store_tools.unit_files import UNIT_DTYPE, UnitFiles, Units
+from reput_broker.store_tools.unit_files import UnitFiles, units_of
+from reput_protocol import kernel
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record_layout import QUEUE_OFFSET_AT
 
 _FAULTS_KEPT = 50
 _READ_UNITS = 65_536
+_FIELDS = ("log offset", "size", "tags code")
+_FIELDS_AT = (0, 8, 12)
 
 
 class QueueState(NamedTuple):
@@ -126,25 +128,22 @@ class QueueCheck:
         """Compare a run of records with the units of their numbers."""
         number = run.first_queue_offset
         count = len(run.physical_offsets)
-        expected = np.empty(count, UNIT_DTYPE)
-        expected["physical_offset"] = run.physical_offsets
-        expected["size"] = run.sizes
-        expected["tags_code"] = run.tags_codes
+        expected = units_of(run)
         raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
         if self.first is None:
             self.first = self.next = number
         elif number != self.next:
             number = self._jump(number, run, raw, damages)
             raw = self.units.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES)
-        if raw != expected.tobytes():
-            self._differences(number, np.frombuffer(raw, UNIT_DTYPE), expected)
+        if raw != expected:
+            self._differences(number, raw, expected)
         self._compared += count
         self.next = max(self.next, number + count)
-        self._last_offset = int(run.physical_offsets[-1])
+        self._last_offset = run.physical_offsets[-1]
 
     def _jump(self, number: int, run: QueueRows, raw: bytes, damages: Sequence[Damage]) -> int:
         """The numbers do not go on where they stopped; return the number that the run begins with after all."""
-        offset = int(run.physical_offsets[0])
+        offset = run.physical_offsets[0]
         if number == 0 and int.from_bytes(raw[:8], "big") == offset:
             # The topic was deleted, by a broker that leaves no mark, and created anew.
             self.started_anew = True
@@ -155,7 +154,7 @@ class QueueCheck:
             self.first = self.next = 0
             return 0
         where = f"message {number} of {self.topic}/{self.queue_id}"
-        if int(self.units.read(self.next, 1)["physical_offset"][0]) == offset and offset:
+        if self.units.read(self.next, 1)[0].physical_offset == offset and offset:
             path, position = self._log.place(offset + QUEUE_OFFSET_AT)
             words = f"QUEUEOFFSET is {number}, but unit {self.next} of its queue names the record"
             self._fault(path, position, words, "order")
@@ -170,11 +169,11 @@ class QueueCheck:
         ]
         stop = min(number, self.units.end)
         for at in range(self.next, stop, _READ_UNITS):
-            units = self.units.read(at, min(_READ_UNITS, stop - at))
-            for index in np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0)).tolist():
-                named = int(units["physical_offset"][index])
-                if not any(damage.offset <= named < damage.end_offset for damage in lost):
-                    self._points_nowhere(at + index, units[index])
+            for found, unit in enumerate(self.units.read(at, min(_READ_UNITS, stop - at)), at):
+                if (unit.size or unit.physical_offset) and not any(
+                    damage.offset <= unit.physical_offset < damage.end_offset for damage in lost
+                ):
+                    self._points_nowhere(found, unit)
         if not lost and stop <= self.next:
             self._fault(
                 path,
@@ -184,40 +183,42 @@ class QueueCheck:
             )
         return number
 
-    def _differences(self, number: int, units: Units, expected: Units) -> None:
-        for index in np.flatnonzero(units != expected).tolist():
-            at = number + index
-            unit, wanted = units[index], expected[index]
+    def _differences(self, number: int, units: bytes, expected: bytearray) -> None:
+        pairs = zip(unpack_units(units), unpack_units(expected), strict=True)
+        for at, (unit, wanted) in enumerate(pairs, number):
+            if unit == wanted:
+                continue
             path, position = self.units.place(at)
-            if not unit["size"] and not unit["physical_offset"] and not unit["tags_code"]:
+            if not any(unit):
                 if at >= self.units.end:
                     self.behind_count += 1
                     if len(self.behind) < _FAULTS_KEPT:
-                        self.behind.append((at, int(wanted["physical_offset"])))
+                        self.behind.append((at, wanted.physical_offset))
                 else:
                     self._fault(path, position, f"unit {at} is empty; {self._names(at, wanted)}")
                 continue
-            for name, shift in (("physical_offset", 0), ("size", 8), ("tags_code", 12)):
-                if unit[name] == wanted[name]:
+            for words, shift, found, right in zip(_FIELDS, _FIELDS_AT, unit, wanted, strict=True):
+                if found == right:
                     continue
-                found = int(unit[name])
-                if name == "tags_code" and self._ext is not None and is_address(found):
-                    wrong = self._ext.difference(found, int(wanted[name]))
+                is_code = words == "tags code"
+                if is_code and self._ext is not None and is_address(found):
+                    wrong = self._ext.difference(found, right)
                     if wrong:
                         self._fault(path, position + shift, f"unit {at}: {wrong}")
                     continue
-                if name == "tags_code" and self._is_parked:
+                if is_code and self._is_parked:
                     self._other_times += 1
-                words = {"physical_offset": "log offset", "size": "size", "tags_code": "tags code"}[name]
                 self._fault(
                     path,
                     position + shift,
-                    f"unit {at} gives {words} {found}, should be {int(wanted[name])}; {self._names(at, wanted)}",
+                    f"unit {at} gives {words} {found}, should be {right}; {self._names(at, wanted)}",
                 )
 
-    def _names(self, number: int, wanted: Units) -> str:
-        place = int(wanted["physical_offset"])
-        return f"message {number} of {self.topic}/{self.queue_id} is the record at log offset {place}"
+    def _names(self, number: int, wanted: ConsumeQueueUnit) -> str:
+        return (
+            f"message {number} of {self.topic}/{self.queue_id} is the record at log offset "
+            f"{wanted.physical_offset}"
+        )
 
     def finish(self, log_min: int, damages: Sequence[Damage], log_end: int, unfinished: bool) -> int:
         """Look at the units before the first and after the last message of the log.
@@ -227,32 +228,26 @@ class QueueCheck:
         dangling = 0
         before = self.units.end if self.first is None else min(self.first, self.units.end)
         ranges = ((self.units.first, before, True), (max(self.next, before), self.units.end, False))
+        damaged = array("q", [edge for damage in damages for edge in (damage.offset, damage.end_offset)])
         for start, stop, may_be_blank in ranges:
             for at in range(start, stop, _READ_UNITS):
-                units = self.units.read(at, min(_READ_UNITS, stop - at))
-                offset = units["physical_offset"]
-                expired = (units["size"] > 0) & (offset >= 0) & (offset + units["size"] <= log_min)
-                pre_blank = (units["size"] == PRE_BLANK_SIZE) & (offset == 0)
-                wrong = ~expired & ~pre_blank if may_be_blank else ~expired
-                for damage in damages:
-                    wrong &= (offset < damage.offset) | (offset >= damage.end_offset)
-                if unfinished:
-                    behind = wrong & (offset >= log_end)
-                    dangling += int(behind.sum())
-                    wrong &= ~behind
-                found = np.flatnonzero(wrong)
-                for index in found[:_FAULTS_KEPT].tolist():
-                    self._points_nowhere(at + index, units[index])
+                units = self.units.read_bytes(at * UNIT_BYTES, min(_READ_UNITS, stop - at) * UNIT_BYTES)
+                found, behind = kernel.stray_units(
+                    units, log_min, log_end if unfinished else -1, may_be_blank, damaged
+                )
+                dangling += behind
+                for row in found[:_FAULTS_KEPT]:
+                    self._points_nowhere(at + row, unpack_unit(units, row))
                 self.kinds["queue"] += max(0, len(found) - _FAULTS_KEPT)
         return dangling
 
-    def _points_nowhere(self, number: int, unit: Units) -> None:
+    def _points_nowhere(self, number: int, unit: ConsumeQueueUnit) -> None:
         path, position = self.units.place(number)
-        named, size = int(unit["physical_offset"]), int(unit["size"])
         self._fault(
             path,
             position,
-            f"unit {number} of {self.topic}/{self.queue_id} gives log offset {named} and size {size}, "
+            f"unit {number} of {self.topic}/{self.queue_id} gives log offset {unit.physical_offset} and "
+            f"size {unit.size}, "
             "but no such message of this queue is there",
         )
 

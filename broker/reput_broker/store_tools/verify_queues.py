@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import QueueRows
@@ -80,7 +79,7 @@ class QueuesCheck:
             check = self._checks[topic, run.queue_id] = self._make_missing(topic, run.queue_id)
         if len(self._deleted):
             end = self._deleted.end_offset(check.topic)
-            skip = int(np.searchsorted(run.physical_offsets, end))
+            skip = bisect_left(run.physical_offsets, end)
             if skip == len(run.physical_offsets):
                 return
             if skip:

@@ -18,8 +18,8 @@ LOCKS = (
     "requirements-spark.lock",
     "requirements.lock",
 )
-NEED_LITTLE = {"run", "demo", "example", "bench", "bench-stalls"}
-NEED_COLUMNS = {"bench-store", "bench-peers"}
+NEED_LITTLE = {"run", "demo", "example", "bench", "bench-stalls", "bench-store"}
+NEED_COLUMNS = {"bench-peers"}
 NEED_SPARK = {"pipeline-demo", "bench-spark"}
 
 
