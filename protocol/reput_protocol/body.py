@@ -1,8 +1,8 @@
 """What all JSON bodies share: how they are read and written (RocketMQ: RemotingSerializable).
 
 A body is a msgspec struct. A member's name is the field's own in camel case unless `field(name=...)` says otherwise.
-Members come in alphabetical order, as RocketMQ writes them. What is missing or null takes its default, and unknown
-members are ignored.
+Members come in alphabetical order, as RocketMQ writes them. What is missing or null takes its default, or is refused
+where there is none, and unknown members are ignored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Body(Members):
         try:
             body: Self = _decoder(cls).decode(data)
             return body
-        except (DecodeError, RecursionError):
+        except (DecodeError, RecursionError, UnicodeEncodeError):
             trusted = cls.IS_TRUSTED if is_trusted is None else is_trusted
             members = read_json(data, loose_bytes_max=len(data) if trusted else LOOSE_BYTES_MAX)
             return read_members(cls, members)
@@ -93,7 +93,7 @@ def read_members(kind: type[T], members: Mapping[Any, Any]) -> T:
     """Read an object of a body from its members as `read_json` returns them; raises BodyMalformed."""
     try:
         return convert(_plain(members), kind, str_keys=True)
-    except (ValidationError, RecursionError) as error:
+    except (ValidationError, RecursionError, UnicodeEncodeError) as error:  # the last for lone surrogates
         raise BodyMalformed(f"JSON body cannot be read: {error}") from None
 
 

@@ -854,15 +854,20 @@ def encode_block(
 
     Raises:
         InvalidMessage: a properties text is too long with its id, or the block would have 2 GiB or more.
+        ValueError: there are other numbers of texts or flags.
     """
     count: cython.Py_ssize_t = len(bodies)
-    has_own_texts: cython.bint = len(texts) > 1
-    has_own_flags: cython.bint = len(flags) > 1
+    has_own_texts: cython.bint = len(texts) != 1
+    has_own_flags: cython.bint = len(flags) != 1
+    if (has_own_texts and len(texts) != count) or (has_own_flags and len(flags) != count):
+        raise ValueError(
+            f"{len(texts)} texts and {len(flags)} flags are given for {count} bodies; give one or {count}"
+        )
     id_start: bytes = _ID_NAME + id_prefix
     id_size: cython.Py_ssize_t = len(id_start) + 5 if id_prefix else 0
-    text: bytes = texts[0]
+    text: bytes = b"" if has_own_texts else texts[0]
     text_size: cython.Py_ssize_t
-    flag: cython.int = flags[0]
+    flag: cython.int = 0 if has_own_flags else flags[0]
     index: cython.Py_ssize_t
     end: cython.Py_ssize_t = 0
     positions = _integers(count)
@@ -1524,7 +1529,12 @@ def checksum_faults(
     for row in range(len(table) // 24):
         at: cython.Py_ssize_t = 24 * row
         stop: cython.Py_ssize_t = table[at] + table[at + 1]
-        if not 0 <= table[at] < stop <= len(buffer):
+        is_inside: cython.bint = 0 <= table[at] < stop <= len(buffer) and table[at] <= table[at + 16] <= stop
+        if (
+            not is_inside
+            or not table[at] <= table[at + 12] <= stop
+            or not 0 <= table[at + 13] <= stop - table[at + 12]
+        ):
             raise ValueError(f"row {row} of the table is not of a buffer of {len(buffer)} bytes")
         is_sealed: cython.bint = _ends_with_checksum(buffer, table[at + 16], stop)
         if not bodies and not is_sealed:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.delays import Delay, delay_of
@@ -32,7 +32,7 @@ class MessageQueue(Struct, frozen=True, order=True, gc=False, rename="camel"):
 
     topic: str
     broker_name: str
-    queue_id: int
+    queue_id: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
     def __iter__(self) -> Iterator[Any]:
         """Return topic, broker name and queue id, for those who take a queue apart."""

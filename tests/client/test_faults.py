@@ -356,6 +356,34 @@ def test_members_of_a_lingering_group_get_errors_of_their_own(face: Face, broker
     face.run(scenario)
 
 
+def test_a_producer_closes_while_a_refused_block_is_sent_again(face: Face, broker: FakeBroker) -> None:
+    """One by one, so that only what is at fault fails; here none of them is answered."""
+    refused = Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 1 is bad")
+
+    def put(header: Header, _body: memoryview) -> Answer:
+        return refused if header.ext["count"] == 3 else SILENCE
+
+    async def scenario() -> None:
+        broker.behave(PUT, put)
+        errors = []
+        async with face.Producer(broker.address, linger_s=0.05) as producer:
+
+            async def send() -> None:
+                with pytest.raises((ClientClosed, SendOutcomeUnknown)) as caught:
+                    await producer.send(Message("t", b"x"), queue_id=0)
+                errors.append(caught.value)
+
+            async def close() -> None:
+                while broker.count(PUT) < 2:
+                    await face.sleep(0.01)
+                await producer.aclose()
+
+            await face.together(send, send, send, close)
+        assert len(errors) == 3
+
+    face.run(scenario)
+
+
 def test_a_consumer_survives_restarts_and_hang_ups(face: Face, broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with face.Producer(broker.address) as producer:

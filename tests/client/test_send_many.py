@@ -10,7 +10,7 @@ import pytest
 from faces import FACES, Face
 from reput_broker.background import BackgroundBroker
 from reput_client import Message, SendReceipt
-from reput_client.errors import PartlySent, SendOutcomeUnknown
+from reput_client.errors import ClientClosed, PartlySent, SendOutcomeUnknown
 from reput_protocol.errors import InvalidMessage, InvalidName
 from reput_protocol.record import decode_record
 from stored_messages import sent_part, stored
@@ -163,6 +163,42 @@ def test_a_block_that_the_broker_refuses(face: Face, reput_broker: BackgroundBro
             assert all(receipts[:40])
             assert not any(receipts[40:60])
             assert len(receipts) < len(bodies)
+
+    face.run(scenario)
+
+
+def test_a_single_message_that_the_broker_refuses(face: Face, reput_broker: BackgroundBroker) -> None:
+    async def scenario() -> None:
+        async with face.Producer(reput_broker.address, ack="page_cache", batch_bytes=8 << 20) as producer:
+            large = bytes(5 << 20)
+            for send in (
+                lambda: producer.send_many("t", [large]),
+                lambda: producer.send_pipelined([Message("t", large)]),
+            ):
+                with pytest.raises(PartlySent) as caught:
+                    await send()
+                assert list(caught.value.errors) == [0]
+                assert caught.value.receipts == [None]
+
+    face.run(scenario)
+
+
+def test_a_client_that_is_closed_by_an_interrupt_reports_what_waits(
+    face: Face, reput_broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tend(*_: object) -> bool:
+        raise ClientClosed("interrupted")
+
+    async def scenario() -> None:
+        async with face.Producer(reput_broker.address, ack="page_cache") as producer:
+            await producer.send(Message("t", b"x"))
+            with monkeypatch.context() as patched:
+                patched.setattr("reput_client.produce.sender.Sender.tend", tend)
+                with pytest.raises(PartlySent) as caught:
+                    await producer.send_many("t", [b"a", b"b", b"c"], queue_id=0, batch=1, in_flight=1)
+            assert list(caught.value.errors) == [0]
+            assert isinstance(caught.value.errors[0], SendOutcomeUnknown)
+            assert len(await producer.send_many("t", [b"d"], queue_id=0)) == 1
 
     face.run(scenario)
 

@@ -68,6 +68,12 @@ def test_the_first_text_that_does_not_fit_is_refused(ids: IdRun | None) -> None:
         encode_block([b""] * 3, [b"", b"x" * (room + 2), b"x" * 40_000], "t", 0, 0, ids=ids)
 
 
+@pytest.mark.parametrize(("texts", "flags"), [(0, 1), (2, 1), (4, 1), (1, 0), (1, 2), (3, 4)])
+def test_texts_and_flags_are_one_or_as_many_as_bodies(texts: int, flags: int) -> None:
+    with pytest.raises(ValueError, match=f"{texts} texts and {flags} flags are given for 3 bodies"):
+        encode_block([b"x"] * 3, [b""] * texts, "t", 0, 0, flags=[0] * flags)
+
+
 def test_a_body_whose_length_is_not_its_bytes_is_refused() -> None:
     with pytest.raises(BufferError, match="8 bytes are copied to where there is room for"):
         encode_block([memoryview(bytes(8)).cast("I")], [b""], "t", 0, 0)

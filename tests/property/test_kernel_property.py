@@ -533,6 +533,11 @@ def test_places_outside_of_the_buffer_are_refused(place: tuple[int, int]) -> Non
         data = encode_record(Record("orders", b"body", properties=b"a\x01b\x02"))
         with pytest.raises(ValueError, match="a buffer of"):
             read(data[:-1], kernel.scan_records(data, 0, len(data))[0])
+    for column, value in ((12, -1), (12, 1 << 43), (13, 1 << 43), (13, -1), (16, -1), (16, 1 << 43)):
+        table = kernel.scan_records(data, 0, len(data))[0]
+        table[column] = value
+        with pytest.raises(ValueError, match="a buffer of"):
+            kernel.checksum_faults(data, table)
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 5), (0, 11), (20, 30)])

@@ -96,8 +96,8 @@ class BulkSend:
         self._unanswered = 0
         self._blocks: list[tuple[int, Block]] = []
         """With the index of the first message of each."""
-        self._open: dict[Block, None] = {}
-        """Those that are not done, in order."""
+        self._open: dict[Block, int] = {}
+        """Those that are not done, in order, each with what it counts towards `in_flight`."""
         self._begun = 0
         """How many messages the blocks have."""
         self._failed = False
@@ -114,13 +114,16 @@ class BulkSend:
         try:
             try:
                 for group in groups:
-                    await self._begin(group)
-                    if self._unanswered < self._in_flight:
-                        sender.step()
-                    else:
+                    if self._unanswered + self._weight(group) > self._in_flight:
                         await sender.tend(self._has_room, math.inf)
                     if self._failed:
                         break
+                    try:
+                        await self._begin(group)
+                    except ClientClosed as closed:
+                        errors[self._begun] = closed
+                        raise
+                    sender.step()
             except ClientClosed:
                 raise
             except ReputError as error:
@@ -129,11 +132,15 @@ class BulkSend:
                 errors[self._begun] = error
             await sender.tend(lambda: not opened, math.inf)
         except ClientClosed as closed:
-            for block in opened:
-                block.finish(None, outcome_unknown(block.queue, block.unique_ids, str(closed)))
-            opened.clear()
             if not self._blocks:
                 raise
+            self._failed = True
+            sender.withdraw(opened)
+            for block in opened:
+                for each in (*block.parts, block):
+                    if not each.done:
+                        each.finish(None, outcome_unknown(each.queue, each.unique_ids, str(closed)))
+            opened.clear()
         finally:
             sender.withdraw(opened)
         return self._outcome(errors)
@@ -147,20 +154,19 @@ class BulkSend:
         block = block_of(group, queue, await session.broker_address(queue, deadline), self._terms)
         block.on_done = self._on_done
         self._blocks.append((self._begun, block))
-        self._open[block] = None
         self._begun += len(group.bodies)
-        self._unanswered += self._weight(block)
+        self._open[block] = weight = self._weight(group)
+        self._unanswered += weight
         self._sender.add(block)
 
-    def _weight(self, block: Block) -> int:
-        return (block.count or len(block.bodies)) if self._terms.is_divisible else 1
+    def _weight(self, group: Group) -> int:
+        return len(group.bodies) if self._terms.is_divisible else 1
 
     def _has_room(self) -> bool:
         return self._unanswered <= self._room_from or self._failed
 
     def _on_done(self, block: Block) -> None:
-        del self._open[block]
-        self._unanswered -= self._weight(block)
+        self._unanswered -= self._open.pop(block)
         if block.error is not None and not self._failed:
             self._failed = True
             waiting = [b for b in self._open if b.call is None and not b.parts and not b.done]
@@ -184,7 +190,7 @@ class BulkSend:
             return ChainedReceipts([block.receipts or () for _, block in done])
         if not stored and isinstance(errors.get(0), _NOT_SENT):
             raise errors[0]
-        count = max(*errors, *stored) + 1
+        count = max((*errors, *stored)) + 1
         raise PartlySent([stored.get(number) for number in range(count)], errors) from errors[min(errors)]
 
 

@@ -48,7 +48,7 @@ MANY_BATCH: Final = 1024
 MANY_IN_FLIGHT: Final = 8
 
 _BLOCKS_OF_SINGLES: Final = 4
-"""What may be in flight of `send_pipelined` is divided into so many blocks: the broker works on some meanwhile."""
+"""What may be in flight of `send_pipelined` is divided into so many blocks, for as many queues."""
 
 _STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
@@ -497,7 +497,8 @@ class Producer:
         singles = batch == 1
         if singles:
             # Messages that fail each by itself may share frames all the same.
-            batch = max(1, in_flight // _BLOCKS_OF_SINGLES)
+            blocks = _BLOCKS_OF_SINGLES if queue_id is None and key is None else 1
+            batch = max(1, in_flight // blocks)
         limits = self._limits(batch, known_alone=singles and self._putter.deduplicate)
         terms = self._terms(ack, timeout_s, is_divisible=singles)
         return list(await self._bulk(terms, in_flight, queue_id, key).run(groups_of(messages, limits)))

@@ -171,10 +171,11 @@ class Sender:
             link.waiting.clear()
         for block in list(self._accumulator.open.values()):
             self._accumulator.close(block)
-        for each in blocks:
+        ended = [each for each in blocks if not each.parts]  # a divided one ends with its parts
+        for each in ended:
             if not each.done:
                 each.give_up(error)
-        self._finished(list(blocks))
+        self._finished(ended)
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
         """In a forked child: what is under way is the parent's; continue with other ids."""
@@ -262,8 +263,11 @@ class Sender:
 
 
 def _grows_until(block: PostedBlock) -> float:
-    """Return until when a block takes messages at the latest, though it is due."""
-    return block.since + block.terms.timeout_s
+    """Return until when a block takes messages at the latest, though it is due.
+
+    Where the time of a message counts from its call on, none may join late.
+    """
+    return block.since + block.terms.timeout_s if block.terms.is_patient else block.due_at
 
 
 class _Arrivals(Waiter):

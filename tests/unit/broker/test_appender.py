@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from reput_broker.counters import Counters
 from reput_broker.processors.appender import Appender
@@ -55,6 +58,38 @@ class FakeStore:
     def put(self) -> PutResult:
         self.puts += 1
         return PutResult(self.status)
+
+
+class FakeFlush:
+    def __init__(self) -> None:
+        self.writes = 0
+
+    def wrote(self) -> None:
+        self.writes += 1
+
+
+@pytest.mark.trio
+async def test_what_is_stored_counts_though_the_put_behind_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for a log file, and its connection ends."""
+    store: Any = FakeStore(DiskFull(PATH, "full"))
+    monkeypatch.setattr(store, "needs_new_file", lambda size: size >= 100)
+    monkeypatch.setattr(store, "make_log_file", lambda: time.sleep(0.2))
+    flush: Any = FakeFlush()
+    reput: Any = type("Reput", (), {"wake": None})
+    counters = Counters()
+    appender = Appender(store, PutLock(), flush, reput, counters, readers_see_unflushed=False)
+    request: Any = SimpleNamespace(received_at=0.0, is_oneway=False, body=b"")
+    puts = [
+        Put(request, size, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE) for size in (10, 200)
+    ]
+    with trio.move_on_after(0.05):
+        waiting = appender.append(puts)
+        assert waiting is not None
+        await waiting
+    assert flush.writes == store.puts == 1
+    assert isinstance(puts[0].outcome, Response)
 
 
 async def refusal_of(store: Any) -> tuple[Refusal, Counters]:

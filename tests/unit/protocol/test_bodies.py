@@ -9,7 +9,9 @@ import pytest
 from reput_protocol.bodies import (
     BrokerData,
     ClusterInfo,
+    HeartbeatData,
     KVTable,
+    LockBatchBody,
     QueueData,
     QueueStats,
     TopicConfig,
@@ -98,6 +100,9 @@ def test_a_topic_config_takes_rocketmqs_defaults() -> None:
         (TopicStats, '{"offsetTable":{"a":{}}}'),
         (TopicStats, '{"offsetTable":{{"queueId":"1"}:{}}}'),
         (TopicStats, '{"offsetTable":{},"topicPutTps":"x"}'),
+        (TopicStats, '{"offsetTable":{},"topicPutTps":"\\ud800"}'),
+        (HeartbeatData, '{"clientID":"a","consumerDataSet":[{"groupName":"g","messageModel":"\\ud800"}]}'),
+        (LockBatchBody, '{"mqSet":[{"topic":"t","brokerName":"b","queueId":18446744073709551616}]}'),
     ],
 )
 def test_wrong_types_are_malformed(kind: Any, text: str) -> None:
