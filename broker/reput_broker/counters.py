@@ -120,7 +120,9 @@ class TopicTraffic:
         self.messages_in[kind] = self.messages_in.get(kind, 0) + messages
         self.bytes_in += size_b
         if messages:
-            self.message_bytes.observe(size_b / messages, messages)
+            sizes, mean = self.message_bytes, size_b / messages
+            sizes.buckets[bisect_left(MESSAGE_BYTES, mean)] += messages  # a call less for each put
+            sizes.total += size_b
 
 
 class GroupTraffic:
@@ -157,7 +159,9 @@ class RequestTraffic:
         self.inflight -= count
         codes = self.codes
         codes[response_code] = codes.get(response_code, 0) + count
-        self.duration_seconds.observe(duration_s, count)
+        seconds = self.duration_seconds
+        seconds.buckets[bisect_left(REQUEST_SECONDS, duration_s)] += count  # a call less for each request
+        seconds.total += duration_s * count
 
     def abandoned(self, count: int = 1) -> None:
         """It will never be answered: its connection is gone."""

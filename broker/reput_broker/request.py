@@ -14,8 +14,9 @@ It raises `Refusal` to say no. Nothing here makes a task per request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from reput_broker.counters import RequestTraffic
 from reput_broker.store.block import Block
@@ -30,12 +31,11 @@ _NO_EXT: Final[dict[str, Value]] = {}
 _NO_BODY: Final = memoryview(b"")
 
 
-@dataclass(slots=True)
-class Response:
+class Response(Struct, gc=False):
     """An answer. `ext` and `body` are as the command defines them; `body` may be several buffers in a row."""
 
     code: int = 0
-    ext: dict[str, Value] = field(default_factory=dict)
+    ext: dict[str, Value] = {}
     body: bytes = b""
     remark: str | None = None
 
@@ -79,8 +79,7 @@ class ClientBusy(ReputError):
     """A client owes so many answers already that it is asked nothing more. It was sent nothing."""
 
 
-@dataclass(slots=True)
-class ClientAnswer:
+class ClientAnswer(Struct):
     """What a client answered to a request of ours."""
 
     code: int
@@ -146,8 +145,7 @@ class Client(Protocol):
         """End the connection at once."""
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(Struct, eq=False):
     """One request as its processor gets it."""
 
     client: Client
@@ -194,8 +192,7 @@ class Request:
         self.client.flush()
 
 
-@dataclass(slots=True, eq=False)
-class Put:
+class Put(Struct, eq=False):
     """What a request has appended to the log, and how it is answered after that."""
 
     request: Request

@@ -41,7 +41,10 @@ class CommandHeader(Struct, gc=False, rename="camel"):
         for name, reader in _not_texts(cls):
             value = ext.get(name)
             if type(value) is str:
-                read[name] = reader(value)
+                plain = (
+                    reader is _integer and value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
+                )
+                read[name] = int(value) if plain else reader(value)
         found = {**ext, **read} if read else ext
         try:
             return convert(found, cls)
@@ -78,8 +81,7 @@ def _not_texts(kind: Any) -> tuple[tuple[str, Callable[[str], Value]], ...]:
 
 def _integer(text: str) -> Value:
     """Return the integer that a decimal text stands for, or the text."""
-    plain = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
-    return int(text) if plain or _DECIMAL.fullmatch(text) else text
+    return int(text) if _DECIMAL.fullmatch(text) else text
 
 
 def _flag(text: str) -> Value:

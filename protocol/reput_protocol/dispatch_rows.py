@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from reput_protocol import kernel
@@ -39,6 +39,9 @@ class DispatchRun(NamedTuple):
         return self.transaction in (0, TRANSACTION_COMMIT)
 
 
+_run: Final = partial(tuple.__new__, DispatchRun)  # skips the Python-level constructor of a named tuple
+
+
 class DispatchRows:
     """One row per whole record at the beginning of the scanned bytes.
 
@@ -66,7 +69,10 @@ class DispatchRows:
         self.table = table
         self.consumed = consumed
         self.stopped_by = stopped_by
-        self.runs = [DispatchRun(topic_text(topic), *others) for topic, *others in kernel.runs(data, table)]
+        self.runs = [
+            _run((topic_text(topic), queue_id, start, stop, transaction))
+            for topic, queue_id, start, stop, transaction in kernel.runs(data, table)
+        ]
         self.tags_codes: array[int] = kernel.tags_codes(data, table)
         for run in self.runs:
             if run.topic == SCHEDULE_TOPIC:
@@ -97,9 +103,15 @@ class DispatchRows:
         IndexService.buildIndex). Rolled back transaction records have none.
         """
         found: array[int] = array("q")
+        merged: list[tuple[str, int, int]] = []  # runs of different queues of one topic have their keys alike
         for topic, _, start, stop, transaction in self.runs:
-            if transaction != TRANSACTION_ROLLBACK:
-                found += kernel.key_hashes(self.data, self.table, start, stop, _prefix_hash(topic))
+            if transaction == TRANSACTION_ROLLBACK:
+                continue
+            if merged and merged[-1][0] == topic and merged[-1][2] == start:
+                start = merged.pop()[1]
+            merged.append((topic, start, stop))
+        for topic, start, stop in merged:
+            found += kernel.key_hashes(self.data, self.table, start, stop, _prefix_hash(topic))
         return found
 
     def _note_due_times(self, run: DispatchRun, levels_ms: Sequence[int]) -> None:
@@ -126,6 +138,7 @@ def scan_dispatch(
     return DispatchRows(buffer, table, levels_ms, end, stopped_by)
 
 
+@lru_cache(maxsize=4096)
 def topic_text(topic: bytes) -> str:
     """Return a topic as text, whatever its bytes are."""
     return topic.decode("utf-8", "replace")

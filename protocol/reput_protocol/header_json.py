@@ -7,8 +7,9 @@ field of `extFields` a string, because the Go client refuses anything else.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
+from msgspec import Meta, Struct
 from msgspec.json import Decoder, Encoder
 
 from reput_protocol.buffers import Buffer
@@ -16,15 +17,25 @@ from reput_protocol.codes import LanguageCode
 from reput_protocol.errors import HeaderMalformed
 from reput_protocol.header_model import FIELDS_MAX, Header, Value, text_ext
 
+_I32: TypeAlias = Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
 _TEXT = frozenset((str,))
-_I32_MIN = -0x8000_0000
-_I32_MAX = 0x7FFF_FFFF
+
+
+class _Members(Struct):
+    code: _I32 | None
+    opaque: _I32 | None = None
+    flag: _I32 | None = None
+    remark: str | None = None
+    extFields: dict[str, Any] | None = None  # noqa: N815 - its name on the wire
+    language: Any = None
+    version: _I32 | None = None
 
 
 # Fractions stay the text they were: they can only stand in extFields, where text is what is wanted.
-_decode = Decoder(float_hook=str).decode
+_decode = Decoder(_Members, float_hook=str).decode
 _encode = Encoder().encode
 _LANGUAGE_NAMES = {language.value: language.name.encode() for language in LanguageCode}
+_OTHER = LanguageCode.OTHER.value
 _LANGUAGE_CODES = {language.name: language.value for language in LanguageCode}
 
 
@@ -35,24 +46,17 @@ def decode_json_header(data: Buffer) -> Header:
         HeaderMalformed: it is no UTF-8, no strict JSON, no object, nested without end, or a member has a wrong type.
     """
     try:
-        members = _decode(data)
+        members = _decode(str(data, "utf-8"))  # bytes would not be looked at in members that are ignored
     except (ValueError, RecursionError) as error:
         raise HeaderMalformed(f"JSON header cannot be read: {error}") from None
-    if type(members) is not dict:
-        raise HeaderMalformed(f"JSON header is a {type(members).__name__} and not an object")
-    if "code" not in members:
-        raise HeaderMalformed("JSON header has no code")
-    remark = members.get("remark")
-    if remark is not None and type(remark) is not str:
-        raise HeaderMalformed("JSON header: remark is not a text")
     return Header(
-        _integer(members, "code"),
-        _integer(members, "opaque"),
-        _integer(members, "flag"),
-        remark,
-        _ext(members.get("extFields")),
-        _language(members.get("language")),
-        _integer(members, "version"),
+        members.code or 0,
+        members.opaque or 0,
+        members.flag or 0,
+        members.remark,
+        _ext(members.extFields),
+        _language(members.language),
+        members.version or 0,
     )
 
 
@@ -67,31 +71,16 @@ def encode_json_header(header: Header) -> bytes:
     )  # fmt: skip
 
 
-def _integer(members: dict[str, Any], name: str) -> int:
-    value = members.get(name)
-    if value is None:
-        return 0
-    if type(value) is not int or not _I32_MIN <= value <= _I32_MAX:
-        raise HeaderMalformed(f"JSON header: {name} is not a 32-bit integer")
-    return value
-
-
 def _language(value: object) -> int:
     """Return the language's number. Who comes with a name that we do not know is still served."""
     if type(value) is int and 0 <= value <= 255:
         return value
-    return (
-        _LANGUAGE_CODES.get(value, LanguageCode.OTHER.value)
-        if type(value) is str
-        else LanguageCode.OTHER.value
-    )
+    return _LANGUAGE_CODES.get(value, _OTHER) if type(value) is str else _OTHER
 
 
-def _ext(fields: object) -> dict[str, Value]:
+def _ext(fields: dict[str, Any] | None) -> dict[str, Value]:
     if fields is None:
         return {}
-    if type(fields) is not dict:
-        raise HeaderMalformed("JSON header: extFields is not an object")
     if len(fields) > FIELDS_MAX:
         raise HeaderMalformed(
             f"JSON header: extFields has {len(fields)} members; at most {FIELDS_MAX} are read"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from reput_protocol.codes import LanguageCode
 
@@ -16,6 +17,7 @@ RESPONSE_FLAG: Final = 0x1
 ONEWAY_FLAG: Final = 0x2
 
 
+_TEXT: Final = frozenset((str,))
 FIELDS_MAX: Final = 1024
 """The most named fields of a header, in any of its types."""
 
@@ -28,8 +30,7 @@ class HeaderType(IntEnum):
     MSGPACK = 0x4D
 
 
-@dataclass(slots=True)
-class Header:
+class Header(Struct, gc=False):
     """Code, correlation and named fields of one request or response (RocketMQ: RemotingCommand).
 
     `opaque` is the number that ties an answer to its request. `ext` keeps the order in which it was filled.
@@ -39,7 +40,7 @@ class Header:
     opaque: int
     flag: int = 0
     remark: str | None = None
-    ext: dict[str, Value] = field(default_factory=dict)
+    ext: dict[str, Value] = {}
     language: int = LanguageCode.PYTHON.value
     version: int = 0
 
@@ -73,6 +74,8 @@ def value_text(value: Value) -> str:
 
 def text_ext(ext: Mapping[str, Value]) -> dict[str, str]:
     """Return `ext` as a map of strings in the same order, fields without a value left out."""
+    if _TEXT.issuperset(map(type, ext.values())):
+        return ext  # type: ignore[return-value]
     return {
         name: value if type(value) is str else value_text(value)
         for name, value in ext.items()

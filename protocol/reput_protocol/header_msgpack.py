@@ -10,26 +10,38 @@ they are checked for depth and otherwise ignored.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgpack  # type: ignore[import-untyped]
+from msgspec import Meta, Struct
+from msgspec.msgpack import Decoder, Encoder
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import HeaderMalformed
 from reput_protocol.header_model import Header
 
 _ELEMENTS = 7
+_SEVEN_ELEMENTS = 0x97
 _CONTAINER_LENGTH_MAX = 1024
 _DEPTH_MAX = 4
 _SMALL_BYTES = 2048
 _CONTAINERS_MAX = 64
 """The most arrays and maps in a header above `_SMALL_BYTES`: each takes a byte, and up to a microsecond."""
-_I32_MIN = -0x8000_0000
-_I32_MAX = 0x7FFF_FFFF
-_U32_MAX = 0xFFFF_FFFF
 _VALUE_TYPES = frozenset({type(None), bool, int, float, str, bytes})
+
+
+class _Elements(Struct, array_like=True):
+    code: Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
+    language: int
+    version: int
+    opaque: Annotated[int, Meta(ge=-0x8000_0000, le=0xFFFF_FFFF)]
+    flag: int
+    remark: str | None
+    ext: dict[str, Any]
+
+
+_decode = Decoder(_Elements).decode
+_encode = Encoder().encode
 
 
 def decode_msgpack_header(data: Buffer) -> Header:
@@ -41,34 +53,19 @@ def decode_msgpack_header(data: Buffer) -> Header:
             than 2 KiB and has more than 64 maps and arrays.
     """
     try:
-        # A small header without options, which cost as much as parsing: the lengths it believes end at the size of the
-        # data, and what must not be there, extension types and deep or long containers, is found below.
-        elements = msgpack.unpackb(data) if len(data) <= _SMALL_BYTES else _unpack_large(data)
+        if len(data) > _SMALL_BYTES:
+            _unpack_large(data)  # for its limits
+        found = _decode(data)
+        if data[0] != _SEVEN_ELEMENTS:
+            _check_reserved(msgpack.unpackb(data)[_ELEMENTS:])
     except (ValueError, TypeError, RecursionError) as error:
         raise HeaderMalformed(f"msgpack header cannot be read: {error}") from None
-    if type(elements) is not list or not _ELEMENTS <= len(elements) <= _CONTAINER_LENGTH_MAX:
-        raise HeaderMalformed(f"msgpack header is not an array of {_ELEMENTS} or a few more elements")
-    if len(elements) > _ELEMENTS:
-        _check_reserved(elements[_ELEMENTS:])
-        del elements[_ELEMENTS:]
-    code, language, version, opaque, flag, remark, ext = elements
-    if not (
-        type(code) is type(language) is type(version) is type(opaque) is type(flag) is int
-        and _I32_MIN <= code <= _I32_MAX
-        and _I32_MIN <= opaque <= _U32_MAX
-    ):
-        raise HeaderMalformed("msgpack header: one of the first five elements is no integer in range")
-    if remark is not None and type(remark) is not str:
-        raise HeaderMalformed("msgpack header: remark is neither text nor nil")
-    if type(ext) is not dict or len(ext) > _CONTAINER_LENGTH_MAX:
+    ext = found.ext
+    if len(ext) > _CONTAINER_LENGTH_MAX:
         raise HeaderMalformed(f"msgpack header: the fields are not a map of at most {_CONTAINER_LENGTH_MAX}")
     if not _VALUE_TYPES.issuperset(map(type, ext.values())):
         raise HeaderMalformed("msgpack header: a field holds a container or an extension type")
-    try:
-        "".join(ext)  # the fastest way to ask whether all names are text: the parser lets bytes pass too
-    except TypeError:
-        raise HeaderMalformed("msgpack header: a field's name is not text") from None
-    return Header(code, opaque, flag, remark, ext, language, version)
+    return Header(found.code, found.opaque, found.flag, found.remark, ext, found.language, found.version)
 
 
 def _unpack_large(data: Buffer) -> Any:
@@ -90,16 +87,6 @@ def _unpack_large(data: Buffer) -> Any:
     )
 
 
-class _ThreadPacker(threading.local):
-    """One packer for each thread: making one for every header takes longer than packing."""
-
-    def __init__(self) -> None:
-        self.pack: Callable[[object], bytes] = msgpack.Packer(autoreset=True).pack
-
-
-_packer = _ThreadPacker()
-
-
 def encode_msgpack_header(header: Header) -> bytes:
     """Encode as a msgpack array; `ext` keeps its order and the types of its values.
 
@@ -107,7 +94,7 @@ def encode_msgpack_header(header: Header) -> bytes:
         ValueError: a text is half a surrogate pair, or an integer takes more than 64 bits.
     """
     try:
-        return _packer.pack(
+        return _encode(
             (
                 header.code,
                 header.language,
@@ -124,6 +111,8 @@ def encode_msgpack_header(header: Header) -> bytes:
 
 def _check_reserved(elements: list[object]) -> None:
     """Hold the elements that are not read to the limits too; a level at a time, so that no depth harms us."""
+    if len(elements) > _CONTAINER_LENGTH_MAX - _ELEMENTS:
+        raise HeaderMalformed(f"msgpack header: more than {_CONTAINER_LENGTH_MAX} elements")
     level, depth = elements, 1
     while level:
         deeper: list[object] = []

@@ -7,10 +7,11 @@ fields; after that the block is stored as it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
@@ -35,8 +36,7 @@ class BlockLimits(NamedTuple):
     block_bytes_max: int = BLOCK_BYTES_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCheck:
+class BlockCheck(Struct, frozen=True, gc=False):
     """A block that passed: how many records it has, and how many end with a checksum of the whole record."""
 
     count: int

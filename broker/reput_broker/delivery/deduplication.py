@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from reput_broker.delivery.sent_alone import PARKING_TOPICS, Content, sent_alone_of
@@ -40,7 +39,6 @@ class Place(NamedTuple):
     """Of a message that was sent alone. The queue is then the one that it is for, wherever it waits."""
 
 
-@dataclass(slots=True)
 class StoredBefore(PutResult):
     """The outcome of a put whose messages were stored already: that of the first time."""
 

@@ -67,7 +67,7 @@ class Parking:
                 properties.pop(name, None)
             properties[names.DELAY] = str(level)
             return _parked(record, properties, SCHEDULE_TOPIC, level - 1)
-        if names.TIMER_OUT_MS in properties or not any(name in properties for name in _TIMES):
+        if names.TIMER_OUT_MS in properties or properties.keys().isdisjoint(_TIMES):
             # TIMER_OUT_MS: it was delivered by the timer once and is passed on with its properties.
             return None
         return self._timed(record, properties)

@@ -54,7 +54,8 @@ class Appender:
         self._page_cache_seconds = counters.produce_seconds[AckLevel.PAGE_CACHE]
 
     def append(self, puts: Sequence[Put]) -> Awaitable[None] | None:
-        """Append what these requests put, in their order, and set the outcome of each: its answer, or an error.
+        """Append what these requests of one read put, in their order, and set the outcome of each: its answer, or an
+        error.
 
         None if that is done; otherwise it is done when what is returned has been awaited.
         """
@@ -95,37 +96,48 @@ class Appender:
 
     def _write(self, puts: Sequence[Put]) -> None:
         """Put what is there to put: blocks that follow each other together."""
-        waiting: list[tuple[Put, Block]] = []
-        for put in puts:
-            if isinstance(put.work, Block):
-                waiting.append((put, put.work))
+        blocks: list[Block] = []
+        for number, put in enumerate(puts):
+            work = put.work
+            if isinstance(work, Block):
+                blocks.append(work)
                 continue
-            self._write_blocks(waiting)
-            waiting = []
+            self._write_blocks(blocks, puts[number - len(blocks) : number])
+            blocks = []
             try:
-                put.outcome = put.work()
+                put.outcome = work()
             except Exception as error:
                 put.outcome = error
-        self._write_blocks(waiting)
+        self._write_blocks(blocks, puts[len(puts) - len(blocks) :])
 
-    def _write_blocks(self, puts: Sequence[tuple[Put, Block]]) -> None:
+    def _write_blocks(self, blocks: Sequence[Block], puts: Sequence[Put]) -> None:
         results: Sequence[PutResult | Exception]
         try:
-            results = self._store.put([block for _, block in puts])
+            results = self._store.put(blocks)
         except Exception as error:
             results = [error] * len(puts)
-        for (put, _), result in zip(puts, results, strict=True):
+        for put, result in zip(puts, results, strict=True):
             put.outcome = result
 
     def _settle(self, puts: Sequence[Put]) -> None:
+        in_page_cache, now = 0, time.monotonic()
         for put in puts:
             result = put.outcome
             if isinstance(result, RecordMalformed):
                 put.outcome = malformed(result, self._counters)
             elif isinstance(result, PutResult):
-                put.outcome = (
-                    self._finish(put, result) if result.status is _OK else self._refusal(result.status)
-                )
+                if result.status is not _OK:
+                    put.outcome = self._refusal(result.status)
+                    continue
+                put.outcome = self._finish(put, result)
+                if put.outcome is not None:
+                    in_page_cache += 1
+        if in_page_cache:
+            self._page_cache_seconds.observe(now - puts[0].request.received_at, in_page_cache)
+            if self._commit is not None:
+                self._commit.wrote()
+            else:
+                self._flush.wrote()
 
     async def append_own(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
         """Run `put`, which stores what the broker itself has to store, as soon as nothing is in its way.
@@ -169,11 +181,6 @@ class Appender:
                 result.end_offset, PendingRequest(request, response, result.count)
             )
             return None
-        if self._commit is not None:
-            self._commit.wrote()
-        else:
-            self._flush.wrote()
-        self._page_cache_seconds.observe(time.monotonic() - request.received_at)
         return response
 
     def _no_file(self, error: DiskFull | FileNotMade) -> Refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Final
 
@@ -22,6 +22,7 @@ from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Respon
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
+from reput_protocol.bodies import TopicConfig
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
 from reput_protocol.errors import ErrorCode
@@ -32,6 +33,8 @@ from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
 from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockLimits
 
 _DEDUPLICATED: Final = frozenset({"normal", "delayed"})
+_host_of = lru_cache(maxsize=1024)(Host.unpack)
+"""The address of a client, whose connections send many messages."""
 
 
 class SendProcessor:
@@ -78,7 +81,8 @@ class SendProcessor:
     def put_message(self, request: Request) -> Result:
         """Store a block of records of one topic and queue as a whole."""
         header = PutMessageHeader.from_ext(request.header.ext)
-        _check_reachable(header.ack)
+        if header.ack is AckLevel.REPLICATED:
+            raise _no_replica()
         size = len(request.body)
         if size > BLOCK_BYTES_MAX:
             self._counters.rejected["too_large"] += 1
@@ -108,12 +112,14 @@ class SendProcessor:
             )
             return Response(0, receipt.to_ext(request.header_type))
 
-        def put_request(work: Block | Work) -> Put:
-            return Put(request, len(request.body), work, answer, header.topic, header.ack)
-
-        block = Block(request.body, header.topic, header.queue_id, header.count, request.client.born_host)
+        body, topic = request.body, header.topic
+        block = Block(body, topic, header.queue_id, header.count, request.client.born_host)
         if header.dedup is None:
-            return put_request(block)
+            return Put(request, len(body), block, answer, topic, header.ack)
+
+        def put_request(work: Work) -> Put:
+            return Put(request, len(body), work, answer, topic, header.ack)
+
         return self._once.append(request, header, partial(self._store.put_one, block), put_request)
 
     # RocketMQ's forms
@@ -133,14 +139,14 @@ class SendProcessor:
         return self._send(request, header)
 
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
-        _check_reachable(header.ack)
+        if header.ack is AckLevel.REPLICATED:
+            raise _no_replica()
         self._requesters.sent(request.client, header.topic, header.properties)
         dead = self._redirects.dead_letter_of(request, header)
-        if self._access.writable(header.topic, max(0, header.queue_id)) is None or (
-            dead is not None and not dead.has_topic
-        ):
+        config = self._access.writable(header.topic, max(0, header.queue_id))
+        if config is None or (dead is not None and not dead.has_topic):
             return self._create_and_send(request, header, dead)
-        return self._send_records(request, header, dead)
+        return self._send_records(request, header, dead, config)
 
     async def _create_and_send(
         self, request: Request, header: SendMessageHeader, dead: DeadLetter | None
@@ -149,18 +155,19 @@ class SendProcessor:
         queues = None if request.is_native else header.default_topic_queue_nums
         if self._access.known(header.topic) is None:
             await self._access.create_on_send(header.topic, queues)
-        self._access.writable(header.topic, max(0, header.queue_id))
         if dead is not None:
             await self._access.create_internal(dlq_topic(dead.group))
-        result = self._send_records(request, header, dead)
+        config = self._access.writable(header.topic, max(0, header.queue_id))
+        assert config is not None, "it has been created"
+        result = self._send_records(request, header, dead, config)
         return await result if isinstance(result, Awaitable) else result
 
-    def _send_records(self, request: Request, header: SendMessageHeader, dead: DeadLetter | None) -> Result:
-        config = self._access.writable(header.topic, max(0, header.queue_id))
-        assert config is not None, "looked up before"
+    def _send_records(
+        self, request: Request, header: SendMessageHeader, dead: DeadLetter | None, config: TopicConfig
+    ) -> Result:
         if header.queue_id < 0:
             header.queue_id = random.randrange(max(1, config.write_queue_nums))
-        born_host = Host.unpack(request.client.born_host)
+        born_host = _host_of(request.client.born_host)
         parts = records_of(
             header,
             request.body,
@@ -188,11 +195,12 @@ class SendProcessor:
             return Put(request, size, work, answer, parts.topic, ack, parts.kind)
 
         work = parts.work(self._store)
+        group = group_of_retry_topic(header.topic)
+        if header.dedup is None and (group is None or header.batch or not header.reconsume_times):
+            return put_request(work)
         alone = partial(self._store.put_one, work) if isinstance(work, Block) else work
         if header.dedup is None:
-            group = group_of_retry_topic(header.topic)
-            if group is None or header.batch or not header.reconsume_times:
-                return put_request(work)
+            assert group is not None
             # A consumer does this which has asked with 36 before, and has got no answer or a refusal.
             text = find_property(header.properties.encode(), SEND_BACK_ID.encode())
             key = SendBackKey.of_text(group, None if text is None else text.decode(errors="replace"))
@@ -214,9 +222,8 @@ class SendProcessor:
         )
 
 
-def _check_reachable(ack: AckLevel | None) -> None:
-    if ack is AckLevel.REPLICATED:
-        raise Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
+def _no_replica() -> Refusal:
+    return Refusal(ErrorCode.NO_REPLICA, "there is no replica; ask for flushed or page_cache")
 
 
 def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:

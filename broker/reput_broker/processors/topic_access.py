@@ -32,7 +32,8 @@ class TopicAccess:
         config = self._topics.get(topic)
         if config is None:
             return None
-        self._refuse_unkept(topic, config.attributes)
+        if why_not_kept(topic, config.attributes) is not None:
+            self._refuse_unkept(topic, config.attributes)
         if not config.perm & Perm.WRITE or topic in FORBIDDEN_SEND_TOPICS:
             self._counters.rejected["no_permission"] += 1
             why = "belongs to the system" if topic in FORBIDDEN_SEND_TOPICS else "is not writable"

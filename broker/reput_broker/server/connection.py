@@ -18,7 +18,7 @@ from reput_broker.config import LimitsConfig
 from reput_broker.counters import Counters, ListenerTraffic
 from reput_broker.request import ClientAnswer, ClientGone, Outcome, Put, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls
-from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.dispatch import PUTS, Dispatcher
 from reput_broker.server.frame_progress import FrameProgress
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import Outbox
@@ -140,7 +140,8 @@ class Connection:
         if request.is_answered:
             return
         request.is_answered = True
-        self._no_longer_deferred(request)
+        if self._deferred:
+            self._no_longer_deferred(request)
         frame = b""
         if self._close_reason is None and not request.header.flag & ONEWAY_FLAG:
             frame, response = self._encoded(request, response)
@@ -380,14 +381,15 @@ class Connection:
                 request = self._request_of(frame, received_at)
                 if request is None:
                     continue
-                if puts and not self._dispatcher.only_puts(request):
+                if puts and request.header.code not in PUTS:
                     await self._append(puts)
                 result = self._dispatcher.begin(request)
                 if isinstance(result, Put):
                     puts.append(result)
-                if puts and (len(puts) == _ANSWERS_A_WRITE or not isinstance(result, Put)):
+                    if len(puts) == _ANSWERS_A_WRITE:
+                        await self._append(puts)
+                else:
                     await self._append(puts)
-                if not isinstance(result, Put):
                     await self._end(request, result)
                 if number < len(frames) and (
                     time.perf_counter() - turn_began > _HANDLING_S or self.outbox.unsent_bytes > _BYTES_A_TURN
@@ -441,7 +443,8 @@ class Connection:
             self._note_waiting([put.request for put in puts])
             await waiting
         for put in puts:
-            self._note_answered_later(put.request)
+            if not put.request.is_answered or self._close_reason is not None:
+                self._note_answered_later(put.request)
         puts.clear()
         if self.outbox.queued >= _ANSWERS_A_WRITE:
             self.flush()

@@ -30,7 +30,7 @@ from reput_protocol.errors import (
 
 log = structlog.get_logger(__name__)
 
-_PUTS = frozenset(
+PUTS: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
@@ -38,7 +38,8 @@ _PUTS = frozenset(
         RequestCode.PUT_MESSAGE,
     }
 )
-_MESSAGES = _PUTS | {
+"""Requests that bring messages and ask for nothing that others may have put just before."""
+_MESSAGES = PUTS | {
     RequestCode.SEND_REPLY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
     RequestCode.STAGE_RECORDS,
@@ -81,11 +82,6 @@ class Dispatcher:
         self._limits = limits or LimitsConfig()
         self._large_body_turn = trio.Lock()
 
-    @staticmethod
-    def only_puts(request: Request) -> bool:
-        """Whether a request brings messages and asks for nothing that others may have put just before."""
-        return request.header.code in _PUTS
-
     def begin(self, request: Request) -> Result:
         """Start a request: return its answer, what it puts, a coroutine that leads to its answer, or None if that
         comes by itself.
@@ -103,7 +99,7 @@ class Dispatcher:
                 return self._too_large(request)
             return self._handle_in_turn(request, handler)
         try:
-            return self._handle(request, handler)
+            return handler(request) if code in PUTS else self._handle(request, handler)
         except Exception as error:
             return self._refused(request, error)
 
@@ -128,9 +124,7 @@ class Dispatcher:
                 request.client.answer(request, response)
 
     def _handle(self, request: Request, handler: Handler) -> Result:
-        code = request.header.code
-        if code not in _PUTS:
-            self._before_look(code in _PULLS and _may_be_parked(request))
+        self._before_look(request.header.code in _PULLS and _may_be_parked(request))
         return handler(request)
 
     async def _handle_in_turn(self, request: Request, handler: Handler) -> Outcome:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.put_block import BlockCheck
 
 
-@dataclass(slots=True)
-class Block:
+class Block(Struct, gc=False):
     """What one put appends: all of it or nothing, in one file of the log.
 
     A buffer that can be written to gets the broker's fields in place and belongs to the store from then on.
@@ -28,8 +27,3 @@ class Block:
     """What `check_put_block` has found; None if nobody has checked these bytes."""
     takes_place: bool = True
     """Whether the records take a place in their queue; prepared and rolled back transaction records do not."""
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether a record may end with a whole-record checksum."""
-        return self.check is None or self.check.sealed > 0

@@ -272,7 +272,8 @@ class CommitLog:
                 result.physical_offset,
                 now,
                 block.born_host and block.born_host + self._store_host,
-                block.is_sealed,
+                block.check is None
+                or block.check.sealed > 0,  # whether one may end with a checksum of it all
             )
         file.write_published(data)
         known.update(taken)

@@ -88,8 +88,10 @@ def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[Que
                 continue
         part = latest.get((topic, queue_id))
         if part is not None and part.end_queue_offset == queue_offsets[start]:
-            for column, all_rows in zip(part[3:], columns, strict=True):
-                column.extend(all_rows[start:stop])
+            part.physical_offsets.extend(physical_offsets[start:stop])
+            part.sizes.extend(sizes[start:stop])
+            part.tags_codes.extend(rows.tags_codes[start:stop])
+            part.store_timestamps_ms.extend(timestamps[start:stop])
         else:
             part = QueueRows(
                 topic, queue_id, queue_offsets[start], *(column[start:stop] for column in columns)

@@ -61,6 +61,9 @@ class MessageWriter:
             For each block where it was put, a status that says why not, or the rule that it breaks (RecordMalformed,
             InvalidMessage). A block that is not stored leaves nothing behind, and the others are stored all the same.
         """
+        flags = self._flags
+        if flags.refuses_now:
+            return [flags.refused_now() for _ in blocks]
         results: list[PutResult | ReputError] = []
         sound: list[Block] = []
         for block in blocks:
@@ -75,9 +78,6 @@ class MessageWriter:
 
     def _fault_of(self, block: Block) -> PutResult | ReputError | None:
         """Return what is against storing a block, which may be checked here; None if nothing is."""
-        flags = self._flags
-        if flags.refuses_now:
-            return flags.refused_now()
         if block.check is None and block.born_host:
             try:
                 block.check = check_put_block(
@@ -89,7 +89,7 @@ class MessageWriter:
                 )
             except (RecordMalformed, InvalidMessage) as error:
                 return error
-        return None if self._log.fits(len(block.data)) else flags.refused(PutStatus.MESSAGE_ILLEGAL)
+        return None if self._log.fits(len(block.data)) else self._flags.refused(PutStatus.MESSAGE_ILLEGAL)
 
     def _append(self, blocks: Sequence[Block]) -> list[PutResult | ReputError]:
         """Append sound blocks; where there is no file for one, that one is refused."""

@@ -12,12 +12,10 @@ from reput_protocol.host import Host
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
 from reput_protocol.record import Record, encode_record
-from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT, record_bytes
+from reput_protocol.record_layout import TRANSACTION_BITS, TRANSACTION_COMMIT
 
 TOPIC_BYTES_MAX = 127
 RETRY_TOPIC_BYTES_MAX = 255
-RECORD_OVERHEAD_MAX = 65_536
-"""What a record may have beyond the largest body."""
 
 
 def illegal_record(records: Sequence[Record], body_bytes_max: int, *, with_crc: bool) -> PutStatus | None:
@@ -34,9 +32,6 @@ def illegal_record(records: Sequence[Record], body_bytes_max: int, *, with_crc: 
         if properties_size > PROPERTIES_BYTES_MAX:
             return PutStatus.PROPERTIES_SIZE_EXCEEDED
         if len(record.body) > body_bytes_max:
-            return PutStatus.MESSAGE_ILLEGAL
-        size = record_bytes(len(record.body), topic, properties_size)
-        if size > body_bytes_max + RECORD_OVERHEAD_MAX:
             return PutStatus.MESSAGE_ILLEGAL
     return None
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 from reput_broker.store.status import GetStatus, PutStatus
 
 
-@dataclass(slots=True)
-class PutResult:
+class PutResult(Struct, gc=False):
     """The outcome of one put (RocketMQ: AppendMessageResult). Offsets are -1 unless the status is PUT_OK.
 
     The messages are durable once `MessageStore.flush_commit_log` has returned an offset of at least `end_offset`.
