@@ -356,14 +356,17 @@ class Timers:
         if timed.is_done:
             return self.read_ms - PRECISION_MS, False
         window = self._window_ms
-        begin = slot_of(timed.stored_ms)
-        if slot_of(timed.out_ms) - slot_of(now_ms) >= self.wheel.span_ms // 2:
-            begin = slot_of(now_ms)  # the clock was set back so far that the wheel does not reach there
-        ahead = slot_of(timed.out_ms) - begin
-        if ahead < window or timed.stays:
-            return max(slot_of(timed.out_ms), self.read_ms), False
-        step = slot_of(window // 2) if ahead - window < window // 3 else slot_of(window)
-        return max(begin + step, self.read_ms), True
+        slot_ms, rolls = slot_of(timed.out_ms), False
+        for begin in (slot_of(timed.stored_ms), slot_of(now_ms)):
+            ahead = slot_of(timed.out_ms) - begin
+            if ahead < window or timed.stays:
+                slot_ms, rolls = slot_of(timed.out_ms), False
+            else:
+                step = slot_of(window // 2) if ahead - window < window // 3 else slot_of(window)
+                slot_ms, rolls = begin + step, True
+            if slot_ms - slot_of(now_ms) < self.wheel.span_ms // 2:
+                break  # else the clock was set back so far that the wheel does not reach that slot
+        return max(slot_ms, self.read_ms), rolls
 
     def is_far(self, out_ms: int, stored_ms: int) -> bool:
         """Whether a message may have been put into a slot that is not its own, on the way there."""

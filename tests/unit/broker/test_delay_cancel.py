@@ -84,6 +84,25 @@ async def test_a_cancellation_holds_through_a_kill_and_a_stop(tmp_path: Path, ki
     bench.stop()
 
 
+async def test_a_cancellation_holds_where_the_timer_s_files_are_made_again_later(tmp_path: Path) -> None:
+    """A message further ahead than half a turn of the wheel was put into another slot then, and fired there."""
+    bench = bench_of(tmp_path, wheel_slots=600, file_reserved_time="2m")
+    async with bench.running():
+        for body in (b"gone", b"stays"):
+            bench.timed(body, 332_000)
+        assert await bench.cancel("ID-gone") == ["CANCELLED"]
+    bench.abandon()
+    shutil.rmtree(bench.options.data_dir / "timerlog")
+    for name in ("timerwheel", "config/timercheck"):
+        (bench.options.data_dir / name).unlink(missing_ok=True)
+    await trio.sleep(2)
+    bench = bench.go_on()
+    async with bench.running():
+        await trio.sleep(335)
+        assert [*bench.delivered()] == [b"stays"]
+    bench.stop()
+
+
 async def test_the_same_unique_id_sent_once_more_is_another_message(tmp_path: Path) -> None:
     """A reminder is cancelled, and made again for the same second."""
     bench = bench_of(tmp_path)
