@@ -273,7 +273,7 @@ def test_a_damaged_message_is_named_and_passed_over(
     with caplog.at_level(logging.ERROR, "reput_client"):
         face.run(scenario)
     (record,) = caplog.records
-    assert "checksum" in record.message
+    assert "CRC" in record.message
     assert "going on with the next" in record.message
 
 
