@@ -2,7 +2,7 @@
 
 A typed header is a msgspec struct. A field's name on the wire is its own in camel case unless `field(name=...)` says
 otherwise. The same class reads all three header types: a value may come typed (msgpack) or as text (JSON, binary), and
-an empty text stands for an absent number, as in RocketMQ's binary headers. Fields that nobody here knows are ignored.
+an empty text stands for an absent number, as in RocketMQ's binary headers. Unknown fields are ignored.
 """
 
 from __future__ import annotations

@@ -2681,7 +2681,7 @@ def _is_timer_unit(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t
 @cython.inline
 @cython.exceptval(check=False)
 def _timer_slot(units: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.longlong:
-    """Return the time of the slot of a unit of the timer log; -1 for one that can be nobody's."""
+    """Return the time of the slot of a unit of the timer log; -1 for one that no timer can have written."""
     write_time: cython.longlong = _i64(units, at + 16)
     if not 0 <= write_time < 0x4000_0000_0000_0000:
         return -1

@@ -170,7 +170,7 @@ def test_an_address_that_falls_silent_is_left(face: Face, broker: FakeBroker) ->
 def test_a_slow_answer_is_waited_for(face: Face, broker: FakeBroker) -> None:
     """A broker that says that it is there is not left because one request takes its time."""
 
-    # The fake answers a pull beside other requests, so that is what takes long here.
+    # The fake answers a pull while other requests go on, so that is what takes long here.
     def slow_pull(header: object, body: object) -> Answer:
         time.sleep(0.5)
         bounds = {"minOffset": 0, "maxOffset": 0, "nextBeginOffset": 0, "suggestWhichBrokerId": 0}

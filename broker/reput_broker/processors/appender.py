@@ -73,7 +73,7 @@ class Appender:
                 put.outcome = self._no_file(error)
             except StoreClosed:
                 put.outcome = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
-            self._settle((put,))  # at once: whoever waits for the next one may be cancelled
+            self._settle((put,))  # at once: the wait for the next one may be cancelled
 
     async def finish(self, result: Result) -> Response | None:
         """Return the answer that a processor's result leads to, None if it comes by itself. For coroutines.

@@ -24,6 +24,6 @@ class Block(Struct, gc=False):
     born_host: bytes
     """The producer as 4 address bytes and a 4-byte port; empty if the records name both hosts already."""
     check: BlockCheck | None = None
-    """What `check_put_block` has found; None if nobody has checked these bytes."""
+    """What `check_put_block` has found; None if these bytes have not been checked."""
     takes_place: bool = True
     """Whether the records take a place in their queue; prepared and rolled back transaction records do not."""

@@ -316,7 +316,7 @@ class Posts:
             log.exception("what was posted cannot be sent any more")
             self._give_up(ReputError(f"posting has failed: {error!r}"))
         finally:
-            # At once, not when the loop comes to it: whoever posts next must see that there is no task.
+            # At once, not when the loop comes to it: the next post must see that there is no task.
             self._has_ended(ended)
 
     def _has_ended(self, ended: Event) -> None:
