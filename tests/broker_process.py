@@ -22,6 +22,10 @@ from types import TracebackType
 
 READY_DEADLINE_S = 30.0
 SMALL_INDEX = {"REPUT_STORE__INDEX_SLOTS": "5000", "REPUT_STORE__INDEX_ENTRIES": "20000"}
+HOWEVER_FULL_THE_DISK = {
+    "REPUT_STORE__DISK_CLEAN_FORCIBLY_RATIO": "1.0",
+    "REPUT_STORE__DISK_WARNING_RATIO": "1.0",
+}
 
 
 def free_port() -> int:
@@ -55,7 +59,7 @@ class BrokerProcess:
         self.port = port or free_port()
         self.http_port = http_port or free_port()
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
-        self._environment = {**os.environ, **SMALL_INDEX, **(environment or {})}
+        self._environment = {**os.environ, **SMALL_INDEX, **HOWEVER_FULL_THE_DISK, **(environment or {})}
         self._command = [*command]
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -283,8 +283,6 @@ def test_killed_again_and_again_while_files_expire_it_opens_and_goes_on(tmp_path
         "REPUT_STORE__CLEAN_INTERVAL": "100ms",
         "REPUT_STORE__CLEAN_DELAY": "0s",
         "REPUT_STORE__CONSUME_QUEUE_FLUSH_INTERVAL": "20ms",
-        "REPUT_STORE__DISK_WARNING_RATIO": "1.0",
-        "REPUT_STORE__DISK_CLEAN_FORCIBLY_RATIO": "1.0",
     }
     process = BrokerProcess(tmp_path / "store", environment=environment)
     sent = 0
