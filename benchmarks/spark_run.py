@@ -24,7 +24,7 @@ from typing import Any
 import pyspark
 
 from reput_broker.background import BackgroundBroker
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_pipeline.session import make_session
 from reput_pipeline.source import register
 from servers import broker

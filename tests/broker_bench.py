@@ -20,7 +20,7 @@ import trio.testing
 
 from delivery_fakes import FakeClient
 from reput_broker.broker import Broker
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.request import Put, Request, Response
 from reput_broker.surroundings import Surroundings
 from reput_protocol.bodies_heartbeat import HeartbeatData, ProducerData

@@ -18,7 +18,7 @@ import trio
 
 from faults.workload import abandon
 from reput_broker.compose_delay import DelayParts
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.delivery.cancelling import Cancelling
 from reput_broker.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore

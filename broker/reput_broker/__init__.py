@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reput_broker.broker import Broker as Broker
-    from reput_broker.config import BrokerConfig as BrokerConfig
+    from reput_broker.config.model import BrokerConfig as BrokerConfig
 
 __all__ = ["Broker", "BrokerConfig"]
 
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
 
         return Broker
     if name == "BrokerConfig":
-        from reput_broker.config import BrokerConfig
+        from reput_broker.config.model import BrokerConfig
 
         return BrokerConfig
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from typing import Self
 import trio
 
 from reput_broker.broker import Broker
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 
 _STARTS_WITHIN_S = 60.0
 

@@ -24,7 +24,7 @@ from reput_broker.commit_service import CommitRealTimeService
 from reput_broker.compose_delay import DelayParts
 from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.compose_retry import RetryParts
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import Deduplication
 from reput_broker.delivery.reply_push import ReplyPusher

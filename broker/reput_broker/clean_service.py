@@ -13,8 +13,8 @@ from typing import TypeVar
 import structlog
 import trio
 
-from reput_broker.config import StoreConfig
-from reput_broker.config_units import hours_of_day
+from reput_broker.config.model import StoreConfig
+from reput_broker.config.units import hours_of_day
 from reput_broker.counters import Counters
 from reput_broker.disk_figures import DiskFigures
 from reput_broker.store.clean_commit_log import CleanCommitLog, DeletedFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.config_file import encode
 from reput_broker.delivery.cancelling import Cancelling
 from reput_broker.delivery.delay_service import DelayService, ParkedArrivals

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from reput_broker.compose_groups import GroupParts
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.delivery.op_queue import OpQueue
 from reput_broker.delivery.op_writer import OpWriter
 from reput_broker.delivery.own_puts import OwnPuts

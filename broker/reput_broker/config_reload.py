@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import structlog
 
-from reput_broker.config import BrokerConfig
-from reput_broker.config_describe import is_live, written
-from reput_broker.config_errors import ConfigError
-from reput_broker.config_fields import option_fields, option_value
+from reput_broker.config.description import is_live, written
+from reput_broker.config.errors import ConfigError
+from reput_broker.config.fields import option_fields, option_value
+from reput_broker.config.model import BrokerConfig
 from reput_broker.log import set_level
 from reput_broker.metrics import MetricsSources
 
@@ -67,7 +67,7 @@ class ConfigReloader:
         sources: MetricsSources,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Keep `load`, which reads the same sources again (see `config_loader.load_config`)."""
+        """Keep `load`, which reads the same sources again (see `config.loading.load_config`)."""
         self._config = config
         self._load = load
         self._sources = sources

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.store.retention import DiskLevel
 
 log = structlog.get_logger(__name__)

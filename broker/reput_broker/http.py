@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from reput_broker.config_describe import digest
+from reput_broker.config.description import digest
 from reput_broker.metrics import MetricsCollector
 from reput_protocol import kernel
 

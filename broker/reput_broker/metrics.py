@@ -21,7 +21,7 @@ from prometheus_client import GC_COLLECTOR, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.counters import (
     PROTOCOLS,
     PULL_WAIT_CODE,

@@ -48,7 +48,7 @@ def new_reput_broker(
     has been stopped. At the end of the test all are stopped.
     """
     from reput_broker.background import BackgroundBroker
-    from reput_broker.config import BrokerConfig
+    from reput_broker.config.model import BrokerConfig
 
     started: list[BackgroundBroker] = []
 

@@ -20,10 +20,10 @@ import structlog
 import trio
 
 from reput_broker.broker import Broker
-from reput_broker.config import BrokerConfig
-from reput_broker.config_errors import ConfigError
+from reput_broker.config.environment import is_service_link
+from reput_broker.config.errors import ConfigError
+from reput_broker.config.model import BrokerConfig
 from reput_broker.config_reload import ConfigReloader
-from reput_broker.config_variables import is_service_link
 from reput_broker.log import configure_logging, flush_log
 from reput_broker.store.errors import StoreDamaged
 from reput_protocol.errors import ReputError

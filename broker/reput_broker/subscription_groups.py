@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 from msgspec import to_builtins
 
+from reput_broker.config.groups import GroupsConfig
 from reput_broker.config_file import ConfigFile, ConfigFileSave
-from reput_broker.config_groups import GroupsConfig
 from reput_broker.data_version import DataVersion
 from reput_broker.request import Refusal
 from reput_broker.table_saver import save_now

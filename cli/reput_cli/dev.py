@@ -26,7 +26,7 @@ def command(port: int, http_port: int | None) -> int:
     It ends on Ctrl-C, and when its terminal is closed. However full the disk is, nothing is deleted early or refused
     because of it before it is really full.
     """
-    from reput_broker.config_loader import load_config
+    from reput_broker.config.loading import load_config
     from reput_broker.serve import run_broker
 
     with tempfile.TemporaryDirectory(prefix="reput-dev-") as directory:

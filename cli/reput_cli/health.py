@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from reput_broker.config_variables import own_variables
+from reput_broker.config.environment import own_variables
 from reput_cli.failures import CommandFailed
 from reput_protocol.exit_codes import ExitCode
 

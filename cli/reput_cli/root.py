@@ -73,11 +73,11 @@ def root(context: click.Context) -> None:
 
 def _refuse_unknown_variables() -> None:
     """Refuse variables that nothing reads. The options' own, as a container has them, may be set for any command."""
-    from reput_broker.config_variables import OTHER_VARIABLES, own_variables, unknown_variables
+    from reput_broker.config.environment import OTHER_VARIABLES, own_variables, unknown_variables
 
     if own_variables(os.environ).keys() <= OTHER_VARIABLES.keys():
         return
-    from reput_broker.config_loader import option_variables
+    from reput_broker.config.loading import option_variables
 
     for name, near in unknown_variables(os.environ, option_variables()).items():
         raise click.UsageError(

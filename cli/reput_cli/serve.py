@@ -14,7 +14,7 @@ from reput_cli.failures import CommandFailed
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from reput_broker.config import BrokerConfig
+    from reput_broker.config.model import BrokerConfig
 
 
 @click.command()
@@ -34,7 +34,7 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
     Options come from the flags, the environment (REPUT_STORE__FLUSH=async), the file, and the built-in defaults, in
     this order.
     """
-    from reput_broker.config_loader import load_config
+    from reput_broker.config.loading import load_config
 
     load = partial(load_config, config_path, os.environ, flags)
     config = checked_config(load)
@@ -49,7 +49,7 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
 
 def checked_config(load: Callable[[], BrokerConfig]) -> BrokerConfig:
     """Return the configuration, or fail with all that is wrong with it."""
-    from reput_broker.config_errors import ConfigError
+    from reput_broker.config.errors import ConfigError
 
     try:
         return load()

@@ -11,7 +11,7 @@ import trio
 from fuzz.http_inputs import http_input
 from fuzz.mutations import in_parts
 from fuzz.outcome import Outcome, defects_in_the_log, private_b
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.health import Health
 from reput_broker.http import make_app

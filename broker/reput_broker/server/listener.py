@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.acceptor import Acceptor
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.request import Client
 from reput_broker.server.connection import Connection

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from reput_broker.config import BrokerConfig
-from reput_broker.config_errors import ConfigError
+from reput_broker.config.errors import ConfigError
+from reput_broker.config.model import BrokerConfig
 from reput_client.group import queue_locks
 from reput_protocol.errors import ReputError
 

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from reput_broker.config import BrokerConfig
-from reput_broker.config_errors import ConfigError
-from reput_broker.config_loader import load_config
+from reput_broker.config.errors import ConfigError
+from reput_broker.config.loading import load_config
+from reput_broker.config.model import BrokerConfig
 
 
 def problems(**values: Any) -> dict[str, str]:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.config import BrokerConfig
-from reput_broker.config_describe import describe, digest
-from reput_broker.config_errors import ConfigError, ConfigProblem
-from reput_broker.config_fields import flatten
-from reput_broker.config_loader import load_config, variable_of
+from reput_broker.config.description import describe, digest
+from reput_broker.config.errors import ConfigError, ConfigProblem
+from reput_broker.config.fields import flatten
+from reput_broker.config.loading import load_config, variable_of
+from reput_broker.config.model import BrokerConfig
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 

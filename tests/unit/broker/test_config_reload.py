@@ -1,8 +1,8 @@
 import pytest
 import structlog
 
-from reput_broker.config import BrokerConfig
-from reput_broker.config_errors import ConfigError
+from reput_broker.config.errors import ConfigError
+from reput_broker.config.model import BrokerConfig
 from reput_broker.config_reload import ConfigReloader
 from reput_broker.counters import Counters
 from reput_broker.health import Health

@@ -5,7 +5,7 @@ import structlog
 import trio
 import trio.testing
 
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.counters import LOOP_DELAY_SECONDS, Histogram
 from reput_broker.disk_figures import DiskFigures, look_up_disk, refresh_disk_figures
 from reput_broker.loop_delay import measure_loop_delay

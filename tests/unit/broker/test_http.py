@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.health import BrokerState, Health
 from reput_broker.http import make_app

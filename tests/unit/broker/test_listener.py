@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.request import Client, Request, Response
 from reput_broker.server.dispatch import Dispatcher

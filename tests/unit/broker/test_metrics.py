@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.consumer_groups import ConsumerGroups

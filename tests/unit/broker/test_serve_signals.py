@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from reput_broker import serve
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 
 
 class Ended(Exception):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from reput_broker.config.groups import GroupsConfig
 from reput_broker.config_file import ConfigFileDamaged
-from reput_broker.config_groups import GroupsConfig
 from reput_broker.subscription_groups import SubscriptionGroupManager
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.errors import InvalidName

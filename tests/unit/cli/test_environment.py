@@ -7,8 +7,8 @@ import os
 import pytest
 from click.testing import CliRunner, Result
 
-from reput_broker.config_loader import load_config, option_variables
-from reput_broker.config_variables import OTHER_VARIABLES, is_service_link, unknown_variables
+from reput_broker.config.environment import OTHER_VARIABLES, is_service_link, unknown_variables
+from reput_broker.config.loading import load_config, option_variables
 from reput_cli.root import root
 
 LINKS = {

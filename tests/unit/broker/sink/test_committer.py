@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.broker import Broker
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.request import Refusal
 from reput_broker.sink import committer as committing
 from reput_broker.sink import intent as intents

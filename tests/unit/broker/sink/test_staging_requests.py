@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from reput_broker.broker import Broker
-from reput_broker.config import BrokerConfig
+from reput_broker.config.model import BrokerConfig
 from reput_broker.sink import committer, sync_ahead
 from reput_broker.sink.staged_checks import check_staged
 from reput_broker.sink.staging_file import StagingFile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reput_broker.config_section import Section, option
+from reput_broker.config.section import Section, option
 
 
 class RepliesConfig(Section):

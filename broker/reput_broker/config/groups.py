@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from reput_broker.config_section import Section, option
-from reput_broker.config_units import Duration, Size
+from reput_broker.config.section import Section, option
+from reput_broker.config.units import Duration, Size
 
 LOCK_TIMEOUT_MIN_S: Final = 40.0
 """Members renew their locks every 20 s and consume for 30 s after the last confirmation, RocketMQ's and our own alike

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from reput_broker.config import BrokerConfig
-from reput_broker.config_fields import option_fields, option_value
-from reput_broker.config_units import format_duration, format_size, is_duration, is_size
+from reput_broker.config.fields import option_fields, option_value
+from reput_broker.config.model import BrokerConfig
+from reput_broker.config.units import format_duration, format_size, is_duration, is_size
 
 
 class OptionRow(NamedTuple):

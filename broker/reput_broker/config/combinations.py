@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from reput_broker.config_errors import ConfigProblem
-from reput_broker.config_units import format_size
+from reput_broker.config.errors import ConfigProblem
+from reput_broker.config.units import format_size
 
 if TYPE_CHECKING:
-    from reput_broker.config import BrokerConfig
+    from reput_broker.config.model import BrokerConfig
 
 FRAME_OVERHEAD_BYTES = 65_536
 """Room for what travels with a body: 32 KiB of properties, the topic, the fields of record and header."""

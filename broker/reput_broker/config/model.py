@@ -1,7 +1,7 @@
 """Every option of the broker: name, default, range, unit, and whether it can change while the broker runs.
 
 This is the one place where an option is described; `conf/broker.toml` and the error messages
-follow it. `load_config` in `config_loader.py` reads a file, the environment and flags into it; code builds it
+follow it. `load_config` in `loading.py` reads a file, the environment and flags into it; code builds it
 directly:
 
     BrokerConfig(data_dir=path, port=0, store={"flush": "async", "commit_log_file_size": "16MiB"})
@@ -29,19 +29,19 @@ from pydantic import (
     field_validator,
 )
 
-from reput_broker.config_combinations import contradictions
-from reput_broker.config_dedup import DedupConfig
-from reput_broker.config_delay import DelayConfig
-from reput_broker.config_errors import ConfigError, problems_of
-from reput_broker.config_fields import flatten, option_fields
-from reput_broker.config_filters import FiltersConfig
-from reput_broker.config_groups import GroupsConfig
-from reput_broker.config_replies import RepliesConfig
-from reput_broker.config_section import Section as _Section
-from reput_broker.config_section import option as _option
-from reput_broker.config_sink import SinkConfig
-from reput_broker.config_transactions import TransactionsConfig
-from reput_broker.config_units import Directories, Duration, HoursOfDay, Size
+from reput_broker.config.combinations import contradictions
+from reput_broker.config.dedup import DedupConfig
+from reput_broker.config.delay import DelayConfig
+from reput_broker.config.errors import ConfigError, problems_of
+from reput_broker.config.fields import flatten, option_fields
+from reput_broker.config.filters import FiltersConfig
+from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.replies import RepliesConfig
+from reput_broker.config.section import Section as _Section
+from reput_broker.config.section import option as _option
+from reput_broker.config.sink import SinkConfig
+from reput_broker.config.transactions import TransactionsConfig
+from reput_broker.config.units import Directories, Duration, HoursOfDay, Size
 from reput_broker.store.options import physical_memory_bytes
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_topic

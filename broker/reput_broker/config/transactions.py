@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reput_broker.config_section import Section, option
-from reput_broker.config_units import Duration, Size
+from reput_broker.config.section import Section, option
+from reput_broker.config.units import Duration, Size
 
 
 class TransactionsConfig(Section):

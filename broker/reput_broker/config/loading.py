@@ -18,16 +18,16 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from reput_broker.config import BrokerConfig
-from reput_broker.config_errors import ConfigError, ConfigProblem
-from reput_broker.config_fields import flatten, nest, option_fields
-from reput_broker.config_units import is_duration, is_size
-from reput_broker.config_variables import (
+from reput_broker.config.environment import (
     FILE_SUFFIX,
     PREFIX,
     own_variables,
     unknown_variables,
 )
+from reput_broker.config.errors import ConfigError, ConfigProblem
+from reput_broker.config.fields import flatten, nest, option_fields
+from reput_broker.config.model import BrokerConfig
+from reput_broker.config.units import is_duration, is_size
 
 _VALUE_FILE_BYTES_MAX = 65536
 _PLAIN_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
