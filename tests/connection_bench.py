@@ -10,7 +10,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from reput_broker.config.model import LimitsConfig
+from reput_broker.config.sections import LimitsConfig
 from reput_broker.counters import Counters
 from reput_broker.request import (
     Handler,

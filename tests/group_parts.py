@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.queue_locks import QueueLocks as BrokerLocks
 from reput_client.address import Address
 from reput_client.core import Call, Waiter

@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 import trio
 
-from reput_broker.config.model import StoreConfig
+from reput_broker.config.sections import StoreConfig
 from reput_broker.config.units import hours_of_day
 from reput_broker.counters import Counters
 from reput_broker.disk_figures import DiskFigures

@@ -17,7 +17,7 @@ from math import inf
 import structlog
 import trio
 
-from reput_broker.config.model import StoreConfig
+from reput_broker.config.sections import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.pending_puts import PendingPut
 from reput_broker.store.errors import DiskFull

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.lag import LagService

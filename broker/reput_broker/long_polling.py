@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from reput_broker.config.model import LongPollingConfig
+from reput_broker.config.sections import LongPollingConfig
 from reput_broker.request import Client, Refusal, Request
 from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_protocol.errors import ErrorCode

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +23,10 @@ import trio
 from reput_broker.broker import Broker
 from reput_broker.config.environment import is_service_link
 from reput_broker.config.errors import ConfigError
+from reput_broker.config.loading import ConfigChange, apply_live
 from reput_broker.config.model import BrokerConfig
-from reput_broker.config_reload import ConfigReloader
-from reput_broker.log import configure_logging, flush_log
+from reput_broker.log import configure_logging, flush_log, set_level
+from reput_broker.metrics import MetricsSources
 from reput_broker.store.errors import StoreDamaged
 from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
@@ -152,6 +154,52 @@ async def _obey(signals: object, broker: Broker, reload: Callable[[], BrokerConf
 def _reload(broker: Broker, load: Callable[[], BrokerConfig]) -> None:
     with suppress(ConfigError):  # logged and counted by the reloader; nothing was changed
         ConfigReloader(broker.config, load, broker.sources).reload()
+
+
+class ConfigReloader:
+    """Reloads one broker's configuration and reports the result to the log and the metrics."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        load: Callable[[], BrokerConfig],
+        sources: MetricsSources,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Keep `load`, which reads the same sources again (see `config.loading.load_config`)."""
+        self._config = config
+        self._load = load
+        self._sources = sources
+        self._clock = clock
+
+    def reload(self) -> list[ConfigChange]:
+        """Read the sources again and apply what is live; return every difference.
+
+        Raises:
+            ConfigError: the sources have mistakes; nothing changed. Logged and counted already.
+        """
+        level_before = self._config.log.level
+        try:
+            new = self._load()
+        except ConfigError as error:
+            self._sources.config_reload_ok = False
+            log.error(
+                "config_reload_failed",
+                problems=[str(problem) for problem in error.problems],
+                hint="nothing was changed; correct the configuration and send SIGHUP again",
+            )
+            raise
+        changes = apply_live(self._config, new)
+        self._sources.config_reload_ok = True
+        self._sources.config_reload_time_s = self._clock()
+        if self._config.log.level != level_before:
+            set_level(self._config.log.level)
+        log.info(
+            "config_reloaded",
+            applied=[f"{change.key} = {change.after}" for change in changes if change.live],
+            needs_restart=[f"{change.key} = {change.after}" for change in changes if not change.live],
+        )
+        return changes
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

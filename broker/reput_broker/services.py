@@ -13,7 +13,7 @@ from contextlib import suppress
 import structlog
 import trio
 
-from reput_broker.config.model import StoreConfig
+from reput_broker.config.sections import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.message_store import MessageStore

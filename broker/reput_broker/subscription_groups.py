@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from msgspec import to_builtins
 
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.config_file import ConfigFile, ConfigFileSave
 from reput_broker.data_version import DataVersion
 from reput_broker.request import Refusal

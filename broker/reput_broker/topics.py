@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reput_broker.config.model import TopicsConfig
+from reput_broker.config.sections import TopicsConfig
 from reput_broker.config_file import ConfigFile, ConfigFileSave
 from reput_broker.data_version import DataVersion
 from reput_broker.table_saver import save_now

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
+from reput_protocol.units import parse_duration, parse_size
+
 DEFAULT_SERVER = "127.0.0.1:10911"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SIZE_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-}
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class DurationType(click.ParamType[float]):
@@ -36,12 +25,10 @@ class DurationType(click.ParamType[float]):
         """Return seconds, or refuse a number without a unit."""
         if isinstance(value, float):
             return value
-        match = _DURATION.fullmatch(str(value))
-        if match is None:
-            self.fail(
-                f"{value!r} is no duration: write a number and its unit, such as 500ms, 5s or 1h", param, ctx
-            )
-        return float(match[1]) * _SECONDS[match[2]]
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class SizeType(click.ParamType[int]):
@@ -51,12 +38,11 @@ class SizeType(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return bytes."""
-        match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", str(value))
-        if match is None or match[2].upper() not in _SIZE_UNITS:
-            self.fail(
-                f"{value!r} is no size: write bytes, or a number with KiB, MiB, GiB, KB, MB or GB", param, ctx
-            )
-        return int(match[1]) * _SIZE_UNITS[match[2].upper()]
+        text = str(value)
+        try:
+            return int(text) if text.isascii() and text.isdigit() else parse_size(text)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class ServerType(click.ParamType[str]):

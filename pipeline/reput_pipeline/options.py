@@ -30,12 +30,11 @@ from reput_pipeline.schema import columns_of
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filters import TagFilter
 from reput_protocol.names import is_system_topic
+from reput_protocol.units import parse_duration
 
 _LIVE_ONLY: Final = ("groupId", "pullTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?", re.ASCII)
-_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +263,7 @@ def _duration_s(reader: OptionReader, name: str, default: float) -> float:
     text = reader.text(name)
     if text is None:
         return default
-    found = _DURATION.fullmatch(text.lower())
-    if found is None:
-        raise OptionError(name, f"is {text!r}; it is a time such as 500ms, 30s, 15m or 1h")
-    unit = found[2] or "ms"
-    return float(found[1]) * _UNIT_S["ms" if unit == "ms" else unit[0]]
+    try:
+        return parse_duration(f"{text}ms" if text.strip().replace(".", "", 1).isdigit() else text.lower())
+    except ValueError:
+        raise OptionError(name, f"is {text!r}; it is a time such as 500ms, 30s, 15m or 1h") from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.recorder import Recorder
-from reput_broker.config.model import TopicsConfig
+from reput_broker.config.sections import TopicsConfig
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.block import Block
 from reput_broker.store.errors import StoreError

@@ -1,16 +1,20 @@
-"""The options as people read them: a row each with value, origin, unit, whether it is live, and meaning."""
+"""Options by their dotted key (`store.flush`), and as people read them: value, origin, unit, live or not, meaning."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from reput_broker.config.fields import option_fields, option_value
-from reput_broker.config.model import BrokerConfig
-from reput_broker.config.units import format_duration, format_size, is_duration, is_size
+from reput_broker.config.units import is_duration, is_size
+from reput_protocol.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from reput_broker.config.model import BrokerConfig
 
 
 class OptionRow(NamedTuple):
@@ -37,7 +41,7 @@ def describe(config: BrokerConfig) -> list[OptionRow]:
             field.description or "",
             written(field, field.default),
         )
-        for key, field in option_fields(BrokerConfig).items()
+        for key, field in option_fields(type(config)).items()
     ]
 
 
@@ -69,3 +73,48 @@ def digest(config: BrokerConfig) -> str:
     """Return 12 hex digits that are equal for equal configurations, wherever their values came from."""
     text = "\n".join(f"{row.key}={row.value}" for row in describe(config))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def option_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """Return every option of `model` and of its sections, by dotted key, in the order of declaration."""
+    fields: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            fields |= option_fields(field.annotation, f"{prefix}{name}.")
+        else:
+            fields[prefix + name] = field
+    return fields
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted key; a section that is empty or no mapping stays as it is."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo `flatten`. Of two keys of which one is a section's own name, the section's members win."""
+    nested: dict[str, Any] = {}
+    for key, value in sorted(flat.items(), key=lambda item: item[0].count(".")):
+        *sections, name = key.split(".")
+        level = nested
+        for section in sections:
+            inner = level.get(section)
+            if not isinstance(inner, dict):
+                inner = level[section] = {}
+            level = inner
+        level[name] = value
+    return nested
+
+
+def option_value(config: BaseModel, key: str) -> Any:
+    """Return the value of the option with this dotted key."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value

@@ -1,4 +1,4 @@
-"""Read the configuration: built-in default < TOML file < environment < flag.
+"""Read the configuration, at start and again for a reload: built-in default < TOML file < environment < flag.
 
     REPUT_STORE__FLUSH_INTERVAL=200ms         store.flush_interval
     REPUT_ADVERTISE_FILE=/run/secrets/addr    advertise, read from that file
@@ -14,10 +14,11 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
+from reput_broker.config.description import flatten, is_live, nest, option_fields, option_value, written
 from reput_broker.config.environment import (
     FILE_SUFFIX,
     PREFIX,
@@ -25,7 +26,6 @@ from reput_broker.config.environment import (
     unknown_variables,
 )
 from reput_broker.config.errors import ConfigError, ConfigProblem
-from reput_broker.config.fields import flatten, nest, option_fields
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.units import is_duration, is_size
 
@@ -80,6 +80,40 @@ def load_config(
         raise ConfigError(gathered.problems)
     config.note_origins(gathered.origins, path)
     return config
+
+
+class ConfigChange(NamedTuple):
+    """One option that the sources now give another value; values as in a configuration file."""
+
+    key: str
+    before: str
+    after: str
+    live: bool
+    """Whether the change is in effect; if not, it waits for a restart."""
+
+
+def apply_live(config: BrokerConfig, new: BrokerConfig) -> list[ConfigChange]:
+    """Set the live options of `new` on `config` and return every difference, live or not."""
+    changes = []
+    for key, option in option_fields(BrokerConfig).items():
+        before, after = option_value(config, key), option_value(new, key)
+        if before == after:
+            continue
+        live = is_live(option)
+        changes.append(ConfigChange(key, written(option, before), written(option, after), live))
+        if live:
+            section, _, name = key.rpartition(".")
+            # The models are frozen for all other code; both values have passed the same checks.
+            vars(option_value(config, section) if section else config)[name] = after
+    config.note_origins(
+        {
+            key: origin
+            for key, origin in (*config.origins.items(), *new.origins.items())
+            if option_value(config, key) == option_value(new, key)
+        },
+        config.path,
+    )
+    return changes
 
 
 def option_variables() -> dict[str, str]:

@@ -1,8 +1,6 @@
-"""Durations and sizes as people write them: `"500ms"`, `"1h"`, `"4MiB"`, `"1GB"`.
+"""The kinds of values that options have, as pydantic types: durations, sizes, paths, ports, hosts, hours of the day.
 
-A configuration file must say the unit; a plain number is refused, because whoever reads `flush = 500`
-cannot tell milliseconds from seconds. Inside the program a duration is seconds (float) and a size is
-bytes (int).
+A configuration file must give durations and sizes with their unit.
 """
 
 from __future__ import annotations
@@ -13,80 +11,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic.fields import FieldInfo
 
-_DURATION_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE_UNITS_B = {
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "TiB": 1 << 40,
-}
-_SIZE_UNITS_FOLDED = {unit.lower(): size_b for unit, size_b in _SIZE_UNITS_B.items()}
-_NUMBER_WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
-
-
-def parse_duration(text: str) -> float:
-    """Return the seconds that `text` such as `"500ms"` means.
-
-    Raises:
-        ValueError: it is no number with one of the units us, ms, s, m, h, d; the text says what is wrong.
-    """
-    match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(
-            f'not a duration: {text!r}; write a number and a unit, such as "500ms", "5s" or "1h"'
-        )
-    number, unit = match.groups()
-    if not unit:
-        raise ValueError(f'the unit is missing: write "{number}s" or "{number}ms"')
-    if unit not in _DURATION_UNITS_S:
-        raise ValueError(f"unknown unit {unit!r}; durations are in us, ms, s, m, h or d")
-    return float(number) * _DURATION_UNITS_S[unit]
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes that `text` such as `"4MiB"` (1,048,576 each) or `"1GB"` (10^9) means.
-
-    Raises:
-        ValueError: it is no number with one of the units, or not a whole number of bytes.
-    """
-    match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f'not a size: {text!r}; write a number and a unit, such as "4MiB" or "1GB"')
-    number, unit = match.groups()
-    if not unit:
-        raise ValueError(f'the unit is missing: write "{number}B", "{number}KiB" or "{number}MiB"')
-    factor = _SIZE_UNITS_FOLDED.get(unit.lower())
-    if factor is None:
-        raise ValueError(f"unknown unit {unit!r}; sizes are in {', '.join(_SIZE_UNITS_B)}")
-    size_b = float(number) * factor if "." in number else int(number) * factor
-    if size_b != int(size_b):
-        raise ValueError(f"{text!r} is not a whole number of bytes")
-    return int(size_b)
-
-
-def format_duration(seconds: float) -> str:
-    """Write seconds the way they are configured, in the largest unit that keeps them exact."""
-    for unit in ("d", "h", "m", "s", "ms"):
-        number = round(seconds / _DURATION_UNITS_S[unit], 6)
-        if number >= 1 and number == int(number):
-            return f"{int(number)}{unit}"
-    return "0s" if seconds == 0 else f"{round(seconds * 1e6)}us"
-
-
-def format_size(size_b: int) -> str:
-    """Write bytes the way they are configured, in the largest binary unit that keeps them exact."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if size_b >= _SIZE_UNITS_B[unit] and size_b % _SIZE_UNITS_B[unit] == 0:
-            return f"{size_b // _SIZE_UNITS_B[unit]}{unit}"
-    return f"{size_b}B"
+from reput_protocol.units import parse_duration, parse_size
 
 
 def _to_duration(value: object) -> float:
@@ -137,6 +65,33 @@ def _to_directories(value: object) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(Path(item) for item in items))
 
 
+def _to_path(value: object) -> object:
+    if value == "":
+        raise ValueError(
+            'a directory is needed, such as "reput-data"; "." is the one the broker is started in'
+        )
+    return Path(value) if isinstance(value, str) else value
+
+
+def _to_port_choice(value: object) -> int | str:
+    if value is None or value == "auto":
+        return "auto"
+    if value == "off":
+        return "off"
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 65535:
+        return value
+    raise ValueError(f'a port from 0 to 65535, "auto" or "off" is needed, not {value!r}')
+
+
+def _to_host_names(value: object) -> tuple[str, ...]:
+    names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(
+        isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) for name in names
+    ):
+        raise ValueError(f'names without a port are needed, such as ["metrics.example.com"], not {value!r}')
+    return tuple(name.lower() for name in names)
+
+
 class _Unit(Enum):
     SECONDS = "duration"
     BYTES = "size"
@@ -154,6 +109,15 @@ Directories = Annotated[tuple[Path, ...], BeforeValidator(_to_directories)]
 
 HoursOfDay = Annotated[str, BeforeValidator(_to_hours)]
 """Hours of the day, written as `"04;16"`; `hours_of_day` reads them."""
+
+
+DataPath = Annotated[Path, BeforeValidator(_to_path)]
+
+HostNames = Annotated[tuple[str, ...], BeforeValidator(_to_host_names)]
+"""Host names, written as a list or with commas between them, in lower case."""
+
+PortChoice = Annotated[int | str, PlainValidator(_to_port_choice)]
+Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 def is_duration(field: FieldInfo) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.store_times import StoreTimes
 from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.message_store import MessageStore

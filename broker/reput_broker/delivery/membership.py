@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery import consumer_groups, producer_groups
 from reput_broker.delivery.client_table import ClientChannel, ClientTable

@@ -12,7 +12,7 @@ from math import inf
 
 import trio
 
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.subscription_groups import SubscriptionGroupManager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from reput_broker.body_turns import write_in_turns
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.offset_resets import PendingResets

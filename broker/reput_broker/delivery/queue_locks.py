@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.request import Refusal
 from reput_protocol.errors import ErrorCode
 

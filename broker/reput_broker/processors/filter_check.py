@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from reput_broker.config.filters import FiltersConfig
+from reput_broker.config.sections import FiltersConfig
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_protocol.bodies_heartbeat import CheckClientBody
 from reput_protocol.codes import RequestCode, ResponseCode

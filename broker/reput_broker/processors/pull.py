@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import structlog
 
-from reput_broker.config.model import LimitsConfig
+from reput_broker.config.sections import LimitsConfig
 from reput_broker.counters import PULL_WAIT_CODE, Counters
 from reput_broker.delivery.offset_resets import PendingResets
 from reput_broker.delivery.progress import GroupProgress

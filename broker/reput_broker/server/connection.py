@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 import trio
 
-from reput_broker.config.model import LimitsConfig
+from reput_broker.config.sections import LimitsConfig
 from reput_broker.counters import Counters, ListenerTraffic
 from reput_broker.request import ClientAnswer, ClientGone, Outcome, Put, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 import trio
 
-from reput_broker.config.model import LimitsConfig
+from reput_broker.config.sections import LimitsConfig
 from reput_broker.offset_journal import JournalWriteFailed
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_broker.store.errors import DiskFull

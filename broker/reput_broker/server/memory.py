@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 import trio
 
-from reput_broker.config.model import LimitsConfig
+from reput_broker.config.sections import LimitsConfig
 from reput_broker.counters import Counters
 
 SHARE_MIN: Final = 1 << 16

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from reput_broker.config.sink import SinkConfig
+from reput_broker.config.sections import SinkConfig
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.processors.appender import Appender

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.config.sink import SinkConfig
+from reput_broker.config.sections import SinkConfig
 from reput_broker.counters import Counters
 from reput_broker.processors.appender import malformed
 from reput_broker.processors.topic_access import TopicAccess

@@ -15,7 +15,8 @@ import trio.testing
 
 from reput_broker.clean_service import CleanFilesService, rules_of
 from reput_broker.config.errors import ConfigError
-from reput_broker.config.model import BrokerConfig, StoreConfig
+from reput_broker.config.model import BrokerConfig
+from reput_broker.config.sections import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.disk_figures import DiskFigures
 from reput_broker.store.message_store import MessageStore

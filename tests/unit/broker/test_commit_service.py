@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from reput_broker.commit_service import CommitRealTimeService
-from reput_broker.config.model import StoreConfig
+from reput_broker.config.sections import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.pending_puts import PendingRequest

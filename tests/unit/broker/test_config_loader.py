@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.config.description import describe, digest
+from reput_broker.config.description import describe, digest, flatten
 from reput_broker.config.errors import ConfigError, ConfigProblem
-from reput_broker.config.fields import flatten
 from reput_broker.config.loading import load_config, variable_of
 from reput_broker.config.model import BrokerConfig
 

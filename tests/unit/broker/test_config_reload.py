@@ -3,10 +3,10 @@ import structlog
 
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
-from reput_broker.config_reload import ConfigReloader
 from reput_broker.counters import Counters
 from reput_broker.health import Health
 from reput_broker.metrics import MetricsSources
+from reput_broker.serve import ConfigReloader
 
 
 def reloader(config: BrokerConfig, new: dict[str, object]) -> tuple[ConfigReloader, MetricsSources]:

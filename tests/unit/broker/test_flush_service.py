@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.config.model import StoreConfig
+from reput_broker.config.sections import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.pending_puts import PendingRequest

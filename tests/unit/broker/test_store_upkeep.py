@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.config.model import StoreConfig
+from reput_broker.config.sections import StoreConfig
 from reput_broker.counters import Counters
 from reput_broker.services import StoreUpkeep
 from reput_broker.store.errors import StoreReadOnly

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.config_file import ConfigFileDamaged
 from reput_broker.subscription_groups import SubscriptionGroupManager
 from reput_protocol.bodies_group import SubscriptionGroupConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.lag import LagService
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.delivery.store_times import StoreTimes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delivery_fakes import FakeClient, consumer_data
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.counters import Counters
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.membership import Membership

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from delivery_fakes import FakeClient, channel_of, consumer_data
-from reput_broker.config.groups import GroupsConfig
+from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.notifications import GroupNotifier
 from reput_broker.subscription_groups import SubscriptionGroupManager

@@ -1,6 +1,6 @@
 import pytest
 
-from reput_broker.config.units import format_duration, format_size, parse_duration, parse_size
+from reput_protocol.units import format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -9,6 +9,7 @@ from reput_broker.config.units import format_duration, format_size, parse_durati
         ("500ms", 0.5),
         ("5s", 5.0),
         ("1h", 3600.0),
+        ("15 minutes", 900.0),
         ("1.5 m", 90.0),
         ("2d", 172800.0),
         ("250us", 0.00025),

@@ -1,0 +1,86 @@
+"""Durations and sizes as people write them: `"500ms"`, `"1h"`, `"4MiB"`, `"1GB"`.
+
+Inside a program a duration is seconds (float) and a size is bytes (int). A number without a unit is refused, because a
+reader of `flush = 500` cannot tell milliseconds from seconds; a caller for which one unit is understood adds it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_DURATION_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONG_NAMES = {
+    "sec": "s", "second": "s", "seconds": "s", "min": "m", "minute": "m", "minutes": "m",
+    "hour": "h", "hours": "h", "day": "d", "days": "d",
+}  # fmt: skip
+_SIZE_UNITS_B = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
+_SIZE_UNITS_FOLDED = {unit.lower(): size_b for unit, size_b in _SIZE_UNITS_B.items()}
+_NUMBER_WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds that `text` such as `"500ms"` means.
+
+    Raises:
+        ValueError: it is not a number with one of the units us, ms, s, m, h, d (or `seconds`, `minutes`, ...).
+    """
+    match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f'not a duration: {text!r}; write a number and a unit, such as "500ms", "5s" or "1h"'
+        )
+    number, unit = match.groups()
+    if not unit:
+        raise ValueError(f'the unit is missing: write "{number}s" or "{number}ms"')
+    factor = _DURATION_UNITS_S.get(_LONG_NAMES.get(unit, unit))
+    if factor is None:
+        raise ValueError(f"unknown unit {unit!r}; durations are in us, ms, s, m, h or d")
+    return float(number) * factor
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that `text` such as `"4MiB"` (1,048,576 each) or `"1GB"` (10^9) means.
+
+    Raises:
+        ValueError: it is not a number with one of the units, or not a whole number of bytes.
+    """
+    match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f'not a size: {text!r}; write a number and a unit, such as "4MiB" or "1GB"')
+    number, unit = match.groups()
+    if not unit:
+        raise ValueError(f'the unit is missing: write "{number}B", "{number}KiB" or "{number}MiB"')
+    factor = _SIZE_UNITS_FOLDED.get(unit.lower())
+    if factor is None:
+        raise ValueError(f"unknown unit {unit!r}; sizes are in {', '.join(_SIZE_UNITS_B)}")
+    size_b = float(number) * factor if "." in number else int(number) * factor
+    if size_b != int(size_b):
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return int(size_b)
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds as `parse_duration` reads them, in the largest unit that keeps them exact."""
+    for unit in ("d", "h", "m", "s", "ms"):
+        number = round(seconds / _DURATION_UNITS_S[unit], 6)
+        if number >= 1 and number == int(number):
+            return f"{int(number)}{unit}"
+    return "0s" if seconds == 0 else f"{round(seconds * 1e6)}us"
+
+
+def format_size(size_b: int) -> str:
+    """Write bytes as `parse_size` reads them, in the largest binary unit that keeps them exact."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_b >= _SIZE_UNITS_B[unit] and size_b % _SIZE_UNITS_B[unit] == 0:
+            return f"{size_b // _SIZE_UNITS_B[unit]}{unit}"
+    return f"{size_b}B"
