@@ -35,10 +35,9 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+from reput_broker.store.errors import FlushFailed, ForeignFile
+from reput_broker.store.file_io import is_out_of_descriptors, sync_directory, write_all
 from reput_protocol.checksum import crc32
-
-from .errors import FlushFailed, ForeignFile
-from .file_io import is_out_of_descriptors, sync_directory, write_all
 
 CHECKPOINT_BYTES = 4096
 _FIELDS = struct.Struct(">qqqqq")

@@ -12,24 +12,23 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
-from reput_protocol.kernel import queue_units
-
-from . import consume_queue_recovery as recovery
-from . import consume_queue_search as search
-from .consume_queue_ext import BitMaps, ConsumeQueueExt
-from .consume_queue_ext_unit import ConsumeQueueExtUnit
-from .consume_queue_unit import (
+from reput_broker.store import consume_queue_recovery as recovery
+from reput_broker.store import consume_queue_search as search
+from reput_broker.store.consume_queue_ext import BitMaps, ConsumeQueueExt
+from reput_broker.store.consume_queue_ext_unit import ConsumeQueueExtUnit
+from reput_broker.store.consume_queue_unit import (
     PRE_BLANK,
     UNIT_BYTES,
     ConsumeQueueUnit,
     unpack_unit,
 )
-from .errors import FileMissing, StoreDamaged
-from .file_names import file_name
-from .options import EventHandler, ignore_event
-from .queue_ext_entries import QueueExtEntries
-from .queue_files import QueueFileCache
-from .sparse_file_queue import SparseFileQueue
+from reput_broker.store.errors import FileMissing, StoreDamaged
+from reput_broker.store.file_names import file_name
+from reput_broker.store.options import EventHandler, ignore_event
+from reput_broker.store.queue_ext_entries import QueueExtEntries
+from reput_broker.store.queue_files import QueueFileCache
+from reput_broker.store.sparse_file_queue import SparseFileQueue
+from reput_protocol.kernel import queue_units
 
 Column: TypeAlias = "array[int]"
 """64-bit integers of one field, one per message."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .consume_queue_ext_unit import (
+from reput_broker.store.consume_queue_ext_unit import (
     END_BLANK_BYTES,
     END_OF_FILE,
     EXT_UNIT,
@@ -21,9 +21,9 @@ from .consume_queue_ext_unit import (
     is_address,
     position_of,
 )
-from .errors import FileMissing
-from .queue_files import QueueFileCache
-from .sparse_file_queue import SparseFileQueue
+from reput_broker.store.errors import FileMissing
+from reput_broker.store.queue_files import QueueFileCache
+from reput_broker.store.sparse_file_queue import SparseFileQueue
 
 BitMaps = Sequence[bytes | None]
 """For each message the bit map of the consumers whose filters let it through, or None."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from reput_broker.store.consume_queue_unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
+from reput_broker.store.sparse_file_queue import RECOVERED_FILES, SparseFileQueue
 from reput_protocol.kernel import address_units, valid_units
-
-from .consume_queue_unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
-from .sparse_file_queue import RECOVERED_FILES, SparseFileQueue
 
 _CHUNK_UNITS = 16_384
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from .consume_queue_unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
-from .sparse_file_queue import SparseFileQueue
+from reput_broker.store.consume_queue_unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
+from reput_broker.store.sparse_file_queue import SparseFileQueue
 
 Boundary = Literal["lower", "upper"]
 StoreTimeOf = Callable[[int, int], int]

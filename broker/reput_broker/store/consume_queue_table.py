@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .consume_queue import ConsumeQueue
-from .consume_queue_ext import ConsumeQueueExt
-from .file_io import sync_directory
-from .options import StoreOptions
-from .queue_files import QueueFileCache
+from reput_broker.store.consume_queue import ConsumeQueue
+from reput_broker.store.consume_queue_ext import ConsumeQueueExt
+from reput_broker.store.file_io import sync_directory
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.queue_files import QueueFileCache
 
 _FLUSHED_ALONE_MAX = 32
 _FLUSH_THREADS = 8  # 10,000 syncs one after another take half a minute, by eight at a time two seconds

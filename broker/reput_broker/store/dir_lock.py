@@ -23,12 +23,12 @@ import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .abort_marker import AbortMarker
-from .errors import DirectoryLost, StoreLocked
-from .file_io import write_all
-from .held_path import check_identity
-from .log_dir_locks import LogDirectoryLocks, make_noting, remove_empty
-from .options import EventHandler, ignore_event
+from reput_broker.store.abort_marker import AbortMarker
+from reput_broker.store.errors import DirectoryLost, StoreLocked
+from reput_broker.store.file_io import write_all
+from reput_broker.store.held_path import check_identity
+from reput_broker.store.log_dir_locks import LogDirectoryLocks, make_noting, remove_empty
+from reput_broker.store.options import EventHandler, ignore_event
 
 # struct flock of Linux: type, whence, start, length, pid (0 for this kind of lock).
 _FLOCK = struct.Struct("@hhqqi4x")

@@ -17,8 +17,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import ForeignFile
-from .file_io import sync_directory
+from reput_broker.store.errors import ForeignFile
+from reput_broker.store.file_io import sync_directory
 
 SWAPPED = ("consumequeue", "index")
 """Directories of a store whose place another may take."""

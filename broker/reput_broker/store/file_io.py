@@ -8,9 +8,8 @@ import mmap
 import os
 from pathlib import Path
 
+from reput_broker.store.errors import DiskFull, FlushFailed
 from reput_protocol.buffers import Buffer
-
-from .errors import DiskFull, FlushFailed
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CHUNK_BYTES = 1 << 20

@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import DirectoryLost, DiskFull, FileNotMade, FlushFailed
-from .file_io import is_no_space, make_directories, sync_directory
-from .file_names import file_name
-from .mapped_file import MappedFile
-from .options import EventHandler
+from reput_broker.store.errors import DirectoryLost, DiskFull, FileNotMade, FlushFailed
+from reput_broker.store.file_io import is_no_space, make_directories, sync_directory
+from reput_broker.store.file_names import file_name
+from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.options import EventHandler
 
 
 class FileMaker:

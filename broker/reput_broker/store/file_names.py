@@ -12,8 +12,8 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from .errors import ForeignFile, StoreDamaged
-from .file_io import is_all_zero
+from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.file_io import is_all_zero
 
 _NAME_DIGITS = 20
 _OFFSET_MAX = (1 << 63) - 1

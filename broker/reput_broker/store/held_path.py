@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path, PosixPath
 
-from .errors import DirectoryLost
+from reput_broker.store.errors import DirectoryLost
 
 _LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE})
 

@@ -17,10 +17,10 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .errors import DiskFull, LogDirectoryLocked, LogDirectoryUnusable
-from .file_io import PAGE_BYTES, is_no_space, make_directories
-from .held_path import check_identity
-from .options import EventHandler, ignore_event
+from reput_broker.store.errors import DiskFull, LogDirectoryLocked, LogDirectoryUnusable
+from reput_broker.store.file_io import PAGE_BYTES, is_no_space, make_directories
+from reput_broker.store.held_path import check_identity
+from reput_broker.store.options import EventHandler, ignore_event
 
 # How the system says that something else than a directory is in the way.
 _NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EEXIST})

@@ -29,12 +29,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from reput_broker.store.errors import FileFull, FlushFailed, ForeignFile, StoreClosed
+from reput_broker.store.file_io import create_file, end_of_data, map_file, set_aside, sync_data, zero_range
+from reput_broker.store.open_mappings import OpenMappings
+from reput_broker.store.transient_store_pool import WriteBuffer
 from reput_protocol.buffers import Buffer
-
-from .errors import FileFull, FlushFailed, ForeignFile, StoreClosed
-from .file_io import create_file, end_of_data, map_file, set_aside, sync_data, zero_range
-from .open_mappings import OpenMappings
-from .transient_store_pool import WriteBuffer
 
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there

@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import StoreClosed, StoreError
-from .file_io import sync_directory
-from .file_maker import FileMaker
-from .file_names import list_files_of
-from .mapped_file import MappedFile
-from .open_mappings import OpenMappings
-from .options import EventHandler, ignore_event
+from reput_broker.store.errors import StoreClosed, StoreError
+from reput_broker.store.file_io import sync_directory
+from reput_broker.store.file_maker import FileMaker
+from reput_broker.store.file_names import list_files_of
+from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.open_mappings import OpenMappings
+from reput_broker.store.options import EventHandler, ignore_event
 
 DESTROY_INTERVAL_MS = 120_000
 OPEN_MAX = 256

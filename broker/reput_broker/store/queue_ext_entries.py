@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from . import consume_queue_recovery as recovery
-from .consume_queue_ext import BitMaps, ConsumeQueueExt
-from .consume_queue_ext_unit import ConsumeQueueExtUnit, is_address
-from .consume_queue_unit import UNIT, UNIT_BYTES, ConsumeQueueUnit
-from .sparse_file_queue import SparseFileQueue
+from reput_broker.store import consume_queue_recovery as recovery
+from reput_broker.store.consume_queue_ext import BitMaps, ConsumeQueueExt
+from reput_broker.store.consume_queue_ext_unit import ConsumeQueueExtUnit, is_address
+from reput_broker.store.consume_queue_unit import UNIT, UNIT_BYTES, ConsumeQueueUnit
+from reput_broker.store.sparse_file_queue import SparseFileQueue
 
 
 class QueueExtEntries:

@@ -15,12 +15,18 @@ import os
 import threading
 from pathlib import Path
 
+from reput_broker.store.errors import DiskFull, FileMissing, FlushFailed
+from reput_broker.store.file_io import (
+    is_able_to_flush,
+    is_no_space,
+    sync_data,
+    sync_directory,
+    write_all,
+    zero_range,
+)
+from reput_broker.store.file_names import file_name, list_stream_files
+from reput_broker.store.queue_files import QueueFile, QueueFileCache
 from reput_protocol.buffers import Buffer
-
-from .errors import DiskFull, FileMissing, FlushFailed
-from .file_io import is_able_to_flush, is_no_space, sync_data, sync_directory, write_all, zero_range
-from .file_names import file_name, list_stream_files
-from .queue_files import QueueFile, QueueFileCache
 
 RECOVERED_FILES = 3
 
