@@ -8,6 +8,10 @@ from pathlib import Path
 
 from reput_protocol.errors import ReputError
 
+REPAIR_REMEDY = (
+    "restore the file from a copy, or run `reput store repair` to see what is lost and to cut there"
+)
+
 
 class StoreError(ReputError):
     """Root of everything the store raises."""

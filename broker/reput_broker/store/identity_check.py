@@ -22,9 +22,8 @@ from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.consume_queue_unit import UNIT, UNIT_BYTES
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.errors import REPAIR_REMEDY, StoreDamaged
 from reput_broker.store.log_walk import QueuedRecords
-from reput_broker.store.recovery import REPAIR_REMEDY
 from reput_protocol.kernel import differing_units
 
 Queue = tuple[str, int]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.errors import REPAIR_REMEDY, StoreDamaged
 from reput_broker.store.log_walk import (
     RecordSink,
     find_sound_record_after,
@@ -29,10 +29,6 @@ from reput_broker.store.log_walk import (
     walk_file,
 )
 from reput_broker.store.mapped_file import MappedFile
-
-REPAIR_REMEDY = (
-    "restore the file from a copy, or run `reput store repair` to see what is lost and to cut there"
-)
 
 
 class FlushEvidence(NamedTuple):

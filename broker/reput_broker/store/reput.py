@@ -23,8 +23,7 @@ from reput_broker.store.dispatch import (
     MessageArrivingListener,
     rows_by_queue,
 )
-from reput_broker.store.errors import FileMissing, StoreDamaged
-from reput_broker.store.recovery import REPAIR_REMEDY
+from reput_broker.store.errors import REPAIR_REMEDY, FileMissing, StoreDamaged
 from reput_broker.store.stats import StoreStats
 from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
 from reput_protocol.record_scan import ScanStatus
