@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from filled_store import dispatch, opened, options_for
-from reput_broker.store.filtered_get import FilteredGet
+from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import TransferLimits
 from reput_cli.bench_report import host_facts

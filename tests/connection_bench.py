@@ -22,8 +22,7 @@ from reput_broker.request import (
 from reput_broker.server.connection import Connection
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.memory import HeldBytes
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands import PutMessageHeader
 from reput_protocol.errors import ErrorCode

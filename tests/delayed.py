@@ -23,7 +23,7 @@ from reput_broker.delivery.cancelling import Cancelling
 from reput_broker.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.properties import encode_properties

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from reput_broker.store.clean_commit_log import CleanCommitLog, DeletedFile
-from reput_broker.store.clean_consume_queue import CleanConsumeQueue
+from reput_broker.store.log.clean import CleanCommitLog, DeletedFile
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.queue.clean import CleanConsumeQueue
 from reput_broker.store.retention import RetentionRules
 from reput_broker.surroundings import Surroundings
 from stores import T0, dispatch_all, put

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.consume_queue_ext_unit import is_address
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult, TransferLimits
-from reput_broker.store.status import GetStatus
+from reput_broker.store.queue.extension_unit import is_address
+from reput_broker.store.results import GetStatus, PutResult, TransferLimits
 from reput_protocol.hashing import tags_code
 from reput_protocol.host import Host, born_host_bytes
 from reput_protocol.message import Message

@@ -17,10 +17,10 @@ from reput_broker.config.sections import StoreConfig
 from reput_broker.config.units import hours_of_day
 from reput_broker.counters import Counters
 from reput_broker.disk_figures import DiskFigures
-from reput_broker.store.clean_commit_log import CleanCommitLog, DeletedFile
-from reput_broker.store.clean_consume_queue import CleanConsumeQueue
 from reput_broker.store.errors import FlushFailed
+from reput_broker.store.log.clean import CleanCommitLog, DeletedFile
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.queue.clean import CleanConsumeQueue
 from reput_broker.store.retention import DiskLevel, RetentionRules
 from reput_broker.surroundings import Surroundings
 from reput_protocol.errors import ReputError

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reput_broker.store.disk_usage import disk_used_ratio
-from reput_broker.store.retention import DiskUsage
+from reput_broker.store.retention import DiskUsage, disk_used_ratio
 
 
 def _clock_ms() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reput_broker.store.foreign_files import LMQ_PREFIX
+from reput_broker.store.opening.foreign_files import LMQ_PREFIX
 
 
 def why_not_kept(topic: str, attributes: Mapping[str, str]) -> str | None:

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from reput_broker.store.consume_queue_ext_unit import MAX_ADDRESS
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE
-from reput_broker.store.directory_swap import standing_for
+from reput_broker.store.opening.directory_swap import standing_for
+from reput_broker.store.queue.extension_unit import MAX_ADDRESS
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE
 from reput_broker.store_tools.layout import Stream, StreamFile, read_stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT
 from reput_broker.store_tools.layout import QueueDirectory, StoreLayout, Stream
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.errors import DamagedStore, NotAStore

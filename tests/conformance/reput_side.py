@@ -13,7 +13,7 @@ from conformance.checks import Queue, View
 from conformance.workload import Sent
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.status import GetStatus, PutStatus
+from reput_broker.store.results import GetStatus, PutStatus
 from reput_protocol.host import Host
 from reput_protocol.message import Message
 from reput_protocol.properties import encode_properties

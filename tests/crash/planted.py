@@ -20,7 +20,7 @@ _BODY_AT = 88
 
 def early_ack() -> None:
     """a put may be acknowledged before its bytes are in the log"""
-    from reput_broker.store.mapped_file import MappedFile
+    from reput_broker.store.log.mapped_file import MappedFile
 
     real = MappedFile.write_published
 
@@ -58,7 +58,7 @@ def skipped_sync() -> None:
 
 def lost_queue_unit() -> None:
     """now and then a message gets no unit in its ConsumeQueue"""
-    from reput_broker.store.consume_queue import ConsumeQueue
+    from reput_broker.store.queue.consume_queue import ConsumeQueue
 
     real = ConsumeQueue._append
 
@@ -83,7 +83,7 @@ def early_offset_commit() -> None:
 
 def changed_byte() -> None:
     """now and then one byte of a body changes after it was checked, checksum and all"""
-    from reput_broker.store.mapped_file import MappedFile
+    from reput_broker.store.log.mapped_file import MappedFile
 
     real = MappedFile.write_published
 

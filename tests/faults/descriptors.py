@@ -16,8 +16,8 @@ import pytest
 from crash.checker import Violation
 from faults.driver import Driver
 from faults.outcome import Outcome, scratch
-from reput_broker.store import index_backlog
-from reput_broker.store.status import PutStatus
+from reput_broker.store.index import service as index_backlog
+from reput_broker.store.results import PutStatus
 from stores import small_options
 
 

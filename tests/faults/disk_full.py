@@ -21,7 +21,7 @@ from faults.driver import Driver
 from faults.outcome import VIOLATIONS_MAX, Outcome, scratch
 from faults.workload import abandon
 from mounts import try_to_mount, unmount
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from stores import small_options
 
 DISK_BYTES = 64 << 20

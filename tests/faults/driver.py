@@ -15,8 +15,7 @@ from faults.workload import abandon
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from stores import FakeClock, bodies, dispatch_all, put
 
 Queue = tuple[str, int]

@@ -10,7 +10,7 @@ from faults.outcome import Outcome
 from faults.power_cut import record_and_cut
 from faults.workload import Expiry, Workload
 from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.status import GetStatus
+from reput_broker.store.results import GetStatus
 from retention import Cleaning, FakeMachine
 
 FULL_DISK = 0.88

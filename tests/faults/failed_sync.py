@@ -19,7 +19,7 @@ from faults.image_check import check_image
 from faults.outcome import Outcome, runs
 from faults.workload import Workload, abandon
 from reput_broker.store.errors import StoreError, StoreReadOnly
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from stores import put
 
 STEPS_MAX = 600

@@ -64,24 +64,23 @@ from reput_broker.store import (
     store_flush,
     store_index,
 )
-from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.cleaners import StoreCleaners
-from reput_broker.store.commit_log import CommitLog
-from reput_broker.store.consume_queue import ConsumeQueue
-from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import DiskFull, FlushFailed
-from reput_broker.store.identity_check import IdentityCheck
-from reput_broker.store.index_service import IndexService
-from reput_broker.store.mapped_file import MappedFile
-from reput_broker.store.mapped_file_queue import MappedFileQueue
+from reput_broker.store.flush import StoreFlush
+from reput_broker.store.index.service import IndexService
+from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.log.mapped_file_queue import MappedFileQueue
+from reput_broker.store.log.pool import WriteBuffer
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import MessageWriter
-from reput_broker.store.results import PutResult
+from reput_broker.store.opening.abort_marker import AbortMarker
+from reput_broker.store.opening.identity import IdentityCheck
+from reput_broker.store.queue.consume_queue import ConsumeQueue
+from reput_broker.store.queue.table import ConsumeQueueTable
+from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.running_flags import RunningFlags
-from reput_broker.store.status import PutStatus
-from reput_broker.store.store_flush import StoreFlush
-from reput_broker.store.transient_store_pool import WriteBuffer
 from reput_client import pull_result
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -10,8 +10,7 @@ from reput_broker.delivery.parked import Parked
 from reput_broker.delivery.timer_checkpoint import TimerProgress
 from reput_broker.delivery.timer_log import TimerLog
 from reput_broker.delivery.timers import Timers
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.record import Record
 
 

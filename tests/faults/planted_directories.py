@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store import dir_lock, directory_swap, file_io, log_dir_locks, opening
-from reput_broker.store.dir_lock import DirectoryLock
-from reput_broker.store.log_dir_locks import LogDirectoryLocks
+from reput_broker.store import file_io
+from reput_broker.store.opening import directory_swap
+from reput_broker.store.opening import lock as dir_lock
+from reput_broker.store.opening import log_locks as log_dir_locks
+from reput_broker.store.opening import start as opening
+from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.log_locks import LogDirectoryLocks
 from reput_broker.store_tools import rebuild, rebuild_queues, repair, repair_files
 from reput_broker.store_tools.rebuild_queues import QueuesRebuild
 from reput_broker.store_tools.repair_side import SideDirectory

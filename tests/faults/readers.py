@@ -12,7 +12,7 @@ from crash.checker import Violation
 from faults.made import Made, Place, try_open
 from faults.workload import abandon
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.status import GetStatus
+from reput_broker.store.results import GetStatus
 from reput_client.errors import DamagedMessage
 from reput_client.pull_result import PulledMessages
 from reput_client.pull_survey import Pulled

@@ -33,8 +33,9 @@ from faults.disk import (
     Unlink,
     Write,
 )
-from reput_broker.store import directory_swap, mapped_file
-from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.log import mapped_file
+from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.opening import directory_swap
 
 _read_link = os.readlink
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from crash.checker import Violation
 from faults.outcome import Outcome, runs
 from faults.workload import abandon
-from reput_broker.store.abort_marker import AbortMarker
-from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.errors import StoreError, StoreLocked
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.opening.abort_marker import AbortMarker
+from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.options import StoreOptions
 from stores import FakeClock, bodies, dispatch_all, put, small_options
 

@@ -17,7 +17,7 @@ from faults.driver import Driver
 from faults.outcome import Outcome, scratch
 from faults.workload import abandon
 from reput_broker.store.errors import StoreError
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from stores import is_set_aside, make_sparse, small_options
 
 LEFT_BYTES = 256 << 10

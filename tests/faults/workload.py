@@ -20,8 +20,7 @@ from reput_broker.store.block import Block
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.topics import TopicConfigManager
 from reput_protocol.kernel import record_starts
 from reput_protocol.message import Message

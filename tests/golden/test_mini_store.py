@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.commit_log import CommitLog
+from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.host import Host
 from reput_protocol.record import Record

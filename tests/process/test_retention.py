@@ -22,7 +22,7 @@ from broker_process import BrokerProcess
 from raw_client import RawClient, in_letters
 from reput_broker import Broker, BrokerConfig
 from reput_broker.health import BrokerState
-from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.log.mapped_file import MappedFile
 from reput_client import Message, Producer, PullConsumer, PullStatus, blocking
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import ReputError, StoreUnavailable

@@ -14,8 +14,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.store.consume_queue import ConsumeQueue
-from reput_broker.store.queue_files import QueueFileCache
+from reput_broker.store.queue.consume_queue import ConsumeQueue
+from reput_broker.store.queue.files import QueueFileCache
 
 FILE_UNITS = 5
 RECORD_BYTES = 100

@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import rows_by_queue
-from reput_broker.store.queue_files import QueueFileCache
+from reput_broker.store.queue.consume_queue import ConsumeQueue
+from reput_broker.store.queue.files import QueueFileCache
 from reput_protocol.dispatch_rows import scan_dispatch
 from reput_protocol.hashing import tags_code
 from reput_protocol.properties import encode_properties

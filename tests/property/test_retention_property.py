@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import Extent
-from reput_broker.store.status import GetStatus, PutStatus
+from reput_broker.store.results import Extent, GetStatus, PutStatus
 from reput_protocol.record import decode_record
 from retention import RESERVED_MS, Cleaning, FakeMachine
 from stores import PLENTY, bodies, dispatch_all, killed, put, small_options

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 from reput_broker.store.get_message import LogWindow, Selection, select, spans_files
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 from reput_broker.store.results import Extent, TransferLimits
 from reput_protocol import kernel
 from reput_protocol.filters import TagFilter

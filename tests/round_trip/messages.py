@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from reput_protocol.message import Message
 from reput_protocol.put_block import encode_put_block
 from stores import BORN_HOST, T0

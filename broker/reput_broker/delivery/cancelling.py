@@ -24,8 +24,7 @@ from reput_broker.delivery.waiting_messages import WaitingMessages, WalkCursor, 
 from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.bodies_delay import CancelOutcome
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC

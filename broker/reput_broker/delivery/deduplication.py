@@ -17,10 +17,9 @@ from typing import Final, NamedTuple
 from reput_broker.delivery.sent_alone import PARKING_TOPICS, Content, sent_alone_of
 from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull
-from reput_broker.store.index_query import Doubt
+from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.errors import ErrorCode
 from reput_protocol.record import decode_record
 

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from reput_broker.delivery.delay_offsets import LevelProgress
 from reput_broker.delivery.due import Due
-from reput_broker.store.consume_queue_ext_unit import is_address
-from reput_broker.store.consume_queue_unit import ConsumeQueueUnit
+from reput_broker.store.queue.extension_unit import is_address
+from reput_broker.store.queue.unit import ConsumeQueueUnit
 from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property

@@ -10,7 +10,7 @@ import trio
 
 from reput_broker.delivery.op_queue import Batch, OpQueue
 from reput_broker.delivery.own_puts import OwnPuts
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from reput_protocol.record import Record
 
 log = structlog.get_logger(__name__)

@@ -8,8 +8,7 @@ from typing import TypeVar
 from reput_broker.put_lock import PutLock
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.record import Record
 
 Result = TypeVar("Result")

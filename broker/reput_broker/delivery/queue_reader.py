@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from reput_broker.store.results import GetMessageResult
-from reput_broker.store.status import GetStatus
+from reput_broker.store.results import GetMessageResult, GetStatus
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record import Record, decode_record
 

@@ -28,10 +28,9 @@ from zlib import crc32
 from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.request import Refusal
 from reput_broker.store.errors import DiskFull
-from reput_broker.store.index_query import Doubt
+from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol import properties as names
 from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.errors import ErrorCode

@@ -39,7 +39,7 @@ from reput_broker.delivery.queue_reader import ReadableStore, read_entry
 from reput_broker.delivery.transaction_questions import TransactionQuestions
 from reput_broker.delivery.transactions import HalfCopy, Standing, Transactions
 from reput_broker.retry_counts import RetryCounts
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from reput_protocol.errors import ReputError
 from reput_protocol.host import Host
 from reput_protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP

@@ -11,9 +11,9 @@ import trio
 from reput_broker.counters import Counters
 from reput_broker.health import Health
 from reput_broker.request import Handler, Request, Response
-from reput_broker.store.disk_usage import disk_used_ratio
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
+from reput_broker.store.retention import disk_used_ratio
 from reput_protocol import kernel
 from reput_protocol.bodies import BrokerData, ClusterInfo, KVTable
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 
 from reput_broker.request import Client, Refusal, Response
-from reput_broker.store.filtered_get import FilteredGet
+from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
 from reput_protocol.errors import ErrorCode
 

@@ -11,8 +11,7 @@ from reput_broker.delivery.sent_back import SendBackKey, SentBack
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.put_once import Append, Work
 from reput_broker.request import Outcome, Result
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.record import Record
 
 _LOOKS_AT_ONCE = 4

@@ -12,8 +12,7 @@ from reput_broker.delivery.deduplication import Deduplication, Place
 from reput_broker.delivery.sent_alone import Content
 from reput_broker.processors.appender import Appender
 from reput_broker.request import Outcome, Request, Result
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import Dedup
 from reput_protocol.commands import PutMessageHeader
 

@@ -8,7 +8,7 @@ import trio
 
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import DiskFull
-from reput_broker.store.index_query import QueryResult
+from reput_broker.store.index.query import QueryResult
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands import QueryMessageHeader, QueryMessageResult

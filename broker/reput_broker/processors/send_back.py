@@ -17,8 +17,7 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_broker.retry_counts import RetryCounts
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import AckLevel, Perm, RequestCode, ResponseCode
 from reput_protocol.commands_consume import SendBackHeader

@@ -17,9 +17,8 @@ from typing import NamedTuple, TypeAlias
 from reput_broker.request import Refusal
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.put_checks import TOPIC_BYTES_MAX
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.message_writer import TOPIC_BYTES_MAX
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol import properties as names
 from reput_protocol.batch_records import records_of_batch
 from reput_protocol.buffers import Buffer

@@ -13,8 +13,7 @@ from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.retry_counts import RetryCounts
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands_transaction import EndTransactionHeader
 from reput_protocol.errors import ErrorCode

@@ -9,8 +9,7 @@ from typing import Final
 import trio
 
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import TransferLimits
-from reput_broker.store.status import GetStatus
+from reput_broker.store.results import GetStatus, TransferLimits
 from reput_protocol.record_view import RecordView, record_views
 
 _MESSAGES: Final = 4096

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.clean_commit_log import CleanCommitLog
-from reput_broker.store.clean_consume_queue import CleanConsumeQueue, Follower
-from reput_broker.store.commit_log import CommitLog
-from reput_broker.store.consume_queue_table import ConsumeQueueTable
-from reput_broker.store.index_file import index_file_size
-from reput_broker.store.index_service import IndexService
+from reput_broker.store.index.file import index_file_size
+from reput_broker.store.index.service import IndexService
+from reput_broker.store.log.clean import CleanCommitLog
+from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.options import StoreOptions
+from reput_broker.store.queue.clean import CleanConsumeQueue, Follower
+from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.store.retention import DiskUsage, DiskWatch, RetentionRules
 
 

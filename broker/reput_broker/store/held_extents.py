@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
-from reput_broker.store.commit_log import CommitLog
-from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.results import Extent
 from reput_protocol.record_layout import SIZE_MAGIC
 from reput_protocol.record_tail import HEAD_BYTES_MAX, properties_of, properties_of_tail, tail_position

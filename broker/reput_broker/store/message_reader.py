@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from reput_broker.store.commit_log import CommitLog
-from reput_broker.store.consume_queue import ConsumeQueue
-from reput_broker.store.consume_queue_table import ConsumeQueueTable
-from reput_broker.store.consume_queue_unit import UNIT_BYTES, unpack_unit
 from reput_broker.store.errors import FileMissing
-from reput_broker.store.filtered_get import FilteredGet
-from reput_broker.store.get_message import LogWindow, clamp_bytes, select, spans_files
+from reput_broker.store.get_message import FilteredGet, LogWindow, clamp_bytes, select, spans_files
 from reput_broker.store.held_extents import HeldExtents
+from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.options import QUEUE_UNIT_BYTES
-from reput_broker.store.results import ROCKETMQ_LIMITS, Extent, GetMessageResult, TransferLimits
+from reput_broker.store.queue.consume_queue import ConsumeQueue
+from reput_broker.store.queue.table import ConsumeQueueTable
+from reput_broker.store.queue.unit import UNIT_BYTES, unpack_unit
+from reput_broker.store.results import ROCKETMQ_LIMITS, Extent, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
-from reput_broker.store.status import GetStatus
 from reput_protocol.filters import TagFilter
 from reput_protocol.kernel import damaged_unit
 from reput_protocol.sql import SqlFilter

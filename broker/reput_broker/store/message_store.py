@@ -23,14 +23,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.cleaners import StoreCleaners
-from reput_broker.store.commit_log import CommitLog
-from reput_broker.store.consume_queue_builder import ConsumeQueueBuilder
-from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.dispatch import Dispatcher, MessageArrivingListener
 from reput_broker.store.errors import (
     NOT_PERMITTED,
@@ -41,23 +36,26 @@ from reput_broker.store.errors import (
     StoreError,
     StoreNotWritable,
 )
+from reput_broker.store.flush import StoreFlush
 from reput_broker.store.held_path import held_path
-from reput_broker.store.index_service import IndexService
-from reput_broker.store.judging import StoreParts
-from reput_broker.store.log_replay import LogReplay
+from reput_broker.store.index.service import IndexService
+from reput_broker.store.index.store_index import StoreIndex
+from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.message_reader import MessageReader
 from reput_broker.store.message_writer import MessageWriter
-from reput_broker.store.opening import open_parts
+from reput_broker.store.opening.abort_marker import AbortMarker
+from reput_broker.store.opening.judging import StoreParts
+from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.log_replay import LogReplay
+from reput_broker.store.opening.start import open_parts
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.queue_offsets import QueueOffsets
-from reput_broker.store.queues_digest import queues_digest
-from reput_broker.store.reput import Reput
-from reput_broker.store.reput_steps import ReputSteps
+from reput_broker.store.queue.builder import ConsumeQueueBuilder
+from reput_broker.store.queue.offsets import QueueOffsets
+from reput_broker.store.queue.table import ConsumeQueueTable, queues_digest
+from reput_broker.store.reput import Reput, ReputSteps
 from reput_broker.store.results import RecoveryReport
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
-from reput_broker.store.store_flush import StoreFlush
-from reput_broker.store.store_index import StoreIndex
 
 ACCESS_IN_MEMORY_PERCENT = 40
 """Records this near to the end of the log, in percent of the machine's memory, count as being in the page cache."""
@@ -202,7 +200,7 @@ class MessageStore:
         self.want_file = writer.want_file
         self.when_file_wanted = writer.when_file_wanted
         self.unlock_full_files = writer.unlock_full_files
-        # Getting (message_reader.py, queue_offsets.py, store_index.py)
+        # Getting (message_reader.py, offsets.py, store_index.py)
         self.get_message = reader.get_message
         self.get_filtered = reader.get_filtered
         self.count_get = reader.count
@@ -222,7 +220,7 @@ class MessageStore:
         self.is_in_memory = offsets.is_in_memory
         self.query_message = index.query_message
         self.find_by_unique_key = index.find_by_unique_key
-        # Steps that services drive (reput_steps.py, store_index.py, store_flush.py)
+        # Steps that services drive (reput.py, store_index.py, flush.py)
         self.reput_step = reput.reput_step
         self.index_step = index.index_step
         self.settle_index = index.settle_index

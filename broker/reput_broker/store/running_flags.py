@@ -13,9 +13,8 @@ import threading
 
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed, StoreError, StoreReadOnly
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult
+from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.stats import StoreStats
-from reput_broker.store.status import PutStatus
 
 
 class RunningFlags:

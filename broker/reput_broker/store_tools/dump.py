@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reput_broker.store.checkpoint import CHECKPOINT_BYTES
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT_BYTES
 from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, RawIndex
 from reput_broker.store_tools.layout import QueueDirectory, StoreLayout
 from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log

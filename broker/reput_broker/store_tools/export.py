@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE
 from reput_broker.store_tools.dump import NotThere
 from reput_broker.store_tools.layout import QueueDirectory, StoreLayout
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles

@@ -1,6 +1,6 @@
 """The extended entries of a queue, which RocketMQ keeps beside it with `enableConsumeQueueExt` (ConsumeQueueExt).
 
-Their form, and what the ConsumeQueue unit then holds instead of its tags code, stands in `consume_queue_ext_unit.py`.
+Their form, and what the ConsumeQueue unit then holds instead of its tags code, stands in `extension_unit.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from reput_broker.store.consume_queue_ext_unit import EXT_UNIT, MIN_ADDRESS
+from reput_broker.store.queue.extension_unit import EXT_UNIT, MIN_ADDRESS
 from reput_broker.store_tools.layout import Stream, read_stream
 from reput_broker.store_tools.unit_files import OpenFiles
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from reput_broker.store.index_file import (
+from reput_broker.store.index.file import (
     ENTRY_BYTES,
     HEADER,
     HEADER_BYTES,

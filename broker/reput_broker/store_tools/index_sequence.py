@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from pathlib import Path
 
-from reput_broker.store.index_file import ENTRY_BYTES
+from reput_broker.store.index.file import ENTRY_BYTES
 from reput_broker.store_tools.index_raw import (
     INDEX_BYTES_MIN,
     IndexEntry,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from reput_broker.store.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, index_file_size
+from reput_broker.store.index.file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, index_file_size
 from reput_broker.store_tools.index_raw import INDEX_BYTES_MIN, ROCKETMQ_SLOTS, RawIndex, common_slots
 from reput_broker.store_tools.layout import StoreLayout
 

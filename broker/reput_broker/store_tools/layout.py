@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.consume_queue_unit import UNIT_BYTES
-from reput_broker.store.directory_swap import standing_for
 from reput_broker.store.file_names import holds_only_zeros
+from reput_broker.store.opening.directory_swap import standing_for
+from reput_broker.store.queue.unit import UNIT_BYTES
 
 _NAME_DIGITS = 20
 

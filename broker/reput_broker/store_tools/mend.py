@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.log_walk import can_be_topic
+from reput_broker.store.log.walk import can_be_topic
 from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage
 from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reput_broker.store.consume_queue_unit import UNIT_BYTES, unpack_unit
-from reput_broker.store.queues_digest import digest_of_ends
+from reput_broker.store.queue.table import digest_of_ends
+from reput_broker.store.queue.unit import UNIT_BYTES, unpack_unit
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
 

@@ -17,10 +17,10 @@ from typing import Protocol
 
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.directory_swap import put_back, replaced, swap
 from reput_broker.store.dispatch import DispatchBatch, rows_by_queue
 from reput_broker.store.errors import FlushFailed, ForeignFile
 from reput_broker.store.file_io import sync_directory
+from reput_broker.store.opening.directory_swap import put_back, replaced, swap
 from reput_broker.store.options import DELAY_LEVELS_MS
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import LogBatch, LogEnd, read_log

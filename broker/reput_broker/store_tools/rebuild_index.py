@@ -7,7 +7,7 @@ from pathlib import Path
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import ForeignFile
-from reput_broker.store.index_service import IndexService
+from reput_broker.store.index.service import IndexService
 from reput_broker.store_tools.index_sizes import index_sizes
 from reput_broker.store_tools.layout import StoreLayout
 from reput_protocol.counted import counted

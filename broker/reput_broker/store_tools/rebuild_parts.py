@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.consume_queue_unit import PRE_BLANK, UNIT_BYTES
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch, QueueRows, rows_by_queue
 from reput_broker.store.errors import StoreError
 from reput_broker.store.file_io import sync_directory
+from reput_broker.store.queue.unit import PRE_BLANK, UNIT_BYTES
 from reput_broker.store_tools.layout import Geometry, StoreLayout
 from reput_broker.store_tools.log_reader import LogBatch, read_log
 from reput_broker.store_tools.rebuild_queues import QueuesRebuild

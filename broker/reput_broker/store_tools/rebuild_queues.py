@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.consume_queue_builder import RecoveringQueueBuilder
-from reput_broker.store.consume_queue_table import ConsumeQueueTable
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import sync_directory
-from reput_broker.store.foreign_files import files_below
+from reput_broker.store.opening.foreign_files import files_below
 from reput_broker.store.options import StoreOptions, ignore_event
+from reput_broker.store.queue.builder import RecoveringQueueBuilder
+from reput_broker.store.queue.table import ConsumeQueueTable
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT_BYTES
 from reput_broker.store_tools.layout import QueueDirectory, StoreLayout
 from reput_broker.store_tools.queue_ends import queues_digest
 from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reput_broker.config_file import ConfigFile, encode
-from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.consume_queue_unit import UNIT_BYTES
-from reput_broker.store.directory_swap import put_back
 from reput_broker.store.file_io import make_directories, sync_directory
+from reput_broker.store.opening.abort_marker import AbortMarker
+from reput_broker.store.opening.directory_swap import put_back
+from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_broker.store_tools.index_sizes import IndexSizes, index_sizes
 from reput_broker.store_tools.layout import Geometry, StoreLayout
 from reput_broker.store_tools.queue_ends import queue_ends

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.directory_swap import standing_for
+from reput_broker.store.opening.directory_swap import standing_for
 from reput_broker.store_tools.index_sizes import index_sizes
 from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log

@@ -1,4 +1,4 @@
-"""From where on a start would check the records of a log (`opening.py`, `recovery.py`): reading only."""
+"""From where on a start would check the records of a log (`start.py`, `recovery.py`): reading only."""
 
 from __future__ import annotations
 

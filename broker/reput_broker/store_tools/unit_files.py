@@ -6,9 +6,9 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
-from reput_broker.store.consume_queue_unit import UNIT_BYTES, ConsumeQueueUnit, unpack_units
 from reput_broker.store.dispatch import QueueRows
 from reput_broker.store.file_io import end_of_data
+from reput_broker.store.queue.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_units
 from reput_broker.store_tools.layout import Stream
 from reput_protocol import kernel
 

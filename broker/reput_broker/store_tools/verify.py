@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reput_broker.store.directory_swap import SWAPPED, standing_for
+from reput_broker.store.opening.directory_swap import SWAPPED, standing_for
 from reput_broker.store.options import DELAY_LEVELS_MS
 from reput_broker.store_tools.layout import Geometry, OddFile, StoreLayout
 from reput_broker.store_tools.report import FAULTS_KEPT, Progress, Report, no_progress

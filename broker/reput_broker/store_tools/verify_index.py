@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.index_file import ENTRY_BYTES
+from reput_broker.store.index.file import ENTRY_BYTES
 from reput_broker.store_tools.index_raw import IndexEntry, RawIndex
 from reput_broker.store_tools.index_sequence import IndexSequence
 from reput_broker.store_tools.layout import StoreLayout

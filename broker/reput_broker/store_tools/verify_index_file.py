@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from reput_broker.store.file_io import end_of_data
-from reput_broker.store.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from reput_broker.store.index.file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from reput_broker.store_tools.index_raw import RawIndex
 from reput_broker.store_tools.report import Report
 from reput_protocol.kernel import index_chains

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reput_broker.store.checkpoint import FlushMark
-from reput_broker.store.consume_queue_unit import UNIT_BYTES
 from reput_broker.store.dispatch import rows_by_queue
-from reput_broker.store.log_walk import SECTOR_BYTES, can_be_topic, has_lost_sector
+from reput_broker.store.log.walk import SECTOR_BYTES, can_be_topic, has_lost_sector
+from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_broker.store_tools.layout import StoreLayout
 from reput_broker.store_tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
 from reput_broker.store_tools.report import Progress, Report

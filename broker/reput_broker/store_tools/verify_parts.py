@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.consume_queue_unit import PRE_BLANK_SIZE
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE
 from reput_broker.store_tools.layout import Geometry
 from reput_broker.store_tools.log_reader import last_file_with_data
 from reput_broker.store_tools.report import FAULTS_KEPT, Fault, Report

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.consume_queue_ext_unit import is_address
-from reput_broker.store.consume_queue_unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit, unpack_units
 from reput_broker.store.dispatch import QueueRows
+from reput_broker.store.queue.extension_unit import is_address
+from reput_broker.store.queue.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit, unpack_units
 from reput_broker.store_tools.ext_units import ExtUnits
 from reput_broker.store_tools.layout import Stream
 from reput_broker.store_tools.log_reader import Damage

@@ -17,7 +17,7 @@ from reput_cli.options import SIZE, Settings
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from reput_broker.store.dir_lock import DirectoryLock
+    from reput_broker.store.opening.lock import DirectoryLock
     from reput_broker.store_tools.layout import Geometry, StoreLayout
     from reput_broker.store_tools.verify import Verification
 
@@ -192,9 +192,9 @@ def examined(
 @contextmanager
 def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[DirectoryLock]:
     """Hold the directory's lock: shared, or as its owner, who must `acquire` it before anything is changed."""
-    from reput_broker.store.abort_marker import AbortMarker
-    from reput_broker.store.dir_lock import DirectoryLock
     from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
+    from reput_broker.store.opening.abort_marker import AbortMarker
+    from reput_broker.store.opening.lock import DirectoryLock
 
     root = directory.root
     log_dirs = directory.commit_log_dirs or (root / "commitlog",)

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from reput_broker.store.abort_marker import AbortMarker
-from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
+from reput_broker.store.opening.abort_marker import AbortMarker
+from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store_tools.layout import Geometry
 from reput_broker.store_tools.verify_parts import Directory
 from reput_pipeline.archives.manifests import ArchiveDirectory

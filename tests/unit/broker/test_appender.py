@@ -18,8 +18,7 @@ from reput_broker.put_lock import PutLock
 from reput_broker.request import Put, Refusal, Response
 from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode
 

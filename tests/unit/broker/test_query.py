@@ -13,7 +13,7 @@ from reput_broker.counters import RequestTraffic
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.request import Request, Response
 from reput_broker.store.errors import DiskFull
-from reput_broker.store.index_query import QueryResult
+from reput_broker.store.index.query import QueryResult
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands import QueryMessageHeader

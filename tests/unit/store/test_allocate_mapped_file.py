@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store import file_maker, mapped_file
-from reput_broker.store import warm_up as warming
-from reput_broker.store.allocate_mapped_file import HURRY_FACTOR
 from reput_broker.store.errors import DiskFull, FileNotMade
-from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.log import allocate as warming
+from reput_broker.store.log import file_maker, mapped_file
+from reput_broker.store.log.allocate import HURRY_FACTOR
+from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 FILE = 4096
@@ -304,7 +304,7 @@ def test_a_warm_file_may_be_written_while_it_is_warmed(tmp_path: Path) -> None:
 def test_pages_are_touched_one_by_one_where_the_system_cannot_do_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reput_broker.store.memory_pages._MADV_POPULATE_WRITE", -1)
+    monkeypatch.setattr("reput_broker.store.log.memory_pages._MADV_POPULATE_WRITE", -1)
     file = MappedFile(tmp_path / "file", 200 * 4096 + 1000, 0, create=True)
     data = os.urandom(150 * 4096)
     file.append(data)

@@ -8,8 +8,7 @@ import pytest
 
 from reput_broker.store.errors import DiskFull, FileMissing
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import Extent
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import Extent, PutStatus
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.host import Host
 from reput_protocol.record import Record, decode_record

@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from reput_broker.store.consume_queue import ConsumeQueue
 from reput_broker.store.errors import DiskFull
-from reput_broker.store.queue_files import QueueFileCache
+from reput_broker.store.queue.consume_queue import ConsumeQueue
+from reput_broker.store.queue.files import QueueFileCache
 
 ENTRIES = 10
 UNIT = struct.Struct(">qiq")

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reput_broker.store.consume_queue_ext import ConsumeQueueExt
-from reput_broker.store.consume_queue_ext_unit import (
+from reput_broker.store.errors import ForeignFile
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.queue.extension import ConsumeQueueExt
+from reput_broker.store.queue.extension_unit import (
     MAX_ADDRESS,
     ConsumeQueueExtUnit,
     address_of,
     is_address,
     position_of,
 )
-from reput_broker.store.errors import ForeignFile
-from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.queue_files import QueueFileCache
-from reput_broker.store.status import GetStatus
+from reput_broker.store.queue.files import QueueFileCache
+from reput_broker.store.results import GetStatus
 from reput_protocol.filters import TagFilter
 from reput_protocol.hashing import tags_code
 from reput_protocol.record import decode_record

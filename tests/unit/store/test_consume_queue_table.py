@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store import sparse_file_queue
-from reput_broker.store.consume_queue_table import ConsumeQueueTable
 from reput_broker.store.errors import FlushFailed
+from reput_broker.store.queue import files as sparse_file_queue
+from reput_broker.store.queue.table import ConsumeQueueTable
 from stores import small_options
 
 QUEUES = 200

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.abort_marker import AbortMarker
 from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.dir_lock import DirectoryLock
 from reput_broker.store.errors import (
     ForeignFile,
     LogDirectoryLocked,
@@ -23,7 +21,9 @@ from reput_broker.store.errors import (
     StoreDamaged,
     StoreLocked,
 )
-from reput_broker.store.log_dir_locks import LogDirectoryLocks
+from reput_broker.store.opening.abort_marker import AbortMarker
+from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.log_locks import LogDirectoryLocks
 from store_samples import hashes
 from stores import dispatch_all, flip_bit, opened, put, small_options
 

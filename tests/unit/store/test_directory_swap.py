@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store import directory_swap
-from reput_broker.store.directory_swap import exchange, put_back, standing_for, swap
 from reput_broker.store.errors import FlushFailed, ForeignFile, StoreDamaged
+from reput_broker.store.opening import directory_swap
+from reput_broker.store.opening.directory_swap import exchange, put_back, standing_for, swap
 from store_samples import copied, examine, fill, hashes, records_of
 from stores import bodies, flip_bit, opened, small_options
 

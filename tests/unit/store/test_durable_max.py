@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.queue_offsets import QueueOffsets
+from reput_broker.store.queue.offsets import QueueOffsets
 
 
 class Queue:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store import mapped_file
 from reput_broker.store.errors import DiskFull, FileNotMade, ForeignFile
-from reput_broker.store.file_maker import FileMaker
 from reput_broker.store.file_names import file_name
-from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.log import mapped_file
+from reput_broker.store.log.file_maker import FileMaker
+from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from reput_broker.store_tools.layout import StoreLayout
 from stores import FakeClock, bodies, dispatch_all, opened, put, small_options
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store import filtered_get
+from reput_broker.store import get_message as filtered_get
 from reput_broker.store.errors import StoreClosed, StoreDamaged
-from reput_broker.store.filtered_get import FilteredGet
-from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.get_message import FilteredGet
+from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import GetMessageResult
-from reput_broker.store.status import GetStatus
+from reput_broker.store.results import GetMessageResult, GetStatus
 from reput_protocol.filters import TagFilter
 from reput_protocol.properties import encode_properties
 from reput_protocol.record import Record, decode_record

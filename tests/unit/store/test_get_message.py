@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from reput_broker.store import message_reader
-from reput_broker.store.mapped_file import MappedFile
+from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import GetMessageResult, TransferLimits
-from reput_broker.store.status import GetStatus
+from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
 from reput_protocol.filters import TagFilter
 from reput_protocol.record import decode_record
 from stores import PLENTY, dispatch_all, opened, put, small_options

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.store import index_file
 from reput_broker.store.errors import DiskFull, ForeignFile
-from reput_broker.store.index_file import IndexFile, IndexHeader
+from reput_broker.store.index import file as index_file
+from reput_broker.store.index.file import IndexFile, IndexHeader
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_protocol.message import Message
@@ -256,7 +256,7 @@ def test_a_long_index_is_completed_beside_everything_else(
     store.close()
     for path in options.index_dir.iterdir():
         path.unlink()
-    monkeypatch.setattr("reput_broker.store.store_index.INDEX_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("reput_broker.store.index.store_index.INDEX_AT_ONCE_BYTES", 0)
     store = opened(options)
     assert events == ["index_behind"]
     assert store.index_behind_bytes > 0
@@ -286,7 +286,7 @@ def test_a_stop_in_the_middle_of_completing_goes_on_there(
     complete = index_bytes(options)
     for path in options.index_dir.iterdir():
         path.unlink()
-    monkeypatch.setattr("reput_broker.store.store_index.INDEX_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("reput_broker.store.index.store_index.INDEX_AT_ONCE_BYTES", 0)
     rounds = 0
     store = opened(options)
     while store.index_behind_bytes:

@@ -11,7 +11,7 @@ from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.errors import StoreClosed, StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutStatus
 from reput_protocol.codes import BoundaryType
 from stores import T0, FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 

@@ -19,11 +19,11 @@ from reput_broker.store.errors import (
     StoreDamaged,
     StoreNotWritable,
 )
+from reput_broker.store.log.paths import MultiPathMappedFileQueue
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.multi_path_mapped_file_queue import MultiPathMappedFileQueue
 from reput_broker.store.options import StoreOptions
+from reput_broker.store.results import PutStatus
 from reput_broker.store.retention import DiskLevel, DiskWatch, RetentionRules
-from reput_broker.store.status import PutStatus
 from retention import HOUR_MS, Cleaning, FakeMachine, settle
 from stores import FakeClock, bodies, dispatch_all, opened, put, small_options, tree
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from reput_broker.store.errors import ForeignFile
-from reput_broker.store.index_file import IndexFile
-from reput_broker.store.mapped_file import MappedFile
-from reput_broker.store.mapped_file_queue import MappedFileQueue
-from reput_broker.store.open_mappings import OpenMappings
+from reput_broker.store.index.file import IndexFile
+from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.log.mapped_file_queue import MappedFileQueue
+from reput_broker.store.log.open_mappings import OpenMappings
 
 SIZE = 4096
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store import index_backlog
 from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.mapped_file_queue import MappedFileQueue
-from reput_broker.store.queue_files import QueueFileCache
-from reput_broker.store.reput_steps import DISPATCH_RETRY_MS
-from reput_broker.store.sparse_file_queue import SparseFileQueue
-from reput_broker.store.status import PutStatus
+from reput_broker.store.index import service as index_backlog
+from reput_broker.store.log.mapped_file_queue import MappedFileQueue
+from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
+from reput_broker.store.reput import DISPATCH_RETRY_MS
+from reput_broker.store.results import PutStatus
 from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
-from reput_broker.store.status import PutStatus
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.message import Message
 from reput_protocol.put_block import encode_put_block

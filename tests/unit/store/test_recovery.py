@@ -89,7 +89,7 @@ def test_a_start_that_has_much_to_check_says_so_first(
     assert "recovering" not in [line["event"] for line in said], "little is checked at once"
     image = killed(live, tmp_path / "again")
     live.close()
-    monkeypatch.setattr("reput_broker.store.judging.CHECK_WORTH_SAYING_BYTES", 1)
+    monkeypatch.setattr("reput_broker.store.opening.judging.CHECK_WORTH_SAYING_BYTES", 1)
     said.clear()
     opened(replace(options, data_dir=image.data_dir)).close()
     line = said[0]
@@ -345,13 +345,13 @@ def interrupted(store: MessageStore, step: str, monkeypatch: pytest.MonkeyPatch)
 
 
 STEPS = [
-    "reput_broker.store.mapped_file_queue.MappedFileQueue.truncate_dirty_files",
-    "reput_broker.store.mapped_file.MappedFile.zero_tail",
-    "reput_broker.store.mapped_file_queue.MappedFileQueue.flush",
-    "reput_broker.store.consume_queue_table.ConsumeQueueTable.recover",
-    "reput_broker.store.consume_queue_table.ConsumeQueueTable.truncate_dirty",
-    "reput_broker.store.consume_queue.ConsumeQueue.put_batch",
-    "reput_broker.store.consume_queue_table.ConsumeQueueTable.flush",
+    "reput_broker.store.log.mapped_file_queue.MappedFileQueue.truncate_dirty_files",
+    "reput_broker.store.log.mapped_file.MappedFile.zero_tail",
+    "reput_broker.store.log.mapped_file_queue.MappedFileQueue.flush",
+    "reput_broker.store.queue.table.ConsumeQueueTable.recover",
+    "reput_broker.store.queue.table.ConsumeQueueTable.truncate_dirty",
+    "reput_broker.store.queue.consume_queue.ConsumeQueue.put_batch",
+    "reput_broker.store.queue.table.ConsumeQueueTable.flush",
     "reput_broker.store.checkpoint.StoreCheckpoint.flush",
 ]
 
@@ -634,7 +634,7 @@ def test_a_kill_while_files_behind_the_cut_are_removed(
     assert len(list(options.commit_log_dir.iterdir())) >= 4
     flip_bit(options.commit_log_dir / f"{0:020d}", end + 300)
     store = MessageStore(options, clock_ms=FakeClock())
-    interrupted(store, "reput_broker.store.mapped_file_queue.sync_directory", monkeypatch)
+    interrupted(store, "reput_broker.store.log.mapped_file_queue.sync_directory", monkeypatch)
     names = sorted(int(path.name) for path in options.commit_log_dir.iterdir())
     assert names == list(range(0, 4096 * len(names), 4096))
     assert store.open().end_offset == end

@@ -12,18 +12,25 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store import clean_consume_queue, disk_usage, opening
-from reput_broker.store.clean_consume_queue import Follower
+from reput_broker.store import retention as disk_usage
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.disk_usage import UNREADABLE, disk_used_ratio
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import FileMissing, FlushFailed
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.opening import start as opening
+from reput_broker.store.queue import clean as clean_consume_queue
+from reput_broker.store.queue.clean import Follower
 from reput_broker.store.reput import Reput
-from reput_broker.store.results import Extent
-from reput_broker.store.retention import MANUAL_ROUNDS, DiskLevel, DiskWatch, RetentionRules
+from reput_broker.store.results import Extent, GetStatus, PutStatus
+from reput_broker.store.retention import (
+    MANUAL_ROUNDS,
+    UNREADABLE,
+    DiskLevel,
+    DiskWatch,
+    RetentionRules,
+    disk_used_ratio,
+)
 from reput_broker.store.stats import StoreStats
-from reput_broker.store.status import GetStatus, PutStatus
 from reput_protocol.message import Message
 from reput_protocol.put_block import encode_put_block
 from retention import HOUR_MS, RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store import transient_store_pool
 from reput_broker.store.errors import DiskFull, StoreReadOnly
+from reput_broker.store.log import pool as transient_store_pool
+from reput_broker.store.log.pool import TransientStorePool
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.status import PutStatus
-from reput_broker.store.transient_store_pool import TransientStorePool
+from reput_broker.store.results import PutStatus
 from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
 
 

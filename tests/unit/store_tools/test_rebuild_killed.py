@@ -13,9 +13,9 @@ import pytest
 from faults.killed_rebuild import check_kept, make_kept
 from faults.outcome import scratch
 from faults.recorder import Recorder
-from reput_broker.store import directory_swap
 from reput_broker.store.errors import FlushFailed
 from reput_broker.store.file_io import sync_directory
+from reput_broker.store.opening import directory_swap
 from reput_broker.store_tools.rebuild import REBUILDERS, rebuild
 from reput_broker.store_tools.rebuild_index import IndexRebuild
 from store_samples import MESSAGES, QUEUES, examine, fill

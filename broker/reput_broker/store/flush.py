@@ -1,0 +1,166 @@
+"""Commit the log; bring log, queues and checkpoint to the disk (RocketMQ: FlushCommitLogService and kin).
+
+A failed sync is final: what the system says afterwards cannot be believed, so the store takes no more puts until it has
+been opened again and has recovered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from reput_broker.store.checkpoint import StoreCheckpoint
+from reput_broker.store.errors import DiskFull, StoreError, StoreReadOnly
+from reput_broker.store.file_io import is_out_of_descriptors
+from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.queue.table import ConsumeQueueTable
+from reput_broker.store.reput import ReputSteps
+from reput_broker.store.running_flags import RunningFlags
+from reput_broker.store.stats import StoreStats
+
+
+class StoreFlush:
+    """The flushes of one store; each may run in a worker thread, in one at a time.
+
+    Args:
+        log, queues, checkpoint: brought to the disk.
+        reput: knows what the queues hold.
+        flags: told when a sync fails.
+        stats: counted in.
+        check_directories: raises DirectoryLost if what was synced is not in the store's directories any more.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        checkpoint: StoreCheckpoint,
+        reput: ReputSteps,
+        flags: RunningFlags,
+        stats: StoreStats,
+        check_directories: Callable[[], None],
+    ) -> None:
+        self._check_directories = check_directories
+        self._log = log
+        self._queues = queues
+        self._checkpoint = checkpoint
+        self._reput = reput
+        self._flags = flags
+        self._stats = stats
+
+    def commit_log(self) -> int:
+        """Write to the files what lies in the buffers of the pool; return the offset up to which that is so.
+
+        Everything before it can be read and survives the process. Blocks; safe in any thread.
+
+        Raises:
+            DiskFull: no room, which a file that was set aside in full should have. No put is taken until a commit goes
+                through; nothing is lost meanwhile, and the call is to be repeated.
+            StoreReadOnly: the file cannot be written, now or earlier. What is not committed is lost, and the store
+                takes no more puts.
+        """
+        flags = self._flags
+        if flags.read_only_reason is not None and self._stats.commit_failures:
+            raise StoreReadOnly(flags.read_only_reason)
+        try:
+            committed = self._log.files.commit()
+        except DiskFull as error:
+            flags.note_commit_without_space(error)
+            raise
+        except (StoreError, OSError) as error:
+            self._stats.commit_failures += 1
+            raise flags.final(error) from error
+        flags.note_commit()
+        return committed
+
+    def flush_commit_log(self) -> int:
+        """Commit and sync the log; return the offset up to which it is durable. Blocks; one thread at a time.
+
+        Where a commit finds no room, what was committed before is synced. Where the checkpoint cannot be opened for
+        want of descriptors, it says less than is so until the next time, which is safe: the log is on the disk.
+
+        Raises:
+            StoreReadOnly: the sync failed, now or earlier. What had been flushed is safe; what had not may be lost,
+                and the store takes no more puts.
+        """
+        reason = self._flags.read_only_reason
+        if reason is not None and self._stats.flush_failures:
+            raise StoreReadOnly(reason)
+        log = self._log
+        before = log.flushed_offset
+        stored_ms = log.last_store_timestamp_ms
+        wrote = log.wrote_offset
+        if wrote == before:
+            return before
+        if log.pool is not None:
+            with suppress(DiskFull):
+                self.commit_log()
+        started = time.perf_counter_ns()
+        stats = self._stats
+        try:
+            flushed = log.files.flush()
+            self._check_directories()  # before anything is acknowledged: a sync of a deleted file succeeds too
+            if stored_ms and flushed >= wrote:
+                self._checkpoint.physic_msg_timestamp_ms = stored_ms
+            self._checkpoint.move_mark(flushed_offset=flushed)
+            self._write_checkpoint_if_it_can_be_opened()
+        except (StoreError, OSError) as error:
+            # Even a full disk: the checkpoint exists and is only overwritten, so the disk is broken.
+            stats.flush_failures += 1
+            raise self._flags.final(error) from error
+        stats.flushes += 1
+        stats.flushed_bytes += flushed - before
+        stats.flush_duration_us += (time.perf_counter_ns() - started) // 1000
+        return flushed
+
+    def _write_checkpoint_if_it_can_be_opened(self) -> None:
+        try:
+            self._checkpoint.write()
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+
+    def flush_consume_queues(self, least_pages: int = 0) -> bool:
+        """Sync what was dispatched before the call. Blocks; one thread at a time.
+
+        Args:
+            least_pages: leave out queues with fewer unsynced pages than this, unless a file of theirs is full. While
+                any is left out, recovery has to read the log from where it was.
+
+        Returns:
+            Whether none was left out.
+
+        Raises:
+            StoreReadOnly: the sync failed. The queues can be rebuilt, but this process must not go on.
+            OSError: no file could be opened for want of descriptors; nothing has changed.
+        """
+        position, stored_ms, entries = self._reput.dispatched
+        try:
+            is_complete = self._queues.flush(least_pages)
+        except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise  # nothing has failed: the next call does it
+            raise self._flags.final(error) from error
+        self._stats.consume_queue_flushes += 1
+        if not is_complete:
+            return False
+        checkpoint = self._checkpoint
+        checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, stored_ms)
+        checkpoint.move_mark(queues_offset=position, entries=entries)
+        return True
+
+    def write_checkpoint(self) -> None:
+        """Bring the checkpoint to the disk. Blocks; one thread at a time.
+
+        Raises:
+            StoreReadOnly: the sync failed.
+            OSError: no descriptor was to be had; nothing has changed.
+        """
+        try:
+            self._checkpoint.flush()
+        except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise  # nothing has failed: the next call does it
+            raise self._flags.final(error) from error
+        self._stats.checkpoints += 1

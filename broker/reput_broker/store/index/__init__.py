@@ -1,0 +1,1 @@
+"""The IndexFile: messages found by key or unique id."""

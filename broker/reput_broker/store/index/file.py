@@ -1,0 +1,374 @@
+"""One file of the index: hash slots, and in each a chain of entries, the newest first (RocketMQ: IndexFile).
+
+    position       size     content
+    0              40       header: begin and end timestamp, begin and end physical offset, slots used, next entry
+    40             4 * H    slots: number of the newest entry in the slot's chain, 0 if there is none
+    40 + 4 * H     20 * N   entries: key hash, physical offset, seconds since begin, number of the chain's next entry
+
+Entry 0 is never used, so a file holds N - 1 keys. All numbers are big-endian. (Store format 5.1 to 5.4.)
+
+Keys are written so that a reader in another thread, at any moment, follows chains of whole entries: an entry before the
+slot that leads to it, and the header last.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from reput_broker.store.errors import FlushFailed, ForeignFile
+from reput_broker.store.file_io import create_file, map_file, set_aside, sync_data
+from reput_broker.store.log.open_mappings import OpenMappings
+from reput_protocol.kernel import follow_chain, insert_keys, seconds_ascend
+
+SECONDS_MAX: Final = 0x7FFF_FFFF
+_EARLIEST: Final = -(1 << 63)
+_LATEST: Final = (1 << 63) - 1
+
+
+class IndexTimes:
+    """The store times of one file's entries, as far as they are known.
+
+    An entry holds whole seconds since the file's first time, from 0 to 31 bits. Where the clock was set back, an entry
+    of 0 seconds may be of any earlier time, and the header's bounds are wrong too. RocketMQ relies on them and misses
+    messages; here a time rules a record out only where it is certain.
+
+    One thread notes what is inserted; everything else is safe from any thread.
+
+    Args:
+        loaded: how many entries the file held when it was opened, the unused one included; 1 for a new file.
+    """
+
+    def __init__(self, loaded: int) -> None:
+        self._loaded = loaded
+        self._earliest_ms = _LATEST if loaded <= 1 else _EARLIEST
+        self._latest_ms = _EARLIEST if loaded <= 1 else _LATEST
+        self._inserted_in_order = True
+        self._loaded_in_order: bool | None = True if loaded <= 2 else None
+
+    def note(self, earliest_ms: int, latest_ms: int, *, in_order: bool) -> None:
+        """Note the store times of entries that are inserted, and whether they follow the times before them."""
+        self._earliest_ms = min(self._earliest_ms, earliest_ms)
+        self._latest_ms = max(self._latest_ms, latest_ms)
+        self._inserted_in_order &= in_order
+
+    def may_hold(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether a record stored in `[begin_ms, end_ms]` can be in the file."""
+        return begin_ms <= self._latest_ms and self._earliest_ms <= end_ms
+
+    def are_in_order(self, seconds_ascend: Callable[[int, int], bool]) -> bool:
+        """Whether no entry is of an earlier time than one before it.
+
+        `seconds_ascend` says that of the seconds in a range of entries; asked once, of those of a file that was loaded.
+        """
+        if not self._inserted_in_order:
+            return False
+        if self._loaded_in_order is None:
+            # The first entry's seconds count from the file before; that it is the earliest the header says.
+            self._loaded_in_order = seconds_ascend(2, self._loaded)
+        return self._loaded_in_order
+
+
+def time_bounds(number: int, seconds: int, began_ms: int) -> tuple[int, int]:
+    """The earliest and the latest store time that an entry can be of.
+
+    Args:
+        number: of the entry; the first one's time is the file's.
+        seconds: what it says.
+        began_ms: the first time in the file's header, 0 if it is not known.
+    """
+    if began_ms <= 0:
+        return _EARLIEST, _LATEST
+    if number == 1:
+        return began_ms, began_ms
+    stored_ms = began_ms + 1000 * seconds
+    return (
+        stored_ms if seconds > 0 else _EARLIEST,
+        stored_ms + 999 if seconds < SECONDS_MAX else _LATEST,
+    )
+
+
+HEADER_BYTES: Final = 40
+SLOT_BYTES: Final = 4
+ENTRY_BYTES: Final = 20
+HEADER: Final = struct.Struct(">qqqqii")
+_SLOT: Final = struct.Struct(">i")
+_OLDER_MAX: Final = 1024
+"""After so many entries that are too old it pays to know whether all that follow are."""
+_STEPS_AT_ONCE: Final = 4096
+"""So many entries are looked at before other threads get their turn."""
+
+
+class IndexHeader(NamedTuple):
+    """The header's fields."""
+
+    begin_timestamp_ms: int
+    end_timestamp_ms: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    slots_used: int
+    next_entry: int
+
+
+class IndexFile:
+    """A mapped index file of `slots` slots and `entries` entries, counting the unused entry 0.
+
+    One thread inserts, once it is set aside; `find` is safe from any thread while the file is open, `flush` too.
+    """
+
+    def __init__(self, path: Path, slots: int, entries: int, *, create: bool) -> None:
+        """Map the file, or make it first: preallocated in full, its name durable, all zeros.
+
+        Raises:
+            DiskFull: there is no room; no file is left behind.
+            FlushFailed, OSError: it cannot be made; the same.
+            ForeignFile: the existing file has another size.
+        """
+        self.path = path
+        self.slots = slots
+        self.entries = entries
+        self._size = index_file_size(slots, entries)
+        self._lock = threading.Lock()
+        self._map: mmap.mmap
+        fd = create_file(path, self._size) if create else _open(path, self._size)
+        try:
+            self._open_with(fd)
+        except BaseException:
+            if create:
+                with suppress(OSError):
+                    path.unlink()
+            raise
+        status = os.fstat(fd)
+        self._identity = status.st_dev, status.st_ino
+        self.is_set_aside = create
+        """Whether the disk has set all of the file aside."""
+        self._is_on_disk = not create  # a full one that was found has been: `IndexService` keeps no other
+        self._is_closed = False
+        self.mappings: OpenMappings | None = None
+        """Bounds how many files are open with this one; notified after the file was opened again."""
+        header = IndexHeader(*HEADER.unpack_from(self._map))
+        self.header = header._replace(next_entry=max(1, header.next_entry))
+        self._times = IndexTimes(min(self.header.next_entry, entries))
+
+    def _open_with(self, fd: int) -> None:
+        try:
+            self._map = map_file(fd, self._size, self.path)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+    def __repr__(self) -> str:
+        return f"<IndexFile {self.path.name} {self.header.next_entry - 1} of {self.entries - 1} keys>"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no key fits any more."""
+        return self.header.next_entry >= self.entries
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key has been inserted."""
+        return self.header.next_entry <= 1
+
+    @property
+    def room(self) -> int:
+        """How many more keys fit."""
+        return max(0, self.entries - self.header.next_entry)
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the header could have been written by a healthy broker."""
+        header = self.header
+        return (
+            header.next_entry <= self.entries
+            and 0 <= header.slots_used <= min(self.slots, header.next_entry - 1)
+            and 0 <= header.begin_physical_offset <= header.end_physical_offset
+        )
+
+    def set_aside(self) -> None:
+        """Have the disk set all of a file aside that existed, once. Blocks, and not beside `insert`.
+
+        Without that, inserting into a file with holes dies of SIGBUS when the disk is full.
+
+        Raises:
+            DiskFull: there is no room.
+            OSError: the system could not.
+        """
+        if not self.is_set_aside:
+            set_aside(self._fd, self._size, self.path)
+            self.is_set_aside = True
+
+    def continue_from(self, predecessor: IndexHeader) -> None:
+        """Begin an empty file where the one before it ended (RocketMQ does, and the first entry's time shows it)."""
+        assert self.is_empty
+        end_ms, end_offset = predecessor.end_timestamp_ms, predecessor.end_physical_offset
+        self._write_header(IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 1))
+
+    def insert(self, keys: array[int], start: int, stop: int) -> None:
+        """Insert the keys `[start, stop)` in order; there must be room for all (`room`).
+
+        Args:
+            keys: three numbers a key: its hash (`index_hash`), which is not negative; where its record lies, ascending;
+                its store time.
+            start, stop: which keys.
+        """
+        assert 0 < stop - start <= self.room
+        self._is_on_disk = False
+        header = self.header
+        first = header.next_entry
+        _, begin_offset, begin_ms = keys[3 * start : 3 * start + 3]
+        _, end_offset, end_ms = keys[3 * stop - 3 : 3 * stop]
+        before_ms = header.end_timestamp_ms if first > 1 else begin_ms
+        slots_used, earliest_ms, latest_ms, in_order = insert_keys(
+            self._map,
+            self.slots,
+            self.entries,
+            keys,
+            start,
+            stop,
+            first,
+            header.begin_timestamp_ms,
+            before_ms,
+        )
+        self._times.note(earliest_ms, latest_ms, in_order=in_order)
+        if first <= 1:
+            header = header._replace(begin_timestamp_ms=begin_ms, begin_physical_offset=begin_offset)
+        self._write_header(
+            header._replace(
+                end_timestamp_ms=end_ms,
+                end_physical_offset=end_offset,
+                slots_used=header.slots_used + slots_used,
+                next_entry=first + stop - start,
+            )
+        )
+
+    def _opened(self) -> memoryview | None:
+        """Return the file's bytes, of a file at rest after opening it again; None once the file is closed."""
+        with self._lock:
+            was_at_rest = self._fd < 0 and not self._is_closed
+            if was_at_rest and self.mappings is not None:
+                self.mappings.open_again(self._open_again)
+            elif was_at_rest:
+                self._open_again()
+            found = None if self._fd < 0 else memoryview(self._map)
+        if was_at_rest and self.mappings is not None:
+            self.mappings.opened(self)
+        return found
+
+    def _open_again(self) -> None:
+        fd = _open(self.path, self._size)
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) != self._identity:
+            os.close(fd)
+            raise ForeignFile(self.path, "it is not the file that was there when it was last read")
+        self._open_with(fd)
+
+    def rest(self) -> bool:
+        """Close descriptors and mapping until `find` needs them; False if keys may follow or are not on the disk."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if not (self._is_closed or (self.is_full and self._is_on_disk)):
+                return False
+            self._unmap()
+            return True
+        finally:
+            self._lock.release()
+
+    def _unmap(self) -> None:
+        if self._fd >= 0:
+            with suppress(BufferError):  # a reader is in it: the mapping goes with the reader
+                self._map.close()
+            del self._map
+            os.close(self._fd)
+            self._fd = -1
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield the physical offsets of records that may have the key, newest first.
+
+        Entries hold hashes and whole seconds: what comes out may have another key, or lie outside of
+        `[begin_ms, end_ms]`. Nothing that belongs is left out.
+        """
+        # Held, so that the mapping stays though the file be closed.
+        file = self._opened()
+        if file is None:
+            return
+        (number,) = _SLOT.unpack_from(file, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
+        header = self.header  # written last: until then the first time is not known
+        began_ms = header.begin_timestamp_ms if header.next_entry > number else 0
+        older = 0
+        while number > 0:
+            found, physical_offset, seconds, number = follow_chain(
+                file, self.slots, self.entries, number, key_hash, _STEPS_AT_ONCE
+            )
+            if not found:
+                continue
+            earliest_ms, latest_ms = time_bounds(found, seconds, began_ms)
+            if latest_ms < begin_ms:
+                older += 1
+                if older >= _OLDER_MAX and self._times.are_in_order(partial(self._seconds_ascend, file)):
+                    return
+            elif earliest_ms <= end_ms:
+                yield physical_offset
+
+    def _seconds_ascend(self, file: memoryview, start: int, stop: int) -> bool:
+        return all(
+            seconds_ascend(file, self.slots, self.entries, at - 1, min(at + _STEPS_AT_ONCE, stop))
+            for at in range(start + 1, stop, _STEPS_AT_ONCE)
+        )
+
+    def holds_times(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether records stored in `[begin_ms, end_ms]` can be in this file."""
+        return not self.is_empty and self._times.may_hold(begin_ms, end_ms)
+
+    def flush(self) -> None:
+        """Bring the file to the disk. Blocks.
+
+        Raises:
+            FlushFailed: the system could not.
+        """
+        if self.is_full and self._is_on_disk:
+            return
+        self._write_header(self.header)
+        try:
+            sync_data(self._fd)
+        except OSError as error:
+            raise FlushFailed(self.path, error) from error
+        self._is_on_disk = True
+
+    def _write_header(self, header: IndexHeader) -> None:
+        HEADER.pack_into(self._map, 0, *header)
+        self.header = header
+
+    def close(self) -> None:
+        """Unmap the file; nothing is synced."""
+        with self._lock:
+            self._is_closed = True
+            self._unmap()
+
+
+def index_file_size(slots: int, entries: int) -> int:
+    """Return the bytes of an index file."""
+    return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
+
+
+def _open(path: Path, size: int) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    actual = os.fstat(fd).st_size
+    if actual != size:
+        os.close(fd)
+        raise ForeignFile(
+            path,
+            f"it has {actual} bytes, and an index file of the configured slots and entries has {size}; "
+            "open the directory with the sizes it was made with, or move index/ away: it is made anew",
+        )
+    return fd

@@ -1,0 +1,402 @@
+"""The index over all its files: which file takes the next keys, which may stay after a crash (RocketMQ: IndexService).
+
+The index is derived from the log. `position` says up to which log offset it is complete; what lies beyond is dispatched
+to it again, after a crash from the last file that is known to be whole. RocketMQ keeps only what its recovery happens
+to read again, and forgets the older keys of the file that was in use.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.errors import ForeignFile
+from reput_broker.store.file_io import is_all_zero, make_directories, sync_directory
+from reput_broker.store.index.file import IndexFile, IndexHeader, index_file_size
+from reput_broker.store.log.open_mappings import OpenMappings
+from reput_protocol.checksum import crc32
+
+KEY_FIELDS: Final = 3
+"""Numbers a key: its index hash, physical offset and store time."""
+KEYS_AT_ONCE: Final = 1024
+"""So many keys are worth inserting."""
+
+
+class KeyBacklog:
+    """The keys of the records before the log offset `end_offset` that are not in a file yet."""
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+        self.keys: array[int] = array("q")
+        """`KEY_FIELDS` numbers a key, in the order in which they are to be inserted."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are enough keys to insert them."""
+        return len(self.keys) >= KEY_FIELDS * KEYS_AT_ONCE
+
+    def start_at(self, offset: int) -> None:
+        """Forget everything; the keys of records from a log offset on are wanted."""
+        self.end_offset = offset
+        self.keys = array("q")
+
+    def add(self, batch: DispatchBatch) -> None:
+        """Take the keys of the batch that were not taken before."""
+        if batch.end_offset <= self.end_offset:
+            return
+        keys = batch.rows.keys()
+        if batch.start_offset < self.end_offset:
+            wanted = sum(offset < self.end_offset for offset in keys[1::KEY_FIELDS])
+            del keys[: KEY_FIELDS * wanted]
+        self.keys += keys
+        self.end_offset = batch.end_offset
+
+    def drop(self, count: int) -> None:
+        """Forget the first `count` keys: they have been inserted."""
+        del self.keys[: KEY_FIELDS * count]
+
+
+_NAME_DIGITS = 17  # yyyyMMddHHmmssSSS
+_OPEN_MAX = 256
+
+
+class IndexService:
+    """The index files of one directory, oldest first, and the dispatcher that fills them.
+
+    Args:
+        directory: made when the first key is inserted.
+        slots, entries: of every file; part of the format, as the sizes of other files are.
+        clock_ms: names new files.
+        open_max: how many files stay mapped, besides those that are written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        slots: int,
+        entries: int,
+        *,
+        clock_ms: Callable[[], int],
+        open_max: int = _OPEN_MAX,
+    ) -> None:
+        self.directory = directory
+        self._open = OpenMappings(open_max)
+        self.position = 0
+        """Every record before this log offset has its keys in the index."""
+        self.resume_from = 0
+        """Where a record starts from which on the log has to be read to bring the index up to date."""
+        self.is_behind = False
+        """Whether somebody brings the index up to date from `position` on; `dispatch` then leaves it alone."""
+        self.full_until_ms = 0
+        """Store time of the last key of the last full file that is on the disk (RocketMQ: indexMsgTimestamp)."""
+        self._slots = slots
+        self._entries = entries
+        self._clock_ms = clock_ms
+        self._files: list[IndexFile] = []
+        self._prepared: IndexFile | None = None
+        self._unfinished: list[Path] = []
+        self._unflushed: list[IndexFile] = []
+        self._make_lock = threading.Lock()
+        self._backlog = KeyBacklog()
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """All files that hold keys, oldest first."""
+        return tuple(self._files)
+
+    @property
+    def last_header(self) -> IndexHeader | None:
+        """The header of the newest file, None if there is no index."""
+        return self._files[-1].header if self._files else None
+
+    @property
+    def digest(self) -> int:
+        """A checksum of every file's name and header: of what an orderly stop leaves."""
+        parts = [f"{file.path.name}:{tuple(file.header)}" for file in self._files]
+        return crc32("\n".join(parts).encode())
+
+    @property
+    def _end_offset(self) -> int:
+        return self._files[-1].header.end_physical_offset if self._files else 0
+
+    # -- opening and closing ---------------------------------------------------------------------------------
+
+    def load(self, *, after_crash: bool = False) -> None:
+        """Map what is there, in the order of the names (store format 5.8). Nothing is changed.
+
+        After a crash a file that is shorter than it must be, with nothing but zeros in it, is no fault: a process
+        leaves it that was killed while it made the file. `keep_whole` removes it.
+
+        Raises:
+            ForeignFile: a name or a size that is not of an index file of this geometry.
+        """
+        if not self.directory.is_dir():
+            return
+        for name in sorted(entry.name for entry in os.scandir(self.directory)):
+            path = self.directory / name
+            if not (name.isascii() and name.isdecimal() and len(name) == _NAME_DIGITS) or not path.is_file():
+                raise ForeignFile(
+                    path, "it is no index file; move it away (index files are named by 17 digits of a time)"
+                )
+            if after_crash and self._is_unfinished(path):
+                self._unfinished.append(path)
+                continue
+            self._files.append(self._file(path, create=False))
+
+    def _is_unfinished(self, path: Path) -> bool:
+        size = path.stat().st_size
+        if size >= index_file_size(self._slots, self._entries):
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return is_all_zero(fd, 0, size)
+        finally:
+            os.close(fd)
+
+    def keep_whole(
+        self, full_until_ms: int, log_end: int, before_removal: Callable[[], None] = lambda: None
+    ) -> None:
+        """After a disorderly stop: delete every file that is not known to be whole and on the disk.
+
+        That leaves the full files that end before `full_until_ms`, and the first that ends then: others may have been
+        filled in the same millisecond. One whose records the log does not hold goes too. Where the names are not in the
+        order of the records, as after RocketMQ's clock was set back, nobody can say what lies before a file: all go.
+        Nor does a time say anything of a file in which, or before which, the clock was set back: it may end before
+        `full_until_ms` and have been filled after it. From then on `full_until_ms` is where the last kept file ends: a
+        file that is made anew is not taken for whole because of what was. `before_removal` may bring that to the disk:
+        a removal that is cut in the middle can leave later files and no earlier ones.
+        """
+        kept = before_ms = 0
+        for file in self._files if self._names_agree() else ():
+            begin_ms, end_ms = file.header.begin_timestamp_ms, file.header.end_timestamp_ms
+            in_time = before_ms <= begin_ms <= end_ms <= full_until_ms
+            before_ms = end_ms
+            whole = file.is_plausible and file.is_full and in_time
+            if not whole or file.header.end_physical_offset >= log_end:
+                break
+            kept += 1
+            if end_ms == full_until_ms:
+                break
+        removed = self._files[kept:]
+        del self._files[kept:]
+        self.full_until_ms = self._files[-1].header.end_timestamp_ms if self._files else 0
+        if removed:
+            before_removal()
+        self._remove_unfinished()
+        self._delete(removed)
+        # The last record of a full file may have more keys than fitted: it is dispatched again.
+        self._go_on_from(self._end_offset)
+
+    def _names_agree(self) -> bool:
+        """Whether the files, in the order of their names, hold one part of the log after the other."""
+        begins = [file.header.begin_physical_offset for file in self._files if not file.is_empty]
+        return begins == sorted(begins)
+
+    def keep_all(self, position: int | None, full_until_ms: int) -> None:
+        """After an orderly stop: go on with all files from `position`; None: after their last record."""
+        self.full_until_ms = full_until_ms
+        empty = [file for file in self._files if file.is_empty]
+        self._files = [file for file in self._files if not file.is_empty]
+        self._delete(empty)
+        if position is not None:
+            self._go_on_from(position)
+        elif self._files:
+            self._go_on_from(self._end_offset, after_record=True)
+
+    def drop_all(self, before_removal: Callable[[], None] = lambda: None) -> None:
+        """Delete every file: the index is to be made anew. As `keep_whole` if it were to keep none."""
+        removed, self._files = self._files, []
+        self.full_until_ms = 0
+        if removed:
+            before_removal()
+        self._remove_unfinished()
+        self._delete(removed)
+        self._go_on_from(0)
+
+    def _go_on_from(self, record_offset: int, *, after_record: bool = False) -> None:
+        self.resume_from = record_offset
+        self.position = record_offset + after_record
+        self._backlog.start_at(self.position)
+
+    def flush(self) -> None:
+        """Bring every file to the disk. Blocks.
+
+        Raises:
+            FlushFailed: the system could not.
+        """
+        for file in self._files:
+            file.flush()
+        self._unflushed.clear()
+
+    def flush_full_files(self) -> bool:
+        """Bring files that have become full to the disk; return whether there were any. Blocks, in any thread.
+
+        (RocketMQ: IndexService.flush, which moves the checkpoint's index time.)
+
+        Raises:
+            FlushFailed: the system could not.
+        """
+        flushed = False
+        while self._unflushed:
+            file = self._unflushed[0]
+            file.flush()
+            self.full_until_ms = file.header.end_timestamp_ms
+            self._unflushed.pop(0)
+            flushed = True
+        return flushed
+
+    def close(self) -> None:
+        """Unmap all files; a file that was only made ahead of need goes."""
+        if self._prepared is not None:
+            self._delete([self._prepared])
+            self._prepared = None
+        for file in self._files:
+            file.close()
+        self._files.clear()
+        self._unflushed.clear()
+        self._backlog.start_at(self.position)
+
+    def _remove_unfinished(self) -> None:
+        for path in self._unfinished:
+            path.unlink(missing_ok=True)
+        if self._unfinished:
+            sync_directory(self.directory)
+            self._unfinished = []
+
+    def _delete(self, files: list[IndexFile]) -> None:
+        for file in files:
+            file.close()
+            file.path.unlink(missing_ok=True)
+        if files:
+            sync_directory(self.directory)
+
+    # -- filling ---------------------------------------------------------------------------------------------
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Take a batch that follows what was taken before; while the index is behind, do nothing.
+
+        Keys are inserted once enough of them have gathered. Whoever looks something up calls `settle` first.
+
+        Raises:
+            DiskFull: a new file is needed and there is no room; the same batch may be offered again.
+        """
+        if not self.is_behind:
+            self.apply(batch)
+
+    def apply(self, batch: DispatchBatch) -> None:
+        """Do what `dispatch` does, for whoever brings an index that is behind up to date.
+
+        Raises:
+            DiskFull: as `dispatch`.
+        """
+        if self._backlog.is_due:
+            self.settle()
+        self._backlog.add(batch)
+
+    def settle(self) -> None:
+        """Insert every key that was taken. In the thread that dispatches.
+
+        Raises:
+            DiskFull: as `dispatch`; keys that found no room wait.
+        """
+        backlog = self._backlog
+        keys = backlog.keys
+        count = len(keys) // KEY_FIELDS
+        done = 0
+        try:
+            while done < count:
+                file = self._current()
+                stop = done + min(file.room, count - done)
+                file.insert(keys, done, stop)
+                done = stop
+        finally:
+            backlog.drop(done)
+        self.position = backlog.end_offset
+
+    def _current(self) -> IndexFile:
+        """Return the file that takes the next key, made if need be."""
+        last = self._files[-1] if self._files else None
+        if last is not None and not last.is_full:
+            self.set_last_aside()
+            return last
+        # The file that a worker is just making is the next one: another would get a later name.
+        with self._make_lock:
+            file, self._prepared = self._prepared, None
+            if file is None:
+                file = self._make()
+            if last is not None:
+                file.continue_from(last.header)
+                self._unflushed.append(last)
+            self._files.append(file)
+        return file
+
+    def set_last_aside(self) -> None:
+        """Have the disk set aside what the next keys go into, if a start found it (`IndexFile.set_aside`). Blocks.
+
+        Raises:
+            DiskFull: there is no room; it may be tried again.
+            OSError: the system could not; the same.
+        """
+        last = self._files[-1] if self._files else None
+        if last is not None and not last.is_full and not last.is_set_aside:
+            last.set_aside()
+
+    def should_prepare_next_file(self) -> bool:
+        """Whether the file in use is at least half full and the next one has not been made."""
+        if self._prepared is not None or not self._files:
+            return False
+        return self._files[-1].room < self._entries // 2
+
+    def prepare_next_file(self) -> None:
+        """Make the next file ahead of need. Blocks; may run in a worker thread.
+
+        Raises:
+            DiskFull: there is no room.
+        """
+        with self._make_lock:
+            if self.should_prepare_next_file():
+                self._prepared = self._make()
+
+    def _make(self) -> IndexFile:
+        make_directories(self.directory)
+        now = datetime.fromtimestamp(self._clock_ms() / 1000)
+        name = now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}"
+        newest = max((file.path.name for file in self._files), default="")
+        if name <= newest:  # files are in the order of their names, whatever the clock says
+            name = f"{int(newest) + 1:0{_NAME_DIGITS}d}"
+        return self._file(self.directory / name, create=True)
+
+    def _file(self, path: Path, *, create: bool) -> IndexFile:
+        file = IndexFile(path, self._slots, self._entries, create=create)
+        file.mappings = self._open
+        self._open.opened(file)
+        return file
+
+    # -- looking up and cleaning -----------------------------------------------------------------------------
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield the offsets of records that may have a key of this hash, newest first; see `IndexFile.find`."""
+        for file in reversed(self.files):
+            if file.holds_times(begin_ms, end_ms):
+                yield from file.find(key_hash, begin_ms, end_ms)
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Delete the oldest files whose records have all left the log, never the last file; return how many.
+
+        Blocks; may run in a worker thread beside everything else. A file that is still to be synced stays for the next
+        time: somebody may just be doing that.
+        """
+        expired: list[IndexFile] = []
+        for file in self.files[:-1]:
+            if file.header.end_physical_offset >= min_physical_offset or file in self._unflushed:
+                break
+            expired.append(file)
+        del self._files[: len(expired)]
+        self._delete(expired)
+        return len(expired)

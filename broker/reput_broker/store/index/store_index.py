@@ -1,0 +1,282 @@
+"""The index as one store keeps it: completed after a crash, settled, flushed and asked (RocketMQ: queryMessage)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreDamaged, StoreError
+from reput_broker.store.file_io import is_out_of_descriptors
+from reput_broker.store.index.query import Doubt, QueryResult, UniqueResult, find_by_unique_key, query_message
+from reput_broker.store.index.service import IndexService
+from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.reput import STEP_BYTES_MAX, Reput
+from reput_broker.store.running_flags import RunningFlags
+from reput_broker.store.stats import StoreStats
+
+INDEX_AT_ONCE_BYTES = 64 << 20
+"""So much of the log is indexed again while the store opens; more is done beside the running broker."""
+TIME_MAX_MS = (1 << 63) - 1
+"""A store time that no message can have passed."""
+
+
+def _every(_: bytes) -> bool:
+    return True
+
+
+class StoreIndex:
+    """The index of one store, or the fact that it keeps none. Owned as the store is; queries may run in any thread.
+
+    Args:
+        index: None where no index is kept.
+        log: what is indexed.
+        deleted: hides records from dispatch and queries.
+        checkpoint: says up to when index files are full and on the disk.
+        flags: say whether the store is open, and are told when a sync fails.
+        dispatched_offset: up to where the running dispatch leads the index, once that is complete up to there.
+        options: the levels of delay, and who is told of events.
+    """
+
+    def __init__(
+        self,
+        index: IndexService | None,
+        log: CommitLog,
+        deleted: DeletedTopics,
+        checkpoint: StoreCheckpoint,
+        flags: RunningFlags,
+        *,
+        dispatched_offset: Callable[[], int],
+        options: StoreOptions,
+    ) -> None:
+        self._index = index
+        self._log = log
+        self._deleted = deleted
+        self._checkpoint = checkpoint
+        self._flags = flags
+        self._dispatched_offset = dispatched_offset
+        self._options = options
+        self._reader: Reput | None = None
+        self._has_gap = False
+        self._is_failing = False
+
+    def complete(self, end_offset: int) -> None:
+        """Index again what the index lacks: now if that is little, otherwise in steps beside everything else."""
+        index = self._index
+        if index is None:
+            return
+        start = max(index.resume_from, self._log.min_offset)
+        if start >= end_offset:
+            return
+        self._read_from(start, index)
+        if end_offset - start <= INDEX_AT_ONCE_BYTES:
+            with suppress(DiskFull, FlushFailed, OSError):  # the steps beside everything else come across it
+                while self.index_step():
+                    pass
+        else:
+            self._options.on_event("index_behind", {"from_offset": start, "to_offset": end_offset})
+
+    def _read_from(self, offset: int, index: IndexService) -> None:
+        """Leave what follows this offset to `index_step`."""
+        index.is_behind = True
+        self._reader = Reput(
+            self._log,
+            [_IndexAlone(index)],
+            self._deleted,
+            StoreStats(),
+            limit=self._dispatched_offset,
+            position=offset,
+            levels_ms=self._options.delay_levels_ms,
+        )
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Take a batch that follows what was taken before.
+
+        Where the index cannot be written, for want of neither space nor descriptors, it falls behind: it can be made
+        from the log at any time, so nobody else waits for it.
+
+        Raises:
+            DiskFull: there is no room for a new index file; the same batch may be offered again.
+            OSError: no descriptor was to be had; the same.
+        """
+        index = self._index
+        if index is None:
+            return
+        try:
+            index.dispatch(batch)
+        except (FlushFailed, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise
+            self._fall_behind(batch.start_offset, error, index)
+
+    def _fall_behind(self, offset: int, error: FlushFailed | OSError, index: IndexService) -> None:
+        self._read_from(offset, index)
+        self._note_failure(error, index)
+
+    def _note_failure(self, error: FlushFailed | OSError, index: IndexService) -> None:
+        """Say that the index cannot be written (event `index_not_written`, once until `index_complete`)."""
+        if not self._is_failing:
+            self._is_failing = True
+            path = getattr(error, "filename", None) or (
+                index.files[-1].path if index.files else index.directory / "..."
+            )
+            self._options.on_event("index_not_written", {"reason": str(FileNotMade(path, error))})
+
+    def index_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
+        """Index about `max_bytes` of what the index lacks after a crash; return how many records. 0: it lacks nothing.
+
+        Where the log cannot be read, which a start need not have noticed so far back, nobody can say what follows: the
+        index then goes on with new messages, and every query says that messages may be missing.
+
+        Raises:
+            DiskFull: there is no room for a new index file; the step may be repeated.
+            FlushFailed, OSError: one cannot be made for another reason; the same.
+        """
+        reader, index = self._reader, self._index
+        if reader is None or index is None:
+            return 0
+        try:
+            count = reader.step(max_bytes)
+            if not count and self._is_failing:
+                index.settle()
+        except (FlushFailed, OSError) as error:
+            self._note_failure(error, index)
+            raise
+        except StoreDamaged as damage:
+            self._reader = None
+            self._has_gap = True
+            self._is_failing = index.is_behind = False
+            self._options.on_event("index_incomplete", {"reason": str(damage)})
+            return 0
+        if not count:
+            # From here on every batch that is dispatched is indexed as well.
+            self._reader = None
+            self._is_failing = index.is_behind = False
+            self._options.on_event("index_complete", {"offset": index.position})
+        return count
+
+    @property
+    def index_behind_bytes(self) -> int:
+        """Bytes of the log whose keys are not in the index yet although they are in the queues."""
+        return 0 if self._reader is None else self._reader.behind_bytes
+
+    def settle_index(self) -> None:
+        """Have everything that was dispatched found by key from now on. In the thread that dispatches.
+
+        Where the index cannot be written, it falls behind as in `dispatch`, and queries say so.
+
+        Raises:
+            DiskFull: there is no room for a new index file; it may be tried again.
+        """
+        index = self._index
+        if index is None or self._is_failing:
+            return
+        try:
+            index.settle()
+        except (FlushFailed, OSError) as error:
+            if self._reader is None:
+                self._read_from(self._dispatched_offset(), index)
+            self._note_failure(error, index)
+
+    def flush_index(self) -> None:
+        """Bring index files that have become full to the disk, and say so in the checkpoint. Blocks.
+
+        Raises:
+            StoreReadOnly: the sync failed. The index can be made again, but this process must not go on.
+            OSError: no descriptor was to be had; the next call of whoever flushes the checkpoint does it.
+        """
+        if self._index is None:
+            return
+        try:
+            if self._index.flush_full_files():
+                self._checkpoint.index_msg_timestamp_ms = self._index.full_until_ms
+                self._checkpoint.flush()
+        except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and is_out_of_descriptors(error):
+                raise
+            raise self._flags.final(error) from error
+
+    def finish(self, mark: FlushMark) -> FlushMark:
+        """Bring the whole index to the disk before an orderly stop; return the mark, which then says how it ends.
+
+        The checkpoint's index time has moved, in memory. Blocks.
+
+        Raises:
+            DiskFull, FlushFailed: there is no room for a new index file, or the system could not.
+        """
+        index = self._index
+        if index is None:
+            return mark
+        try:
+            index.settle()
+        except (FlushFailed, OSError) as error:  # the next start makes it anew
+            self._note_failure(error, index)
+            return mark
+        index.flush_full_files()
+        index.flush()
+        self._checkpoint.index_msg_timestamp_ms = index.full_until_ms
+        if self._has_gap:  # it is tried anew at the next start
+            return mark
+        return mark._replace(index_offset=index.position, index_digest=index.digest)
+
+    def query_message(
+        self, topic: str, key: str, max_messages: int, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
+    ) -> QueryResult:
+        """Find messages by unique id or key, newest first (RocketMQ: DefaultMessageStore.queryMessage).
+
+        Reads the disk where it has to: call it in a worker thread. What was dispatched a moment ago may be put off:
+        `settle_index` first, in the thread that dispatches.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        if not self._flags.is_open:
+            raise self._flags.closed()
+        if self._index is None:
+            return QueryResult((), 0, 0, is_complete=False)
+        end = self._log.readable_end()
+        found = query_message(
+            self._log, self._index, self._deleted, topic, key, max_messages, begin_ms, end_ms, end
+        )
+        return found._replace(is_complete=found.is_complete and not self._has_gap)
+
+    def find_by_unique_key(
+        self,
+        topic: str,
+        unique_key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX_MS,
+        *,
+        accept: Callable[[bytes], bool] = _every,
+    ) -> UniqueResult:
+        """Find the message with a unique id that was stored first; otherwise as `query_message`.
+
+        `accept` is given the record of each and says whether it counts.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        if not self._flags.is_open:
+            raise self._flags.closed()
+        if self._index is None:
+            return UniqueResult(None, Doubt.BEHIND)
+        end = self._log.readable_end()
+        found = find_by_unique_key(
+            self._log, self._index, self._deleted, topic, unique_key, begin_ms, end_ms, end, accept
+        )
+        if self._has_gap and found.doubt is not Doubt.TOO_MANY:
+            return found._replace(doubt=Doubt.GAP)
+        return found
+
+
+class _IndexAlone:
+    """Feeds the index what it lacks, which its own `dispatch` leaves to this."""
+
+    def __init__(self, index: IndexService) -> None:
+        self._index = index
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        self._index.apply(batch)

@@ -1,0 +1,1 @@
+"""The CommitLog: its files, how they are made, mapped, walked and deleted."""

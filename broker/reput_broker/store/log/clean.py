@@ -1,0 +1,168 @@
+"""Delete the oldest files of the log, one at a time (RocketMQ: CleanCommitLogService, MappedFileQueue).
+
+A round begins with `look`, which decides whether anything may be deleted now, and goes on with `delete_next` until that
+finds no more to do; whoever drives it pauses in between. Which file goes:
+
+- only ever the oldest, and never the last one;
+- one that has not been changed for `file_reserved_ms` and holds no message that waits for its time, or any while the
+  disk is too full. RocketMQ deletes a whole
+  batch then; here the disk is looked at again before each file that has not expired, so that no more goes than has to;
+- only if its records have been dispatched and their queue entries synced. RocketMQ deletes them all the same; but a
+  message that no queue knows was never delivered, and a queue that lost its last entries to a power cut would give
+  their offsets to other messages;
+- only once nobody holds it. A file that is held lets no new reader in, and counts no longer as part of the log. It is
+  tried again in each round and every `redelete_hanged_ms`, and given up after `destroy_forcibly_ms`: its name goes, its
+  bytes stay for the holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.log.mapped_file_queue import MappedFileQueue
+from reput_broker.store.retention import MANUAL_ROUNDS, DiskLevel, DiskWatch, RetentionRules
+
+Reason = Literal["time", "disk"]
+
+
+class DeletedFile(NamedTuple):
+    """A log file that is gone."""
+
+    base_offset: int
+    size: int
+    reason: Reason
+    """`time`: it had expired. `disk`: it had not, but the disk was too full."""
+
+
+class CleanCommitLog:
+    """The rounds of deletion over one log. All of it may run in a worker thread, one call at a time.
+
+    Args:
+        files: the log's files.
+        rules: asked anew by each call, so that they may change.
+        disk: judges the disk; its level and refusal are as of the last look. The files hear which directories are full.
+        deletable_end: files that end at or before this log offset may go.
+        clock_ms: wall clock, by which files age.
+        monotonic_ms: clock for intervals.
+        local_hour: the hour of the day, 0 to 23, where the operator lives.
+        waiting_from: records from this log offset on may be messages that wait for their time; None if none do.
+    """
+
+    def __init__(
+        self,
+        files: MappedFileQueue,
+        rules: Callable[[], RetentionRules],
+        disk: DiskWatch,
+        *,
+        deletable_end: Callable[[], int],
+        clock_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        local_hour: Callable[[], int],
+        waiting_from: Callable[[], int] | None = None,
+    ) -> None:
+        self.disk = disk
+        self._files = files
+        self._rules = rules
+        self._deletable_end = deletable_end
+        self._clock_ms = clock_ms
+        self._monotonic_ms = monotonic_ms
+        self._local_hour = local_hour
+        self._waiting_from = waiting_from
+        self._manual_rounds = 0
+        self._left = 0
+        self._hanged_reason: Reason = "time"
+        self._redeleted_ms = monotonic_ms()
+
+    def delete_manually(self) -> None:
+        """Let the next rounds delete expired files whatever the hour (RocketMQ: executeDeleteFilesManually)."""
+        self._manual_rounds = MANUAL_ROUNDS
+
+    def look(self) -> bool:
+        """Look at the clock and the disk; True begins a round. Blocks."""
+        rules = self._rules()
+        level = self.disk.look(rules)
+        self._files.note_full(self.disk.full_directories)
+        is_manual = self._manual_rounds > 0
+        if is_manual:
+            self._manual_rounds -= 1
+        due = is_manual or level is not DiskLevel.OK or self._local_hour() in rules.delete_when
+        self._left = rules.delete_files_batch if due else 0
+        return due
+
+    @property
+    def hanged(self) -> MappedFile | None:
+        """The oldest file if it is being deleted and somebody still holds it."""
+        first = self._files.first_file
+        return None if first is None or first.is_available else first
+
+    @property
+    def is_unwritable(self) -> bool:
+        """Whether the oldest file lies where nothing can be deleted."""
+        first = self._files.first_file
+        return first is not None and not first.is_writable
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the oldest file could not go even if it had expired.
+
+        It is the last one, not dispatched and synced, or lies where nothing can be deleted.
+        """
+        files = self._files.files
+        return len(files) < 2 or files[0].end_offset > self._deletable_end() or self.is_unwritable
+
+    def delete_next(self) -> DeletedFile | None:
+        """Delete the oldest file if the round may; None ends the round. Blocks.
+
+        Raises:
+            FlushFailed: the file is gone, but the disk did not confirm it.
+            OSError: the file could not be removed; the next round tries again.
+        """
+        if self._left <= 0 or self.is_held_back:
+            return None
+        rules = self._rules()
+        first = self._files.files[0]
+        reason = self._hanged_reason if self.hanged is not None else self._reason_to_delete(first, rules)
+        if reason is None:
+            return None
+        self._left -= 1
+        deleted = self._delete_first(first, reason, rules)
+        if deleted is None:
+            self._left = 0
+        return deleted
+
+    def retry_hanged(self) -> DeletedFile | None:
+        """Delete the oldest file if it was held when its time came and is not any more; None otherwise. Blocks.
+
+        Does nothing more often than every `redelete_hanged_ms`. Raises what `delete_next` does.
+        """
+        rules = self._rules()
+        now_ms = self._monotonic_ms()
+        if now_ms - self._redeleted_ms < rules.redelete_hanged_ms:
+            return None
+        self._redeleted_ms = now_ms
+        hanged = self.hanged
+        return None if hanged is None else self._delete_first(hanged, self._hanged_reason, rules)
+
+    def _reason_to_delete(self, file: MappedFile, rules: RetentionRules) -> Reason | None:
+        try:
+            changed_ms = file.last_modified_ms
+        except FileNotFoundError:  # somebody removed it by hand: let go of it
+            changed_ms = 0
+        waiting_from = self._waiting_from
+        if self._clock_ms() >= changed_ms + rules.file_reserved_ms and (
+            waiting_from is None or file.end_offset <= waiting_from()
+        ):
+            return "time"
+        if self.disk.forces and rules.clean_file_forcibly:
+            self.disk.look(rules)
+            if self.disk.forces:
+                return "disk"
+        return None
+
+    def _delete_first(self, first: MappedFile, reason: Reason, rules: RetentionRules) -> DeletedFile | None:
+        self._hanged_reason = reason
+        if not self._files.delete_first(rules.destroy_forcibly_ms, now_ms=self._monotonic_ms()):
+            return None
+        return DeletedFile(first.base_offset, first.size, reason)

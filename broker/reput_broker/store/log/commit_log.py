@@ -1,0 +1,440 @@
+"""The log of all messages: append at the end, read anywhere (RocketMQ: CommitLog).
+
+Records never span files. When the next block of L bytes does not satisfy `L + 8 <= remaining`, the file is closed with
+a blank record, 8 bytes that name what is left, and the block goes to the start of the next file. So every finished
+file ends with a blank record, and a batch always lies in one file.
+
+Commit point of an append: the first 8 bytes of the block, copied last. A process killed before that leaves zeros where
+the block's size and magic belong, and recovery ends the log there; killed after it, the whole block is there. A block
+of many records is published as one, since every later record lies behind the first one's head.
+
+Store timestamps are the broker's clock at the append. They do not decrease as long as that clock does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from reput_broker.store.block import Block
+from reput_broker.store.errors import DiskFull, FileMissing, FileNotMade, StorePoolExhausted
+from reput_broker.store.file_io import is_able_to_flush
+from reput_broker.store.log.allocate import AllocateMappedFile
+from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.log.mapped_file_queue import MappedFileQueue
+from reput_broker.store.log.paths import MultiPathMappedFileQueue
+from reput_broker.store.log.pool import TransientStorePool, WriteBuffer
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.results import PutResult, PutStatus
+from reput_protocol.buffers import Buffer
+from reput_protocol.kernel import patch_block
+from reput_protocol.record_layout import (
+    BLANK_BYTES,
+    BORN_HOST_AT,
+    BORN_HOST_IPV6,
+    FRONT,
+    I32,
+    I64,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_FLAG_AT,
+    encode_blank,
+)
+from reput_protocol.record_scan import ScanStatus, scan_record
+
+_HEAD_BYTES = 76
+"""A record's fields up to the store timestamp, whatever kind of address its producer has; no record is shorter."""
+_SCRATCH_BYTES = 64 * 1024
+
+
+class CommitLog:
+    """The files under `commitlog/`, or in several directories, and the table of next queue offsets.
+
+    Invariant: `min_offset <= flushed_offset <= max_offset <= wrote_offset`; bytes in `[min_offset, max_offset)` are
+    whole records and blanks, and never change. One thread appends; reads, `commit` and `flush` need no lock, since
+    bytes below `max_offset` stay. Without a pool of buffers `max_offset` and `wrote_offset` are the same.
+
+    Args:
+        options: geometry and directories.
+        clock_ms: wall clock in milliseconds.
+
+    Attributes:
+        files: the files.
+        supply: makes them.
+        pool: the buffers that appends go through; None without.
+    """
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        size = options.commit_log_file_size
+        directories, read_only = options.log_dirs, options.read_only_commit_log_dirs
+        self.files: MappedFileQueue
+        if len(directories) > 1 or read_only:
+            self.files = MultiPathMappedFileQueue(
+                directories, read_only, size, options.on_event, options.log_files_open_max
+            )
+        else:
+            self.files = MappedFileQueue(directories[0], size, options.on_event, options.log_files_open_max)
+        self.supply = AllocateMappedFile(self.files, options, clock_ms)
+        self.pool: TransientStorePool | None = None
+        if options.transient_store_pool:
+            self.pool = TransientStorePool(size, options.transient_store_pool_size)
+        self.on_file_wanted: Callable[[], None] = _nothing
+        """Called, by an append, when it is time to `supply.prepare` a file, or to `supply.unlock_full` one."""
+        self.file_waits = 0
+        """Puts that waited for a file because none lay ready; the first of an empty log is not counted."""
+        self.next_queue_offsets: dict[tuple[str, int], int] = {}
+        """The queue offset that the next message of a queue gets (RocketMQ: topicQueueTable)."""
+        self._file_size = options.commit_log_file_size
+        self._scratch = bytearray(_SCRATCH_BYTES)
+        self._flush_sync = options.flush_sync
+        self._store_host = options.host.packed()
+        self._clock_ms = clock_ms
+        self.last_store_timestamp_ms = 0
+        """Store time of the last append, 0 before the first."""
+        self._options = options
+        self._file: MappedFile | None = None
+        self._limit = size
+        """Up to here the file in use may be filled: 0 until the disk has set it aside."""
+
+    # -- where the log begins and ends -----------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Where the first file that can be read starts, in bytes; 0 in an empty log.
+
+        A file that is being deleted and is still held by somebody does not count any more.
+        """
+        first = self.files.first_file
+        if first is None:
+            return 0
+        return first.base_offset if first.is_available else first.end_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Up to here the log may be read: what is committed if there is a pool, else all that is written."""
+        return self.wrote_offset if self.pool is None else self.files.committed_where
+
+    @property
+    def wrote_offset(self) -> int:
+        """Where the next record goes, unless it needs a new file."""
+        file = self._file
+        return self.files.max_wrote_position if file is None else file.base_offset + file.wrote_position
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk."""
+        return self.files.flushed_where
+
+    def readable_end(self) -> int:
+        """Up to where records may be seen. Under SYNC_FLUSH nobody sees what a power cut could take back."""
+        if self._flush_sync:
+            return self.flushed_offset
+        file = self._file
+        if self.pool is not None or file is None:
+            return self.max_offset
+        return file.base_offset + file.wrote_position  # the same, for who asks several times a message
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        return is_able_to_flush(self.flushed_offset, self.max_offset, self._file_size, least_pages)
+
+    def is_able_to_commit(self, least_pages: int) -> bool:
+        """The same for what is written and not committed."""
+        return is_able_to_flush(self.max_offset, self.wrote_offset, self._file_size, least_pages)
+
+    def next_file_offset(self, offset: int) -> int:
+        """Where the file after the one that contains `offset` starts."""
+        return offset - offset % self._file_size + self._file_size
+
+    def adopt_last_file(self) -> None:
+        """Go on appending to the last file; called once recovery has set where it ends.
+
+        Where the disk cannot set the rest of it aside, nothing is appended until it can: `file_refusal` says why.
+        """
+        file = self.files.last_file
+        if file is None:
+            return
+        self._enter(file, None if file.is_full else self._borrow_buffer())
+        if not file.is_full:
+            self.supply.found(file)
+            self._limit = 0
+            with suppress(DiskFull, FileNotMade):
+                self._lift_limit()
+
+    def _lift_limit(self) -> None:
+        """Let the file in use be filled that a start found, once it is set aside. Raises as `supply.prepare` does."""
+        self.supply.set_found_aside()
+        self._limit = self._file_size
+
+    # -- open and close --------------------------------------------------------------------------------------
+
+    def open_pool(self) -> None:
+        """Make the buffers of the pool, if there is one (event `memory_not_locked`). Blocks."""
+        if self.pool is None:
+            return
+        refusal = self.pool.open()
+        if refusal is not None:
+            facts = {"what": "transient store pool", "size_b": self.pool.size * self.pool.count}
+            self._options.on_event("memory_not_locked", {**facts, "reason": refusal.strerror})
+
+    def close(self) -> None:
+        """Close every file and free the buffers. Commits and flushes nothing."""
+        self.files.close()
+        if self.pool is not None:
+            self.pool.close()
+
+    # -- append ----------------------------------------------------------------------------------------------
+
+    def fits(self, size: int) -> bool:
+        """Whether a block of `size` bytes fits into an empty file at all."""
+        return size + BLANK_BYTES <= self._file_size
+
+    def needs_new_file(self, size: int) -> bool:
+        """Whether appending `size` bytes would have to create a file, because the next one is not ready yet.
+
+        Or to set the one in use aside, which takes as long.
+        """
+        if self.has_room(size):
+            return False
+        if self.supply.has_found:
+            return True
+        if self._limit:
+            return not self.files.prepared_count
+        self._limit = self._file_size  # a worker has set it aside meanwhile
+        return self.needs_new_file(size)
+
+    def note_file_wait(self) -> None:
+        """Count a put that has to wait for a file."""
+        if self._file is not None:
+            self.file_waits += 1
+
+    def should_prepare_next_file(self) -> bool:
+        """Whether fewer files lie ready behind the one in use than should: `AllocateMappedFile` tells the rule."""
+        return self.supply.should_prepare
+
+    def prepare_next_file(self) -> bool:
+        """Make one more file ahead if none, or too few, lie ready; False if not. Blocks; may run in a worker thread.
+
+        Raises:
+            DiskFull, FileNotMade: as `AllocateMappedFile.prepare`.
+        """
+        return self.supply.prepare()
+
+    @property
+    def file_refusal(self) -> DiskFull | FileNotMade | None:
+        """Why no file could be made when that was last tried; None if it could, or while one lies ready."""
+        return self.supply.refusal
+
+    def append(self, blocks: Sequence[Block]) -> list[PutResult]:
+        """Append the first of these blocks and those after it that the same file has room for, with one write.
+
+        Each must fit into a file (`fits`). A killed process leaves all of them or none. They are readable at once, and
+        durable once `flush` has passed their end.
+
+        Raises:
+            DiskFull, FileNotMade: a new file was needed and could not be made; nothing has changed.
+            StorePoolExhausted: a new file was needed and no buffer is free for it; the same.
+        """
+        if not self.has_room(len(blocks[0].data)):
+            self._roll(len(blocks[0].data))
+        file = self._file
+        assert file is not None, "there is room in it"
+        first_offset = end_offset = file.base_offset + file.wrote_position
+        limit = file.base_offset + self._limit - BLANK_BYTES
+        now = self._clock_ms()
+        known = self.next_queue_offsets
+        taken: dict[tuple[str, int], int] = {}
+        results = []
+        for block in blocks:
+            physical_offset, end_offset = end_offset, end_offset + len(block.data)
+            if end_offset > limit:
+                end_offset = physical_offset
+                break
+            count, queue_offset = block.count, 0
+            if block.takes_place:
+                key = (block.topic, block.queue_id)
+                queue_offset = taken[key] if key in taken else known.get(key, 0)
+                taken[key] = queue_offset + count
+            results.append(PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end_offset, now, count))
+        data = _in_one([block.data for block in blocks[: len(results)]])
+        for block, result in zip(blocks, results, strict=False):
+            patch_block(
+                data,
+                result.physical_offset - first_offset,
+                result.end_offset - first_offset,
+                result.queue_offset,
+                int(block.takes_place),
+                result.physical_offset,
+                now,
+                block.born_host and block.born_host + self._store_host,
+                block.check is None
+                or block.check.sealed > 0,  # whether one may end with a checksum of it all
+            )
+        file.write_published(data)
+        known.update(taken)
+        self.last_store_timestamp_ms = now
+        if end_offset >= self.supply.prepare_from:
+            self._want_file(end_offset)
+        return results
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes fit into the file in use."""
+        file = self._file
+        return file is not None and file.wrote_position + size + BLANK_BYTES <= self._limit
+
+    def _want_file(self, offset: int) -> None:
+        self.supply.reached(offset)
+        self.on_file_wanted()
+
+    def _roll(self, size: int) -> None:
+        """Close the file in use with a blank record and go on in the next one, which is made first if it has to be.
+
+        If nothing could be appended to the file in use so far, `size` bytes may go into it from now on.
+        """
+        if not self._limit:
+            self._lift_limit()
+            if self._file is not None and self.has_room(size):
+                return
+        buffer = self._borrow_buffer()
+        if buffer is None and self.pool is not None and self._options.fast_fail_if_no_buffer:
+            raise StorePoolExhausted(self.pool.count)
+        try:
+            file = self._file
+            if file is None:
+                self.supply.make_first()
+            elif not self.files.prepared_count:
+                self.note_file_wait()
+                self.supply.make_needed()
+        except BaseException:
+            if buffer is not None:
+                buffer.give_back()
+            raise
+        if file is not None and not file.is_full:
+            file.seal(encode_blank(self._file_size - file.wrote_position))
+        fresh = self.files.last_file_for(create=True)
+        assert fresh is not None, "it was made before"
+        self._enter(fresh, buffer)
+
+    def _borrow_buffer(self) -> WriteBuffer | None:
+        return None if self.pool is None else self.pool.borrow()
+
+    def _enter(self, file: MappedFile, buffer: WriteBuffer | None) -> None:
+        if buffer is not None:
+            file.write_through(buffer)
+        self._file = file
+        self.supply.entered(file)
+        if self.supply.has_full_to_unlock:
+            self.on_file_wanted()
+
+    # -- read ------------------------------------------------------------------------------------------------
+
+    def read(self, physical_offset: int, size: int) -> bytes:
+        """Copy `size` bytes out of the map. They must lie in one file and below `max_offset`.
+
+        Raises:
+            FileMissing: that file has been deleted, or is being deleted.
+        """
+        file = self.hold_file_at(physical_offset)
+        try:
+            return file.copy_of(physical_offset - file.base_offset, size)
+        finally:
+            file.release()
+
+    def is_resident(self, physical_offset: int, size: int) -> bool:
+        """Tell, without waiting, whether memory holds these bytes, so that `read` need not wait for the disk.
+
+        They must lie in one file. True where that has been deleted: then there is nothing to wait for. For the owner.
+        """
+        try:
+            file = self.hold_file_at(physical_offset)
+        except FileMissing:
+            return True
+        try:
+            return file.is_resident(physical_offset - file.base_offset, size, self._scratch)
+        finally:
+            file.release()
+
+    def hold_file_at(self, physical_offset: int) -> MappedFile:
+        """The file that contains an offset, held: it stays until its `release`, whatever is deleted meanwhile.
+
+        Raises:
+            FileMissing: it has been deleted, or is being deleted.
+        """
+        file = self.files.find_by_offset(physical_offset)
+        if file is None or not file.hold():
+            raise FileMissing(
+                self.files.directory, f"no file holds log offset {physical_offset}; it has been deleted since"
+            )
+        return file
+
+    def message_at(self, physical_offset: int, limit: int, *, cold: bool = False) -> bytes | None:
+        """The whole record that starts at `physical_offset` and ends at or before `limit`; None if none does.
+
+        The offset may come from anywhere: nothing but a sound record that names this very place is returned. With
+        `cold` it is read by position, which no other thread waits for, from whatever thread. A file that is deleted
+        meanwhile, or is being deleted, has no record.
+        """
+        if physical_offset + _HEAD_BYTES > limit:
+            return None
+        try:
+            file = self.hold_file_at(physical_offset)
+        except FileMissing:
+            return None
+        try:
+            position = physical_offset - file.base_offset
+            head = _read_held(file, position, _HEAD_BYTES, cold)
+            if len(head) < _HEAD_BYTES:
+                return None
+            size, magic, _, _, _, _, named_offset, _, _ = FRONT.unpack_from(head)
+            if (
+                magic not in (MAGIC_V1, MAGIC_V2)
+                or named_offset != physical_offset
+                or not _HEAD_BYTES < size <= min(limit, file.end_offset) - physical_offset
+            ):
+                return None
+            record = _read_held(file, position, size, cold)
+        finally:
+            file.release()
+        if scan_record(record, 0, size, check_crc=True).status is not ScanStatus.RECORD:
+            return None
+        return record
+
+    def store_timestamp_at(self, physical_offset: int, *, cold: bool = False) -> int:
+        """The store time of the record that starts there, -1 if the place is not in the log; `cold` as `message_at`."""
+        if physical_offset + _HEAD_BYTES > self.max_offset:
+            return -1
+        try:
+            file = self.hold_file_at(physical_offset)
+        except FileMissing:
+            return -1
+        try:
+            head = _read_held(file, physical_offset - file.base_offset, _HEAD_BYTES, cold)
+        finally:
+            file.release()
+        if len(head) < _HEAD_BYTES:
+            return -1
+        (sys_flag,) = I32.unpack_from(head, SYS_FLAG_AT)
+        (timestamp_ms,) = I64.unpack_from(head, BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8))
+        return int(timestamp_ms)
+
+
+def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
+    """Read up to `size` readable bytes of a held file."""
+    if cold:
+        return file.read_held(position, size)
+    return bytes(file.slice(position, max(0, min(size, file.read_position - position))))
+
+
+def _in_one(parts: list[Buffer]) -> bytearray | memoryview:
+    """Return what can be written to in place: one buffer if it can be, else a copy of all, back to back."""
+    if len(parts) == 1 and not (only := memoryview(parts[0])).readonly:
+        return only
+    return bytearray().join(parts)
+
+
+def _nothing() -> None:
+    """Nobody makes files ahead."""

@@ -1,0 +1,573 @@
+"""One preallocated, fixed-size file, written and read through a shared mapping.
+
+Three positions, relative to the start of the file, run behind one another:
+
+    0 <= flushed_position <= committed_position <= wrote_position <= size
+
+`wrote`: appended. `committed`: handed to the operating system, which survives the process but not the machine.
+`flushed`: known to be on the disk. Without more, appends go into the shared mapping and so are handed over as they are
+made: `committed` only follows. With a buffer of a `TransientStorePool` (`write_through`) they go into that, and
+`commit` writes them to the file. Readers see what is committed then, otherwise what is written: `read_position`. On
+loading, a file is taken as completely written; recovery finds out how far that is true.
+
+Bytes below `read_position` never change, so readers need no lock. What they need is that the mapping stays:
+every view that leaves the file is taken under `hold` and given back with `release`; the mapping is closed when
+the last holder has left (RocketMQ: DefaultMappedFile, ReferenceResource).
+
+A file takes two descriptors, its own and one that Python keeps with a mapping. One that is full and on the disk may be
+put to `rest`: it takes none until `hold` opens it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from reput_broker.store.errors import FileFull, FlushFailed, ForeignFile, StoreClosed
+from reput_broker.store.file_io import create_file, end_of_data, map_file, set_aside, sync_data, zero_range
+from reput_broker.store.log.open_mappings import OpenMappings
+from reput_broker.store.log.pool import WriteBuffer
+from reput_protocol.buffers import Buffer
+
+_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_PUBLISH_BYTES = 8  # TOTALSIZE and MAGIC: without them a record is not there
+# From this size on a write is cheaper than a copy into the mapping, in which every page is a fault: the system reads
+# ahead of it, and fills with zeros what is about to be written.
+_WRITTEN_FROM_BYTES = 32 * 1024
+_READ_FROM_BYTES = 32 * 1024
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class MappedFile:
+    """A file of `size` bytes whose first byte is byte `base_offset` of its stream.
+
+    One thread appends and changes positions; `flush`, `read_at`, `hold` and `release` are safe from any thread.
+    """
+
+    __slots__ = (
+        "_available", "_buffer", "_data_end", "_fd", "_flush_error", "_forced", "_identity", "_lock", "_map",
+        "_references", "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position", "flushed_position",
+        "is_writable", "mappings", "path", "size", "wrote_position",
+    )  # fmt: skip
+
+    def __init__(
+        self, path: Path, size: int, base_offset: int, *, create: bool, may_be_read_only: bool = False
+    ) -> None:
+        """Create the file, or map one that exists.
+
+        A created file is preallocated in full before it is mapped, and its bytes and its name are synced, so
+        that nothing in it can be acknowledged before the file itself is certain. One that exists and cannot be opened
+        for writing is mapped for reading only, with `may_be_read_only`; `is_writable` tells.
+
+        Raises:
+            DiskFull: there is no room for `size` bytes; no file is left behind.
+            FlushFailed, OSError: it cannot be made; the same, as `create_file` says.
+            ForeignFile: the existing file has another length.
+            FileExistsError, FileNotFoundError: as `create` implies.
+        """
+        self.path = path
+        self.size = size
+        self.base_offset = base_offset
+        self.is_writable = True
+        if create:
+            self._fd = create_file(path, size)
+        else:
+            self._fd, self.is_writable = _open(path, size, may_be_read_only)
+        try:
+            self._map: mmap.mmap | None = self._mapping_of(self._fd)
+        except BaseException:
+            os.close(self._fd)
+            if create:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
+        self._view = memoryview(self._map)
+        self._sink = self._view
+        self._identity: tuple[int, int] | None = None
+        self.mappings: OpenMappings | None = None
+        """Bounds how many files are open with this one; `hold` notifies it after opening the file again."""
+        self._buffer: WriteBuffer | None = None
+        self._data_end = size
+        written = 0 if create else size
+        self.wrote_position = written
+        self.committed_position = written
+        self.flushed_position = written
+        self._lock = threading.Lock()
+        self._references = 1
+        self._available = True
+        self._forced = False
+        self._shutdown_ms = 0
+        self._flush_error: FlushFailed | None = None
+
+    def _mapping_of(self, fd: int) -> mmap.mmap:
+        access = mmap.ACCESS_WRITE if self.is_writable else mmap.ACCESS_READ
+        return map_file(fd, self.size, self.path, access=access)
+
+    def __repr__(self) -> str:
+        return (
+            f"<MappedFile {self.path.name} wrote={self.wrote_position} flushed={self.flushed_position} "
+            f"size={self.size}>"
+        )
+
+    @property
+    def end_offset(self) -> int:
+        """Offset in the stream of the first byte after the file."""
+        return self.base_offset + self.size
+
+    @property
+    def left_bytes(self) -> int:
+        """Room that is left for appends."""
+        return self.size - self.wrote_position
+
+    @property
+    def read_position(self) -> int:
+        """Up to here the file may be read: what is committed if a buffer is written through, else what is written."""
+        return self.wrote_position if self._buffer is None else self.committed_position
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every byte has been written."""
+        return self.wrote_position == self.size
+
+    @property
+    def is_available(self) -> bool:
+        """Whether new holders are still let in; false once the file is being shut down."""
+        return self._available
+
+    @property
+    def is_cleaned_up(self) -> bool:
+        """Whether the mapping is closed for good."""
+        return self._map is None and self._references <= 0
+
+    @property
+    def last_modified_ms(self) -> int:
+        """The file system's modification time, in milliseconds since the epoch."""
+        return self.path.stat().st_mtime_ns // 1_000_000
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def set_aside(self) -> None:
+        """Have the disk set all of a file aside that existed, as it does for one that is created.
+
+        Before the first append to it: the mapping over a hole dies of SIGBUS when the disk is full. Blocks, and not
+        beside anything that writes to the file. What it holds stays as it is.
+
+        Raises:
+            DiskFull: there is no room.
+            OSError: the system could not.
+            StoreClosed: the file is shut down.
+        """
+        if not self.hold():
+            raise StoreClosed(f"{self.path} is closed")
+        try:
+            set_aside(self._fd, self.size, self.path)
+        finally:
+            self.release()
+
+    def append(self, data: Buffer) -> int:
+        """Copy bytes to the end of the file and return the offset in the stream where they start.
+
+        Durable only once `flush` has returned a position past them. A process killed meanwhile may leave any
+        part; where a reader must find all or nothing, use `write_published`.
+
+        Raises:
+            FileFull: fewer than len(data) bytes are left; nothing was written.
+            StoreClosed: the file is closed.
+        """
+        start, end = self._reserve(data)
+        self._sink[start:end] = data
+        self.wrote_position = end
+        return self.base_offset + start
+
+    def write_published(self, data: Buffer) -> int:
+        """Append like `append`, but let the first 8 bytes appear last.
+
+        Those bytes are the length and the magic of the first record. While they are zero nobody takes what
+        follows for a record, so that a killed process leaves either none of `data` or all of it. (After a
+        power cut pages may be missing in any order; the body checksum decides then.)
+        """
+        start, end = self._reserve(data)
+        view = self._sink
+        if end - start > _PUBLISH_BYTES:
+            source = memoryview(data)
+            copied = _PUBLISH_BYTES
+            if end - start >= _WRITTEN_FROM_BYTES and self._buffer is None:
+                # What it has not taken, for whatever reason, the mapping gets; where that fails too, the sync tells.
+                with contextlib.suppress(OSError):
+                    copied += os.pwrite(self._fd, source[copied:], start + copied)
+            view[start + copied : end] = source[copied:]
+            view[start : start + _PUBLISH_BYTES] = source[:_PUBLISH_BYTES]
+        else:
+            view[start:end] = data
+        self.wrote_position = end
+        return self.base_offset + start
+
+    def _reserve(self, data: Buffer) -> tuple[int, int]:
+        start = self.wrote_position
+        end = start + len(data)
+        if end > self.size:
+            raise FileFull(self.path, self.size - start, len(data))
+        if self._map is None:  # recovery has set back the end of a file that rested
+            with self._in_use():
+                pass
+        return start, end
+
+    def seal(self, data: Buffer) -> None:
+        """Append `data`, which ends the file: what is left behind it stays zero and counts as written."""
+        self._data_end = self.wrote_position + len(data)
+        self.write_published(data)
+        self.wrote_position = self.size
+
+    def write_through(self, buffer: WriteBuffer) -> None:
+        """Let appends go into `buffer` from now on, and into the file with `commit`.
+
+        The buffer is given back when the file is full and committed, or closed.
+        """
+        assert self._buffer is None
+        self.committed_position = self.wrote_position
+        self._buffer = buffer
+        self._sink = buffer.view
+
+    def commit(self) -> int:
+        """Hand everything written so far to the operating system; return the committed position.
+
+        With a buffer that is a write to the file, whose first 8 bytes come last, as in `write_published`; without,
+        only the mark moves. Blocks; one thread at a time, and safe against appends meanwhile.
+
+        Raises:
+            DiskFull: no room, which can only be where the file system did not really set the file aside; what is not
+                committed stays in the buffer, and the call may be repeated.
+            OSError: the file cannot be written; the same.
+            StoreClosed: the file is shut down.
+        """
+        wrote = self.wrote_position
+        buffer = self._buffer
+        if buffer is not None and self.committed_position < wrote:
+            if not self.hold():
+                raise StoreClosed(f"{self.path} is closed")
+            try:
+                end = min(wrote, self._data_end)
+                if self.committed_position < end:
+                    buffer.copy_to(self._fd, self.committed_position, end, self.path)
+            finally:
+                self.release()
+        with self._lock:
+            # Positions may have been set back meanwhile, as for `flush`.
+            if self.committed_position < wrote <= self.wrote_position:
+                self.committed_position = wrote
+            if buffer is not None and self.committed_position == self.size:
+                self._drop_buffer()
+        return self.committed_position
+
+    def _drop_buffer(self) -> None:
+        buffer, self._buffer = self._buffer, None
+        self._sink = self._view
+        if buffer is not None:
+            buffer.give_back()
+
+    def flush(self) -> int:
+        """Bring everything up to `read_position` to the disk; return the position up to which that is certain.
+
+        Blocks; meant for a worker thread, and safe against appends and `destroy` meanwhile: bytes appended
+        after the call began are not promised, and the file is held so that it cannot be closed under the sync. With a
+        buffer, only what is committed can be brought there.
+
+        Raises:
+            FlushFailed: now or in an earlier call; a failed sync is final for the file.
+            StoreClosed: the file is shut down.
+        """
+        if self._flush_error is not None:
+            raise self._flush_error
+        readable = self.read_position
+        if readable <= self.flushed_position:
+            return self.flushed_position
+        if not self.hold():
+            raise StoreClosed(f"{self.path} is closed")
+        try:
+            if self.is_writable:  # else nothing was written
+                sync_data(self._fd)
+        except OSError as error:
+            self._flush_error = FlushFailed(self.path, error)
+            raise self._flush_error from error
+        finally:
+            self.release()
+        with self._lock:
+            # Positions may have been set back meanwhile; a mark beyond the written bytes would be a lie.
+            if self.flushed_position < readable <= self.wrote_position:
+                self.committed_position = max(self.committed_position, readable)
+                self.flushed_position = readable
+        return self.flushed_position
+
+    def set_positions(self, position: int) -> None:
+        """Set all three positions, as recovery, truncation and reset do."""
+        assert 0 <= position <= self.size
+        with self._lock:
+            self.flushed_position = 0
+            self.wrote_position = position
+            self.committed_position = position
+            self.flushed_position = position
+            self._data_end = self.size
+
+    def zero_tail(self, position: int) -> int:
+        """Make every byte from `position` on zero, touching only what is not; return the bytes rewritten.
+
+        Old bytes after a cut could otherwise come back to life once later appends end exactly where an old
+        record starts. Durable with the next `flush` that has something to do.
+        """
+        with self._in_use():
+            return zero_range(self._fd, position, self.size, self.path)
+
+    def end_of_data(self, position: int) -> int:
+        """Return the position after the last byte from `position` on that is not zero; `position` if all are."""
+        with self._in_use():
+            return end_of_data(self._fd, position, self.size)
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def slice(self, position: int, size: int) -> memoryview:
+        """Return a view of `size` bytes at `position`, without copying.
+
+        The caller must be under `hold` and keep that hold until it has dropped the view.
+
+        Raises:
+            ValueError: the range is not within the readable bytes.
+            StoreClosed: the mapping is closed.
+        """
+        if position < 0 or size < 0 or position + size > self.read_position:
+            raise ValueError(
+                f"{self.path}: [{position}, {position + size}) is not within the {self.read_position} readable bytes"
+            )
+        if self._map is None:
+            raise StoreClosed(f"{self.path} is closed")
+        return self._view[position : position + size]
+
+    def copy_of(self, position: int, size: int) -> bytes:
+        """Return a copy of `size` bytes at `position`. For the caller, and with the errors, of `slice`."""
+        found = self.slice(position, size)
+        if (
+            size >= _READ_FROM_BYTES
+        ):  # what was written is not in the mapping yet, and each page of it would be a fault
+            read = os.pread(self._fd, size, position)
+            if len(read) == size:
+                return read
+        return bytes(found)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return a copy of up to `size` readable bytes at `position`; safe in any thread.
+
+        A read through the mapping stops every thread while the disk fetches a page; this one only its own.
+
+        Raises:
+            StoreClosed: the file is shut down.
+        """
+        if not self.hold():
+            raise StoreClosed(f"{self.path} is closed")
+        try:
+            return self.read_held(position, size)
+        finally:
+            self.release()
+
+    def read_held(self, position: int, size: int) -> bytes:
+        """The same for a caller under `hold`: it works until that is released, also in a file that was shut down."""
+        size = min(size, self.read_position - position)
+        if size <= 0 or position < 0:
+            return b""
+        return os.pread(self._fd, size, position)
+
+    def is_resident(self, position: int, size: int, scratch: bytearray) -> bool:
+        """Tell, without waiting, whether memory holds these readable bytes, for a caller under `hold`.
+
+        They are read into `scratch`, piece by piece, and the system is asked not to go to the disk for it. True where
+        it cannot be asked that: not on Linux, a file system that does not know how, a sandbox that forbids it.
+        """
+        if not _RWF_NOWAIT:
+            return True
+        end = position + size
+        if end > self.read_position:
+            return True  # it cannot be read, which is found out without the disk
+        try:
+            while position < end:
+                wanted = min(len(scratch), end - position)
+                if os.preadv(self._fd, [memoryview(scratch)[:wanted]], position, _RWF_NOWAIT) < wanted:
+                    return False
+                position += wanted
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM):
+                raise
+        return True
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more although it is open: its bytes go when it is closed."""
+        if self._map is None or not self.hold():
+            return False
+        try:
+            return os.fstat(self._fd).st_nlink == 0
+        finally:
+            self.release()
+
+    # -- lifetime ------------------------------------------------------------------------------------------
+
+    def hold(self) -> bool:
+        """Keep the mapping open until `release`; False (and nothing held) once the file is shut down.
+
+        Raises:
+            OSError: the file was at rest and could not be opened, for want of descriptors for example.
+            ForeignFile: it was at rest, and another file has its name now.
+        """
+        with self._lock:
+            if not self._available or self._references <= 0:
+                return False
+            was_at_rest = self._map is None
+            if was_at_rest and self.mappings is not None:
+                self.mappings.open_again(self._open_again)
+            elif was_at_rest:
+                self._open_again()
+            self._references += 1
+        if was_at_rest and self.mappings is not None:
+            self.mappings.opened(self)
+        return True
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        if not self.hold():
+            raise StoreClosed(f"{self.path} is closed")
+        try:
+            yield
+        finally:
+            self.release()
+
+    def rest(self) -> bool:
+        """Close descriptors and mapping until the file is held again; False if it is in use or not on the disk."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._references != 1 or self._map is None or self._buffer is not None:
+                return self._map is None
+            if not self.wrote_position == self.flushed_position == self.size:
+                return False
+            status = os.fstat(self._fd)
+            if status.st_nlink == 0:
+                return False  # it could not be opened again
+            self._view.release()
+            try:
+                self._map.close()
+            except BufferError:  # a slice of the view was kept; it stays open
+                self._view = self._sink = memoryview(self._map)
+                return False
+            self._identity = status.st_dev, status.st_ino
+            self._map = None
+            os.close(self._fd)
+            return True
+        finally:
+            self._lock.release()
+
+    def _open_again(self) -> None:
+        fd, _ = _open(self.path, self.size, not self.is_writable)
+        try:
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) != self._identity:
+                raise ForeignFile(self.path, "it is not the file that was there when it was last read")
+            self._map = self._mapping_of(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self._view = self._sink = memoryview(self._map)
+
+    def release(self) -> None:
+        """Give back one `hold`; the last one to leave a file that was shut down closes it."""
+        with self._lock:
+            self._references -= 1
+            if self._references > 0:
+                return
+        self._clean_up()
+
+    @contextlib.contextmanager
+    def mapping(self) -> Iterator[tuple[int, mmap.mmap] | None]:
+        """Lend descriptor and mapping for the block, for advice to the system; None once the file is shut down."""
+        if not self.hold():
+            yield None
+            return
+        try:
+            assert self._map is not None, "it is held"
+            yield self._fd, self._map
+        finally:
+            self.release()
+
+    def shutdown(self, interval_ms: int = 0, *, now_ms: int | None = None) -> None:
+        """Let no new holder in and close the mapping once the last one has left.
+
+        Called again `interval_ms` or more after the first call, the file counts as given up even if somebody
+        still holds it, so that `destroy` goes on. The mapping itself stays for that holder: pulling it away
+        would hand it other bytes, or a signal.
+
+        Args:
+            interval_ms: how long holders are waited for.
+            now_ms: a monotonic clock's reading; taken from the system if it is not given.
+        """
+        now_ms = _monotonic_ms() if now_ms is None else now_ms
+        with self._lock:
+            first = self._available
+            if first:
+                self._available = False
+                self._shutdown_ms = now_ms
+            elif self._references > 0 and now_ms - self._shutdown_ms >= interval_ms:
+                self._forced = True
+        if first:
+            self.release()
+
+    def destroy(self, interval_ms: int = 0, *, now_ms: int | None = None) -> bool:
+        """Shut down and delete the file; True once it is gone from the directory.
+
+        False means that somebody still holds it: the file is left and the call is to be repeated.
+        The removal of the name is not synced here.
+        """
+        self.shutdown(interval_ms, now_ms=now_ms)
+        if self._map is not None and not self._forced:
+            return False
+        self.path.unlink(missing_ok=True)
+        return True
+
+    def close(self) -> None:
+        """Shut down without deleting; what was not flushed is left to the operating system."""
+        self.shutdown()
+
+    def _clean_up(self) -> None:
+        mapped, self._map = self._map, None
+        if mapped is None:
+            return
+        self._drop_buffer()
+        self._view.release()
+        # A view that was kept past its hold keeps the mapping until it is dropped.
+        with contextlib.suppress(BufferError):
+            mapped.close()
+        os.close(self._fd)
+
+
+def _open(path: Path, size: int, may_be_read_only: bool) -> tuple[int, bool]:
+    """Open an existing file; return its descriptor and whether it may be written."""
+    is_writable = True
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        if not may_be_read_only or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        is_writable = False
+    actual = os.fstat(fd).st_size
+    if actual != size:
+        os.close(fd)
+        raise ForeignFile(path, f"it has {actual} bytes and the configured file size is {size}")
+    return fd, is_writable

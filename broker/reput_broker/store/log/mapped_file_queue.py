@@ -1,0 +1,457 @@
+"""The files of one stream in order: roll to the next, find by offset, cut, expire (RocketMQ: MappedFileQueue).
+
+One thread owns the list. It is an immutable tuple that is replaced whole, so that the flush thread and readers in
+workers see a consistent list without a lock. Three things may run in workers beside the owner: creating the next files
+ahead (`prepare_next`), which have their final names but belong to the list only once `last_file_for` has adopted them;
+writing what lies in buffers to the files (`commit`); and deleting the oldest file (`delete_first`). A reader holds the
+file that it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from reput_broker.store.errors import StoreClosed, StoreError
+from reput_broker.store.file_io import sync_directory
+from reput_broker.store.file_names import list_files_of
+from reput_broker.store.log.file_maker import FileMaker
+from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.log.open_mappings import OpenMappings
+from reput_broker.store.options import EventHandler, ignore_event
+
+DESTROY_INTERVAL_MS = 120_000
+OPEN_MAX = 256
+
+
+class MappedFileQueue:
+    """A stream of bytes kept in consecutive files of `file_size` bytes each.
+
+    Two marks run over the whole stream: `flushed_where <= committed_where <= max_wrote_position`.
+
+    Args:
+        directory: where the files lie.
+        file_size: bytes of each file.
+        on_event: see `FileMaker`.
+        open_max: how many files stay mapped, besides those that are written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        on_event: EventHandler = ignore_event,
+        open_max: int = OPEN_MAX,
+    ) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self._open = OpenMappings(open_max)
+        self._maker = FileMaker(file_size, on_event)
+        self.flushed_where = 0
+        self.committed_where = 0
+        self._files: tuple[MappedFile, ...] = ()
+        self._create_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+        self._list_lock = threading.Lock()
+        self._prepared: deque[MappedFile] = deque()
+        self._unfinished: list[Path] = []
+        self._removed_in: Path | None = None
+        self._closed = False
+
+    # -- where files lie -----------------------------------------------------------------------------------
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        """Every directory that may hold files of the stream."""
+        return (self.directory,)
+
+    def directories_for(self, base_offset: int) -> Sequence[Path]:
+        """Where the file that starts there may be made, the best directory first."""
+        del base_offset
+        return (self.directory,)
+
+    def note_full(self, directories: frozenset[Path]) -> None:
+        """Avoid these directories, whose disks are nearly full, for new files if there are others."""
+
+    def _map(self, path: Path, base_offset: int) -> MappedFile:
+        return MappedFile(path, self.file_size, base_offset, create=False)
+
+    # -- the list ------------------------------------------------------------------------------------------
+
+    def load(self, *, after_crash: bool = False) -> None:
+        """Map every file of the directory; each counts as completely written until recovery knows better.
+
+        Nothing is changed: what a killed owner left of a file that it was creating is for `drop_unfinished` to remove,
+        before anything is appended.
+
+        Args:
+            after_crash: whether the last owner may have been killed while it created a file.
+
+        Raises:
+            ForeignFile: a file that this store with this file size did not write.
+            StoreDamaged: a file in the middle is missing.
+        """
+        self._unfinished = []
+        files: list[MappedFile] = []
+        found = list_files_of(self.directories, self.file_size, self._unfinished, after_crash=after_crash)
+        try:
+            for start, path in found:
+                file = self._map(path, start)
+                files.append(file)
+                self._watch(file)
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        self._files = tuple(files)
+        self.flushed_where = self.committed_where = self.max_offset
+
+    def _watch(self, file: MappedFile) -> None:
+        file.mappings = self._open
+        self._open.opened(file)
+
+    def drop_unfinished(self) -> None:
+        """Remove what `load` found of files that were never finished.
+
+        One whose file was made elsewhere, or can be, is in nobody's way: if its disk does not let it go, that is tried
+        again before another file is made there.
+        """
+        unfinished, self._unfinished = self._unfinished, []
+        made = {file.path.name for file in self._files}
+        for path in unfinished:
+            elsewhere = set(self.directories_for(int(path.name))) - {path.parent}
+            if path.name in made or elsewhere:
+                self._maker.remove_leftover(path)
+            else:
+                path.unlink(missing_ok=True)
+                sync_directory(path.parent)
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """The files, oldest first."""
+        return self._files
+
+    @property
+    def first_file(self) -> MappedFile | None:
+        """The oldest file."""
+        files = self._files
+        return files[0] if files else None
+
+    @property
+    def last_file(self) -> MappedFile | None:
+        """The file that appends go to, full or not."""
+        files = self._files
+        return files[-1] if files else None
+
+    def last_file_for(self, start_offset: int = 0, create: bool = True) -> MappedFile | None:
+        """Return the file that the next append goes to.
+
+        An empty stream begins with the file that contains `start_offset`; a full last file is followed by the
+        next, made here or adopted from `prepare_next`.
+
+        Args:
+            start_offset: offset in the stream that an empty stream shall begin at.
+            create: make the file if it is missing; otherwise answer None (empty) or the full last file.
+
+        Raises:
+            DiskFull, FileNotMade: the file cannot be made; the stream is as it was.
+        """
+        last = self.last_file
+        if last is not None and not last.is_full:
+            return last
+        if not create:
+            return last
+        base_offset = start_offset - start_offset % self.file_size if last is None else last.end_offset
+        if not self._adopt():  # which waits for nothing, also while a worker makes the one after
+            with self._create_lock:  # waits for a worker that is just making this very file
+                if not self._adopt():
+                    file = self._create(base_offset)
+                    if last is None:
+                        self._set_marks(base_offset, base_offset)
+                    with self._list_lock:
+                        self._files = (*self._files, file)
+        last = self.last_file
+        assert last is not None
+        assert last.base_offset == base_offset
+        return last
+
+    def _adopt(self) -> bool:
+        """Add the next prepared file to the list; False if there is none."""
+        with self._list_lock:
+            if not self._prepared:
+                return False
+            self._files = (*self._files, self._prepared.popleft())
+            return True
+
+    def prepare_next(self, ahead: int = 1) -> MappedFile | None:
+        """Create one more file after the last one ahead of its need; safe in a worker thread.
+
+        Args:
+            ahead: do so only if fewer than this many lie ready.
+
+        Returns:
+            The file, which is adopted as soon as it is needed; None if none was to be made, or if there is no last
+            file to follow.
+
+        Raises:
+            DiskFull, FileNotMade: it cannot be made; nothing is left behind, appends go on in the last file.
+        """
+        with self._create_lock:
+            with self._list_lock:
+                newest = self._prepared[-1] if self._prepared else self.last_file
+                if newest is None or self._closed or len(self._prepared) >= ahead:
+                    return None
+            # An adoption meanwhile changes nothing: the file that is being made still follows that one.
+            file = self._create(newest.end_offset)
+            with self._list_lock:
+                self._prepared.append(file)
+            return file
+
+    @property
+    def prepared_count(self) -> int:
+        """How many files lie ready behind the last one."""
+        return len(self._prepared)
+
+    def _create(self, base_offset: int) -> MappedFile:
+        if self._closed:
+            raise StoreClosed(f"{self.directory} is closed")
+        file = self._maker.make(base_offset, self.directories_for(base_offset))
+        self._watch(file)
+        return file
+
+    # -- positions -----------------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte of the oldest file, -1 if there is none."""
+        files = self._files
+        return files[0].base_offset if files else -1
+
+    @property
+    def max_offset(self) -> int:
+        """Offset after the last byte of the newest file that may be read, 0 if there is no file."""
+        files = self._files
+        return files[-1].base_offset + files[-1].read_position if files else 0
+
+    @property
+    def max_wrote_position(self) -> int:
+        """Offset after the last byte appended, 0 if there is no file."""
+        files = self._files
+        return files[-1].base_offset + files[-1].wrote_position if files else 0
+
+    @property
+    def bytes_to_commit(self) -> int:
+        """Bytes appended and not yet handed to the operating system."""
+        return max(0, self.max_wrote_position - self.committed_where)
+
+    @property
+    def bytes_to_flush(self) -> int:
+        """Bytes appended and not yet known to be on the disk."""
+        return max(0, self.max_wrote_position - self.flushed_where)
+
+    def commit(self) -> int:
+        """Hand everything appended before the call to the operating system; return the offset up to which that is so.
+
+        Blocks where buffers are written through; safe in any thread. The mark moves file by file.
+
+        Raises:
+            DiskFull, OSError: as `MappedFile.commit`; what was committed until then is.
+        """
+        with self._commit_lock:
+            for file in self._files:
+                if file.end_offset <= self.committed_where:
+                    continue
+                committed = file.base_offset + file.commit()
+                self.committed_where = max(self.committed_where, committed)
+                if committed < file.end_offset:
+                    break
+            return self.committed_where
+
+    def flush(self) -> int:
+        """Bring everything appended before the call to the disk; return the offset up to which that is certain.
+
+        Blocks; meant for one worker thread. The mark moves file by file, never past one that failed.
+
+        Raises:
+            FlushFailed: a sync failed, now or earlier; final.
+        """
+        end = self.max_wrote_position
+        for file in self._files:
+            if file.end_offset <= self.flushed_where or file.base_offset >= end:
+                continue
+            flushed = file.base_offset + file.flush()
+            if flushed > self.flushed_where:
+                self.committed_where = max(self.committed_where, flushed)
+                self.flushed_where = flushed
+            if flushed < file.end_offset:
+                break  # what follows in the next file is not reached yet
+        return self.flushed_where
+
+    # -- finding -------------------------------------------------------------------------------------------
+
+    def find_by_offset(self, offset: int, first_if_missing: bool = False) -> MappedFile | None:
+        """Return the file that contains an offset of the stream.
+
+        Args:
+            offset: offset in the stream, in bytes.
+            first_if_missing: answer the oldest file (if any) where no file contains the offset.
+        """
+        files = self._files
+        if not files:
+            return None
+        first = files[0]
+        if first.base_offset <= offset < files[-1].end_offset:
+            index = offset // self.file_size - first.base_offset // self.file_size
+            file = files[index]
+            assert file.base_offset <= offset < file.end_offset
+            return file
+        return first if first_if_missing else None
+
+    def find_by_timestamp(self, timestamp_ms: int) -> MappedFile | None:
+        """Return the oldest file last modified at or after a time, else the newest; None without files."""
+        files = self._files
+        for file in files:
+            if file.last_modified_ms >= timestamp_ms:
+                return file
+        return files[-1] if files else None
+
+    # -- cutting and expiring ------------------------------------------------------------------------------
+
+    def reset_offset(self, offset: int) -> bool:
+        """Let the stream go on at an earlier offset.
+
+        Walks from the newest file to the oldest: files that start after the offset are deleted, the file that
+        contains it continues there and is zero from there on. (RocketMQ 4.3.1 walked from the wrong end, reset
+        nothing and reported success; its successors leave the later files lying on the disk, where the next
+        start finds their old bytes.)
+
+        Returns:
+            False, with nothing changed, if the offset lies more than two files before the end, before the
+            oldest file or after the last byte written.
+        """
+        files = self._files
+        if not files:
+            return False
+        end = self.max_wrote_position
+        if end - offset > 2 * self.file_size or not files[0].base_offset <= offset <= end:
+            return False
+        self.truncate_dirty_files(offset)
+        return True
+
+    def truncate_dirty_files(self, offset: int) -> int:
+        """Cut the stream off at an offset: later files are deleted, the rest of the one containing it zeroed.
+
+        Returns:
+            How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
+        """
+        self._drop_prepared()
+        # From the newest on, each removal durable before the next: a crash in between must not leave a gap.
+        while self._files and self._files[-1].base_offset > offset:
+            last = self._files[-1]
+            _delete_now(last)
+            self._files = self._files[:-1]
+            sync_directory(last.path.parent)
+        rewritten = 0
+        kept = self.last_file
+        if kept is not None and offset < kept.end_offset:
+            position = offset - kept.base_offset
+            kept.set_positions(position)
+            rewritten = kept.zero_tail(position)
+        end = self.max_wrote_position
+        self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
+        return rewritten
+
+    def delete_first(self, interval_ms: int = DESTROY_INTERVAL_MS, *, now_ms: int | None = None) -> bool:
+        """Delete the oldest file, never the last one. Blocks; one worker thread at a time.
+
+        Durable on return, before the next one can be deleted: were two removals to reach the disk in the wrong order,
+        a power cut would leave a gap between the files.
+
+        Args:
+            interval_ms: how long holders of the file are waited for before it is given up.
+            now_ms: a monotonic clock's reading; taken from the system if it is not given.
+
+        Returns:
+            False if there is none to delete, or if somebody still holds it: then it lets no new reader in and stays
+            listed until the same call, repeated, finds it released or its time up (RocketMQ: retryDeleteFirstFile).
+
+        Raises:
+            FlushFailed: the file is gone, but the removal of its name is not certain.
+            OSError: its name could not be removed, and it stays listed; or it is gone, and no descriptor was to be had
+                to make that durable, which the next call does first.
+        """
+        self._sync_removal()
+        files = self._files
+        if len(files) < 2 or not files[0].destroy(interval_ms, now_ms=now_ms):
+            return False
+        with self._list_lock:
+            self._files = self._files[1:]
+        self._removed_in = files[0].path.parent
+        self._sync_removal()
+        return True
+
+    def _sync_removal(self) -> None:
+        if self._removed_in is not None:
+            sync_directory(self._removed_in)
+            self._removed_in = None
+
+    def delete_last(self) -> bool:
+        """Delete the newest file; False without files. The stream then ends with the file before it."""
+        files = self._files
+        if not files:
+            return False
+        self._drop_prepared()
+        _delete_now(files[-1])
+        self._files = files[:-1]
+        sync_directory(files[-1].path.parent)
+        end = self.max_wrote_position
+        self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
+        return True
+
+    def _drop_prepared(self) -> None:
+        """Delete the files that were made ahead, the newest first and each durably: there must be no gap."""
+        with self._create_lock:
+            while self._prepared:
+                file = self._prepared[-1]
+                _delete_now(file)
+                self._prepared.pop()
+                sync_directory(file.path.parent)
+
+    def _set_marks(self, flushed: int, committed: int) -> None:
+        self.flushed_where = flushed
+        self.committed_where = max(flushed, committed)
+
+    def set_marks(self, offset: int) -> None:
+        """Declare everything before an offset flushed and committed, as recovery does once it has checked it."""
+        self._set_marks(offset, offset)
+
+    # -- lifetime ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close every file; prepared files that were never needed are deleted. Commits and flushes nothing."""
+        self._closed = True
+        with contextlib.suppress(OSError, StoreError):  # what stays is all zero, and the next load knows it
+            self._drop_prepared()
+        for file in (*self._files, *self._prepared):
+            file.close()
+
+    def destroy(self) -> None:
+        """Delete every file and, if it is empty then, the directory; the stream can begin anew afterwards."""
+        self._drop_prepared()
+        for file in self._files:
+            _delete_now(file)
+        self._files = ()
+        self._set_marks(0, 0)
+        for directory in self.directories:
+            if directory.is_dir() and not any(directory.iterdir()):
+                directory.rmdir()
+                sync_directory(directory.parent)
+
+
+def _delete_now(file: MappedFile) -> None:
+    """Delete a file whoever still holds it; a holder keeps its mapping until it lets go."""
+    if not file.destroy():
+        file.destroy(0)

@@ -1,0 +1,248 @@
+"""Walk the records of the log and find out where sound ones end: the reading half of recovery.
+
+A record is sound if its own checks hold (RocketMQ: CommitLog.checkMessageAndReturnSize), the log offset it names is
+the place where it lies, and its topic can be one. RocketMQ does not compare the place, so that bytes left over from
+before a cut can come back to life there.
+
+The body's checksum does not cover what follows the body. So of a record that is not known to be flushed more is asked:
+a power cut leaves zeros where a page was lost, and topic and properties must not look like that.
+
+Which message of which queue every record says it is goes to a `RecordSink` on the way, so that one reading answers both
+questions that a start has.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from reput_broker.store.log.mapped_file import MappedFile
+from reput_protocol.kernel import follow_records
+from reput_protocol.record_layout import (
+    BORN_HOST_AT,
+    BORN_HOST_IPV6,
+    FRONT,
+    I32,
+    I64,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_AT,
+    TRANSACTION_BITS,
+    TRANSACTION_COMMIT,
+)
+from reput_protocol.record_scan import ScanStatus, locate, scan_record
+
+_TOPIC_BYTES_MAX = 255
+SECTOR_BYTES = 512
+_ZERO_SECTOR = bytes(SECTOR_BYTES)
+_UNTRUSTED: Final = "its properties hold zeros where a lost page would leave them"
+_BYTES_AT_ONCE = 1 << 20
+"""So much is followed before other threads get their turn."""
+_BYTES_TOLD = 64 << 20
+_MAGIC_PATTERN = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+
+
+QueuedRecords: TypeAlias = "Mapping[tuple[bytes, int], array[int]]"
+"""Records by topic and queue id, in log order: of each its queue offset, physical offset and size. Records that get no
+queue entry are left out."""
+
+
+class RecordSink(Protocol):
+    """Told what a walk found."""
+
+    def saw(self, records: QueuedRecords) -> None:
+        """Sound records that follow those of the call before.
+
+        Raises:
+            StoreDamaged: they cannot be what they say; that ends the walk.
+        """
+
+
+class FileWalk(NamedTuple):
+    """The sound records at the start of one file."""
+
+    records: int
+    end_position: int
+    """Where in the file they end."""
+    last_record_position: int
+    """Where the last of them starts, -1 if there is none."""
+    ends_with_blank: bool
+    """Whether a blank record at `end_position` says that the log goes on in the next file."""
+    reason: str
+    """What is wrong at `end_position`; empty if a blank record or the end of the file is there."""
+
+
+def walk_file(file: MappedFile, sink: RecordSink, *, check_crc: bool, flushed_offset: int) -> FileWalk:
+    """Check record after record from the start of a file; `wrote_position` must cover the whole file.
+
+    Args:
+        file: the file, which only recovery uses now.
+        sink: told about the sound ones.
+        check_crc: verify checksums.
+        flushed_offset: records that end after this log offset may have lost pages.
+
+    Raises:
+        StoreDamaged: by the sink.
+    """
+    held = file.hold()
+    assert held, "recovery owns the files"
+    try:
+        with file.slice(0, file.size) as view:
+            return _Walk(view, file.base_offset, sink).run(check_crc, flushed_offset - file.base_offset)
+    finally:
+        file.release()
+
+
+class _Walk:
+    """One walk over the bytes of a file."""
+
+    def __init__(self, view: memoryview, base_offset: int, sink: RecordSink) -> None:
+        self._view = view
+        self._base_offset = base_offset
+        self._sink = sink
+        self._found: dict[tuple[bytes, int], array[int]] = {}
+        """Of queues met so far: the records that the sink has not been told of."""
+        self._records = 0
+
+    def run(self, check_crc: bool, trusted: int) -> FileWalk:
+        """Walk; what is not another sound record of a queue that was met before is looked at by itself."""
+        view, base_offset = self._view, self._base_offset
+        size = len(view)
+        position, last = 0, -1
+        tell_at = _BYTES_TOLD
+        while size - position >= RECORD_BYTES_MIN:
+            stop = position + _BYTES_AT_ONCE
+            position, at = follow_records(
+                view, position, stop, min(trusted, size), base_offset, check_crc, self._found
+            )
+            last = max(last, at)
+            if position >= tell_at:
+                self._tell()
+                tell_at = position + _BYTES_TOLD
+            if position >= stop or size - position < RECORD_BYTES_MIN:
+                continue
+            total, _, _, queue_id, _, queue_offset, named_offset, sys_flag, *_ = FRONT.unpack_from(
+                view, position
+            )
+            scan, parts = locate(view, position, size, check_crc=check_crc)
+            if parts is None:
+                break
+            end = position + scan.size
+            topic = view[parts.topic : parts.topic + parts.topic_size].tobytes()
+            reason = ""
+            if named_offset != base_offset + position:
+                reason = f"the record there says that it belongs at log offset {named_offset}"
+            elif not can_be_topic(topic):
+                reason = f"the record there has topic {topic[:80]!r}"
+            elif end > trusted and has_lost_sector(view, parts.properties, end):
+                reason = _UNTRUSTED
+            if reason:
+                self._tell()
+                return FileWalk(self._records, position, last, False, reason)
+            if sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT):
+                rows = self._found.setdefault((topic, queue_id), array("q"))
+                rows.extend((queue_offset, named_offset, total))
+            else:
+                self._records += 1
+            last = position
+            position = end
+        self._tell()
+        ends_with_blank, reason = self._judge_end(position, check_crc)
+        return FileWalk(self._records, position, last, ends_with_blank, reason)
+
+    def _judge_end(self, position: int, check_crc: bool) -> tuple[bool, str]:
+        """Whether a blank record lies where the records end, and what is wrong there."""
+        size = len(self._view)
+        if position == size:
+            return False, ""
+        scan, _ = locate(self._view, position, size, check_crc=check_crc)
+        if scan.status is not ScanStatus.BLANK:
+            return False, scan.reason or "no record is there"
+        if scan.size == size - position:
+            return True, ""
+        return (
+            False,
+            f"a blank record there speaks of {scan.size} bytes, but {size - position} are left in the file",
+        )
+
+    def _tell(self) -> None:
+        """Hand over what was found since the last time."""
+        told = {queue: rows[:] for queue, rows in self._found.items() if rows}
+        for queue, rows in told.items():
+            self._records += len(rows) // 3
+            del self._found[queue][:]
+        if told:
+            self._sink.saw(told)
+
+
+def can_be_topic(topic: bytes) -> bool:
+    """Whether these bytes can name a topic, and so a directory."""
+    if len(topic) > _TOPIC_BYTES_MAX or min(topic) < 0x20 or b"/" in topic or topic in (b".", b".."):
+        return False
+    try:
+        topic.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def has_lost_sector(view: memoryview, start: int, end: int) -> bool:
+    """Whether properties look as if a sector of theirs had not reached the disk.
+
+    Properties end with 0x02, or with text from a client that leaves that out. Files begin on a sector boundary.
+    """
+    if end > start and view[end - 1] == 0:
+        return True
+    first = -(-start // SECTOR_BYTES) * SECTOR_BYTES
+    return any(
+        view[at : at + SECTOR_BYTES] == _ZERO_SECTOR
+        for at in range(first, end - SECTOR_BYTES + 1, SECTOR_BYTES)
+    )
+
+
+def find_sound_record_after(file: MappedFile, position: int, *, stored_by_ms: int | None = None) -> int:
+    """Find a sound record behind an unsound place of a file: where in the file the first one starts, -1 if none does.
+
+    Looks for the magic numbers and checks what they belong to, body checksum and place included, so that it does not
+    matter what lies between. With `stored_by_ms` only records stored by that time count.
+    """
+    held = file.hold()
+    assert held, "recovery owns the files"
+    try:
+        view = file.slice(0, file.size)
+        for match in _MAGIC_PATTERN.finditer(view, max(position, 0)):
+            start = match.start() - 4
+            if start <= position or len(view) - start < RECORD_BYTES_MIN:
+                continue
+            if FRONT.unpack_from(view, start)[6] != file.base_offset + start:
+                continue
+            if scan_record(view, start, len(view), check_crc=True).status is not ScanStatus.RECORD:
+                continue
+            if stored_by_ms is None or store_timestamp_in(view, start) <= stored_by_ms:
+                return start
+        return -1
+    finally:
+        file.release()
+
+
+def first_record_timestamp(file: MappedFile, *, check_crc: bool) -> int:
+    """The store time of the sound record at the start of a file, 0 if there is none."""
+    held = file.hold()
+    assert held, "recovery owns the files"
+    try:
+        with file.slice(0, file.size) as view:
+            if scan_record(view, 0, file.size, check_crc=check_crc).status is not ScanStatus.RECORD:
+                return 0
+            if FRONT.unpack_from(view, 0)[6] != file.base_offset:
+                return 0
+            return store_timestamp_in(view, 0)
+    finally:
+        file.release()
+
+
+def store_timestamp_in(view: memoryview, position: int) -> int:
+    """The store time of the record at `position`."""
+    (sys_flag,) = I32.unpack_from(view, position + SYS_FLAG_AT)
+    at = position + BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8)
+    return int(I64.unpack_from(view, at)[0])

@@ -1,0 +1,1 @@
+"""Opening a store directory: its lock, what is checked first, and recovery."""

@@ -1,0 +1,245 @@
+"""Judge a loaded directory: where the log ends, whether its records are what they say, whether the queues have them.
+
+Everything that can refuse a start is asked here, and nothing is changed here. What the start then does to the directory
+follows from the `Judgement` (`start.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.index.service import IndexService
+from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.opening.abort_marker import AbortMarker
+from reput_broker.store.opening.foreign_files import refuse_foreign_records, refuse_unwritable_end
+from reput_broker.store.opening.identity import IdentityCheck
+from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.recovery import (
+    FlushEvidence,
+    LogEnd,
+    check_files_before,
+    find_log_end,
+    start_by_offset,
+    start_by_timestamp,
+)
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.queue.consume_queue import QueueRest
+from reput_broker.store.queue.table import ConsumeQueueTable, queues_digest
+
+CHECK_WORTH_SAYING_BYTES = 16 << 20
+"""A start that reads so much of the log says so before it does: it takes a noticeable time."""
+
+
+class StoreParts(NamedTuple):
+    """Everything that opening works on."""
+
+    options: StoreOptions
+    lock: DirectoryLock
+    """Reserved; acquired before anything is changed."""
+    log: CommitLog
+    queues: ConsumeQueueTable
+    checkpoint: StoreCheckpoint
+    deleted: DeletedTopics
+    abort: AbortMarker
+    key_index: IndexService | None
+    """None where no index is kept: what lies in its directory is left alone."""
+
+
+class Judgement(NamedTuple):
+    """What a start has found and what it is to do."""
+
+    abnormal: bool
+    """Whether the last broker did not stop in order, or something has been changed since it did."""
+    end: LogEnd
+    first: int
+    """Number of the file that the check of the log began with."""
+    is_complete: bool
+    """Whether the queues are known to hold every entry, and no other."""
+    drops_entries: bool
+    """Whether the entries of everything that was checked are to be made anew: they may be left over from records that
+    are gone, or wrong."""
+    lacking: dict[str, object]
+    """What shows that queues lack even older entries, so that all are made anew from the beginning of the log; empty
+    if nothing does."""
+
+
+def judge(parts: StoreParts) -> Judgement:
+    """Judge a directory that has a log. Changes nothing on the disk; the queues end where they will end.
+
+    Raises:
+        StoreDamaged, ForeignFile: the start is refused.
+    """
+    log, queues, mark = parts.log, parts.queues, parts.checkpoint.mark
+    files = log.files.files
+    queues.recover(log.min_offset)
+    is_as_stopped = _is_as_stopped(queues, mark)
+    abnormal = parts.abort.exists and not is_as_stopped
+    is_complete = is_as_stopped and not queues.ext_is_lost and not abnormal
+    evidence, first = _where_to_begin(parts, abnormal=abnormal, is_complete=is_complete)
+    _report_check(parts, first, evidence, abnormal=abnormal)
+    check, end = _walk(parts, first, evidence)
+    if mark is None:
+        refuse_foreign_records(files, first, end.end_offset)
+    if mark is not None and is_as_stopped and end.end_offset != mark.flushed_offset:
+        # Somebody appended who never wrote our checkpoint: RocketMQ, killed soon after its start.
+        abnormal, is_complete = True, False
+    agrees = check.agrees
+    if not agrees:
+        # What else is wrong with them is not known, so that all of the log is needed to make them anew.
+        is_complete = False
+        if first:
+            first = 0
+            _report_check(parts, first, evidence, abnormal=abnormal)
+            check, end = _walk(parts, first, evidence)
+    refuse_unwritable_end(files, end.end_offset)
+    drops_entries = abnormal or not agrees
+    lacking: dict[str, object] = {}
+    if not is_complete:
+        counted = mark if abnormal and not is_as_stopped else None
+        lacking = _lacking(parts, check, end, drops_entries=drops_entries, mark=counted)
+        if lacking and first:
+            older = _identity_check(parts, 0)
+            check_files_before(files[:first], older)
+            older.goes_on_with(check)
+    return Judgement(abnormal, end, first, is_complete, drops_entries, lacking)
+
+
+def _is_as_stopped(queues: ConsumeQueueTable, mark: FlushMark | None) -> bool:
+    """Whether the checkpoint is that of an orderly stop, and the queues still are what they were then.
+
+    A start leaves `abort` before it changes anything, and another checkpoint before it appends anything. Killed in
+    between it has changed nothing that counts.
+    """
+    return (
+        mark is not None
+        and mark.queues_offset >= mark.flushed_offset
+        and mark.queues_digest == queues_digest(queues)
+    )
+
+
+def _where_to_begin(parts: StoreParts, *, abnormal: bool, is_complete: bool) -> tuple[FlushEvidence, int]:
+    """What is known of how far the log had been flushed, and the number of the file from which on it is checked."""
+    check_crc = parts.options.check_crc
+    files, mark = parts.log.files.files, parts.checkpoint.mark
+    if not abnormal:
+        # With a mark every byte before it is on the disk, and nothing else was ever appended.
+        flushed = mark.flushed_offset if mark is not None else max(parts.queues.max_physical_offset(), 0)
+        first = start_by_offset(files, flushed, check_crc=check_crc) if is_complete else 0
+        return FlushEvidence(flushed, 0), first
+    if mark is not None:
+        offset = min(mark.flushed_offset, mark.queues_offset)
+        return FlushEvidence(mark.flushed_offset, 0), start_by_offset(files, offset, check_crc=check_crc)
+    checkpoint = parts.checkpoint
+    return (
+        FlushEvidence(None, checkpoint.physic_msg_timestamp_ms),
+        start_by_timestamp(files, checkpoint.min_timestamp_ms, check_crc=check_crc),
+    )
+
+
+def _walk(parts: StoreParts, first: int, evidence: FlushEvidence) -> tuple[IdentityCheck, LogEnd]:
+    check = _identity_check(parts, first)
+    files, check_crc = parts.log.files.files, parts.options.check_crc
+    return check, find_log_end(files, first, evidence, check, check_crc=check_crc)
+
+
+def _report_check(parts: StoreParts, first: int, evidence: FlushEvidence, *, abnormal: bool) -> None:
+    """Say what is about to be read if that is much: until it is done nothing else is heard of the start.
+
+    Without a mark nobody knows where the log ends before it has been read; its files' end stands for that.
+    """
+    files = parts.log.files.files
+    from_offset = files[first].base_offset
+    to_offset = files[-1].end_offset if evidence.flushed_offset is None else evidence.flushed_offset
+    if to_offset - from_offset >= CHECK_WORTH_SAYING_BYTES:
+        facts = {"path": str(files[first].path), "from_offset": from_offset, "to_offset": to_offset}
+        kind = "abnormal" if abnormal else "clean"
+        parts.options.on_event(
+            "recovering", {"kind": kind, **facts, "bytes_to_check": to_offset - from_offset}
+        )
+
+
+def _identity_check(parts: StoreParts, first: int) -> IdentityCheck:
+    mark = parts.checkpoint.mark
+    return IdentityCheck(
+        parts.log,
+        parts.queues,
+        parts.deleted,
+        parts.log.files.files[first].base_offset,
+        mark.queues_offset if mark is not None else 0,
+    )
+
+
+def _lacking(
+    parts: StoreParts, check: IdentityCheck, end: LogEnd, *, drops_entries: bool, mark: FlushMark | None
+) -> dict[str, object]:
+    """Return what shows that the checked part of the log is not enough to complete the queues, as facts for the log.
+
+    It is not if extended entries are gone, if the next record of a queue does not follow its last entry, if a queue
+    lacks its first files although the log has not lost any, or if the queues have another number of entries than the
+    mark says.
+    """
+    min_offset = parts.log.min_offset
+    gone = topics_to_delete(parts)
+    cut_at = end.checked_from if drops_entries else end.end_offset
+    rests = {
+        (queue.topic, queue.queue_id): queue.rest_before(cut_at, min_offset)
+        for queue in parts.queues
+        if queue.topic not in gone
+    }
+    nothing = QueueRest(0, 0, False)
+    for (topic, queue_id), rest in rests.items():
+        where = {"topic": topic, "queue_id": queue_id}
+        if rest.ext_is_lost:
+            return {**where, "max_queue_offset": rest.max_queue_offset}
+        if rest.first_queue_offset > 0 and min_offset == 0:
+            return {**where, "first_queue_offset": rest.first_queue_offset}
+    if end.checked_from > min_offset:
+        for (topic, queue_id), (message, _) in check.first.items():
+            max_queue_offset = rests.get((topic, queue_id), nothing).max_queue_offset
+            if message > max_queue_offset:
+                return {"topic": topic, "queue_id": queue_id, "max_queue_offset": max_queue_offset}
+    # What lay before the first file that is left needs no entries any more.
+    if mark is not None and min_offset <= mark.queues_offset <= end.end_offset:
+        ends = {queue: rest.max_queue_offset for queue, rest in rests.items()}
+        for queue, (queue_end, anew) in check.ends_at_mark.items():
+            ends[queue] = queue_end if anew else max(queue_end, ends.get(queue, 0))
+        entries = sum(ends.values())
+        if entries & 0xFFFF_FFFF != mark.queues_digest:
+            return {"entries": entries, "entries_expected": mark.queues_digest}
+    return {}
+
+
+def topics_to_delete(parts: StoreParts) -> list[str]:
+    """Topics that were deleted and still have their queues: whoever deleted them did not get so far."""
+    found = []
+    for topic, end_offset in parts.deleted.items():
+        queues = parts.queues.of_topic(topic)
+        if queues and all(queue.max_physical_offset <= end_offset for queue in queues):
+            found.append(topic)
+    return found
+
+
+def refuse_lost_log(parts: StoreParts) -> None:
+    """Refuse a directory without a log that says that there was one.
+
+    Raises:
+        StoreDamaged: naming what says so.
+    """
+    mark = parts.checkpoint.mark
+    filled = next((queue for queue in parts.queues if queue.has_files), None)
+    if filled is None and (mark is None or mark.flushed_offset == 0):
+        return
+    proof = (
+        f"{filled.directory} holds entries"
+        if filled is not None
+        else f"the checkpoint says that it had been flushed up to offset {mark.flushed_offset if mark else 0}"
+    )
+    raise StoreDamaged(
+        parts.log.files.directory,
+        0,
+        f"there is no log, but {proof}",
+        "restore the files of the log, or move consumequeue/ and checkpoint away to begin an empty store",
+    )

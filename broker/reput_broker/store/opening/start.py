@@ -1,0 +1,305 @@
+"""Open a store directory: load what is there, find the end of the log, complete the queues.
+
+    1  load files, queues, checkpoint and marks; refuse what is not ours
+    2  find where the sound records of the log end (recovery.py) and whether they are the messages that their queues
+       say (identity.py); refuse damage; find out which entries the queues lack (judging.py)
+       -- up to here nothing has been changed; from here on nothing refuses the start but another that was faster --
+    3  make and lock what is not there yet (lock.py), leave `abort`, cut the torn tail off, sync what is not known
+       to be synced
+    4  dispatch the records whose queue entries are missing or not certain
+    5  write the checkpoint
+
+The index is settled in step 3: files that are not known to be whole are deleted. What is then missing in it is indexed
+again from the log once the store is open, at once if it is little, otherwise beside the running broker.
+
+Being killed in 3 to 5 leaves `abort` and a checkpoint that claims no more than before, so that the next start does the
+same again. If there was nothing to do, it finds the checkpoint of the orderly stop and that it still holds, and has
+nothing to do either.
+
+An orderly stop of this broker left a digest of where every queue ends. If it still holds, only the last file is
+checked and step 4 has nothing to do. If it does not, or if RocketMQ made the stop, the whole log is checked and the
+queues are compared with all of it, once. (RocketMQ dispatches after an orderly stop only what lies beyond the furthest
+entry of any queue, and so loses messages of a queue that lagged behind.)
+
+After a disorderly stop the entries of everything that is read again are dropped first: they may be left over from
+records that are gone. If queues turn out to lack even older entries, or their extended entries, all are completed from
+the oldest file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.errors import DiskFull, StoreNotWritable
+from reput_broker.store.index.service import IndexService
+from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.opening.directory_swap import is_out_of_place, put_back, take_out
+from reput_broker.store.opening.foreign_files import refuse_foreign_files, refuse_unlisted_log
+from reput_broker.store.opening.judging import Judgement, StoreParts, judge, refuse_lost_log, topics_to_delete
+from reput_broker.store.opening.recovery import LogEnd
+from reput_broker.store.options import StoreOptions
+from reput_broker.store.queue.builder import RecoveringQueueBuilder
+from reput_broker.store.reput import Reput
+from reput_broker.store.results import RecoveryReport
+from reput_broker.store.stats import StoreStats
+
+_EFFECTIVE = os.access in os.supports_effective_ids
+
+
+def refuse_unwritable(options: StoreOptions) -> None:
+    """Refuse a directory of which the broker cannot write what it has to.
+
+    Of several directories of the log one is enough: files are made where they can be.
+
+    Raises:
+        StoreNotWritable: naming what cannot be written. Nothing was changed.
+    """
+    root = options.data_dir
+    names = ("checkpoint", "abort", "deletedTopics", "config")
+    for path in (root, *(root / name for name in names), options.consume_queue_dir, options.index_dir):
+        _refuse(path)
+    directories = options.writable_log_dirs
+    if not any(is_writable(path) for path in directories):
+        _refuse(directories[0])
+
+
+def is_writable(path: Path) -> bool:
+    """Whether a file or a directory may be written, or is not there."""
+    return not path.exists() or os.access(path, os.W_OK, effective_ids=_EFFECTIVE)
+
+
+def _refuse(path: Path) -> None:
+    if not is_writable(path):
+        is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+        raise StoreNotWritable(path, errno.EROFS if is_read_only else errno.EACCES)
+
+
+def open_parts(parts: StoreParts) -> RecoveryReport:
+    """Load and recover a directory whose lock is reserved.
+
+    Raises:
+        ForeignFile, StoreDamaged, StoreLocked, StoreNotWritable: nothing has been changed.
+        DiskFull, FlushFailed: recovery could not be finished; the next start does it again.
+    """
+    log, queues, deleted = parts.log, parts.queues, parts.deleted
+    refuse_unwritable(parts.options)
+    moved: list[Path] = []
+    try:
+        moved = _put_back(parts)
+        judgement = _load_and_judge(parts)
+    except BaseException:
+        take_out(moved)
+        parts.lock.remove_made()
+        raise
+    report = _begin(parts) if judgement is None else _recover(parts, judgement)
+    deleted.end_at(report.end_offset)
+    deleted.forget_below(log.min_offset)
+    queues.correct_min_offsets(log.min_offset)
+    for queue in queues:
+        if queue.max_queue_offset:
+            log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_queue_offset
+    parts.checkpoint.flush()
+    return report
+
+
+def _put_back(parts: StoreParts) -> list[Path]:
+    """Put back what a rebuild was about to replace when it was killed: that is to be judged.
+
+    It needs the lock. If the start is refused, this is undone; a lock file that had been removed stays.
+    """
+    root = parts.options.data_dir
+    if not is_out_of_place(root):
+        return []
+    parts.lock.acquire()
+    moved = put_back(root)
+    for place in moved:
+        parts.options.on_event("directory_put_back", {"path": str(place)})
+    return moved
+
+
+def _load_and_judge(parts: StoreParts) -> Judgement | None:
+    """Load everything and judge it; None for a directory without a log. Changes nothing.
+
+    Raises:
+        ForeignFile, StoreDamaged: the start is refused.
+    """
+    options, _, log, queues, checkpoint, deleted, abort, index = parts
+    refuse_foreign_files(options.data_dir, keeps_ext=options.consume_queue_ext)
+    refuse_unlisted_log(options)
+    has_abort = abort.exists
+    log.files.load(after_crash=has_abort)
+    queues.load(after_crash=has_abort)
+    checkpoint.load()
+    deleted.load()
+    if index is not None:
+        index.load(after_crash=has_abort)
+    _report_missing_directories(parts)
+    if log.files.files:
+        return judge(parts)
+    refuse_lost_log(parts)
+    return None
+
+
+def _report_missing_directories(parts: StoreParts) -> None:
+    """Say which of several log directories does not exist: it may be new, or its disk not mounted."""
+    directories = parts.log.files.directories
+    if len(directories) > 1 and parts.log.files.files:
+        for directory in directories:
+            if not directory.is_dir():
+                parts.options.on_event("commit_log_dir_missing", {"path": str(directory)})
+
+
+def _begin(parts: StoreParts) -> RecoveryReport:
+    """Begin an empty store."""
+    parts.lock.acquire()
+    parts.abort.create()
+    parts.log.files.drop_unfinished()
+    parts.queues.settle()
+    if parts.key_index is not None:
+        parts.key_index.drop_all()
+    parts.checkpoint.mark = FlushMark(0, 0)
+    return RecoveryReport("empty", 0, 0, 0, 0, 0, 0.0)
+
+
+def _recover(parts: StoreParts, judgement: Judgement) -> RecoveryReport:
+    """Do what the judgement says."""
+    _, lock, log, queues, checkpoint, _, abort, index = parts
+    end, mark = judgement.end, checkpoint.mark
+    lock.acquire()
+    abort.create()
+    log.files.drop_unfinished()
+    truncated = _cut(log, end)
+    log.adopt_last_file()
+    if judgement.is_complete and not truncated:
+        log.files.set_marks(end.end_offset)
+    else:
+        # What a killed process wrote is there, but only in the page cache.
+        for file in log.files.files[judgement.first :]:
+            file.flushed_position = 0
+        log.files.set_marks(end.checked_from)
+        log.files.flush()
+
+    if index is not None:
+        _settle_index(index, checkpoint, end, abnormal=judgement.abnormal)
+    queues.settle()
+    for topic in topics_to_delete(parts):
+        queues.delete_topic(topic)
+    entries = queues.entries()
+    if not judgement.is_complete:
+        if mark is None or not judgement.abnormal:
+            # Nothing says how many entries there must be: a start that is killed now must begin where this one does.
+            _note_queues_uncertain(checkpoint, end, end.checked_from)
+        _complete_queues(parts, judgement)
+        queues.flush()
+    made = queues.entries() - entries
+
+    if end.last_record_offset >= 0:
+        last_ms = log.store_timestamp_at(end.last_record_offset)
+        checkpoint.physic_msg_timestamp_ms = max(checkpoint.physic_msg_timestamp_ms, last_ms)
+        checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, last_ms)
+        checkpoint.confirm_physical_offset = end.last_record_offset
+    checkpoint.mark = FlushMark(end.end_offset, end.end_offset, queues.entries() & 0xFFFF_FFFF)
+    return RecoveryReport(
+        kind="abnormal" if judgement.abnormal else "clean",
+        records=end.records,
+        checked_from=end.checked_from,
+        end_offset=end.end_offset,
+        truncated_bytes=truncated,
+        dispatched=max(0, made),
+        duration_s=0.0,
+    )
+
+
+def _settle_index(index: IndexService, checkpoint: StoreCheckpoint, end: LogEnd, *, abnormal: bool) -> None:
+    """Keep the index files that can be trusted; what they lack is indexed again once the store is open."""
+    mark, full_until_ms = checkpoint.mark, checkpoint.index_msg_timestamp_ms
+
+    def note_kept() -> None:
+        checkpoint.index_msg_timestamp_ms = index.full_until_ms
+        checkpoint.flush()
+
+    if abnormal:
+        index.keep_whole(full_until_ms, end.end_offset, note_kept)
+    elif mark is None:  # RocketMQ made the stop, with everything indexed
+        index.keep_all(None, full_until_ms)
+    elif mark.index_digest == index.digest:
+        index.keep_all(mark.index_offset, full_until_ms)
+    else:
+        index.drop_all(note_kept)
+    checkpoint.index_msg_timestamp_ms = index.full_until_ms
+    with suppress(DiskFull, OSError):  # dispatch comes across it when it has a key to insert
+        index.set_last_aside()
+
+
+def _cut(log: CommitLog, end: LogEnd) -> int:
+    """End the log there, with zeros behind; return how many bytes of unfinished writes that cost."""
+    torn = 0
+    for file in log.files.files:
+        if end.end_offset < file.end_offset:
+            begin = max(end.tail_from - file.base_offset, 0)
+            if begin < file.size:
+                torn += file.end_of_data(begin) - begin
+    log.files.truncate_dirty_files(end.end_offset)
+    return torn
+
+
+def _note_queues_uncertain(checkpoint: StoreCheckpoint, end: LogEnd, from_offset: int) -> None:
+    """Say in the checkpoint that queue entries are not certain from an offset on: they are about to be made anew.
+
+    A start that is killed while it does so would otherwise leave queues that lack entries without anybody knowing. The
+    log itself has just been synced up to its end.
+    """
+    checkpoint.mark = FlushMark(end.end_offset, from_offset)
+    checkpoint.flush()
+
+
+def _complete_queues(parts: StoreParts, judgement: Judgement) -> None:
+    """Dispatch the checked part of the log, or all of it where that is not enough.
+
+    Units that are not there afterwards, because their records are not, are reported.
+    """
+    queues, end = parts.queues, judgement.end
+    min_offset = parts.log.min_offset
+    ends = {(queue.topic, queue.queue_id): queue.max_queue_offset for queue in queues}
+    if judgement.lacking:
+        parts.options.on_event("queues_completed_from_beginning", judgement.lacking)
+        _note_queues_uncertain(parts.checkpoint, end, min_offset)
+        cut_at = from_offset = min_offset
+    else:
+        from_offset = end.checked_from
+        cut_at = from_offset if judgement.drops_entries else end.end_offset
+    queues.truncate_dirty(cut_at, min_offset)
+    for queue in queues:
+        if not queue.has_files:
+            # It has nothing, wherever it was cut: no record is a repetition.
+            queue.max_physical_offset = -1
+    _dispatch(parts, from_offset, end.end_offset)
+    for queue in queues:
+        removed = ends.get((queue.topic, queue.queue_id), 0) - queue.max_queue_offset
+        if removed > 0:
+            where = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": queue.max_queue_offset}
+            parts.options.on_event("consume_queue_cut", {**where, "units_removed": removed})
+
+
+def _dispatch(parts: StoreParts, from_offset: int, end_offset: int) -> None:
+    builder = RecoveringQueueBuilder(
+        parts.queues,
+        parts.options.filter_bit_maps,
+        from_beginning=from_offset == parts.log.min_offset,
+        on_event=parts.options.on_event,
+    )
+    reput = Reput(
+        parts.log,
+        [builder],
+        parts.deleted,
+        StoreStats(),
+        limit=lambda: end_offset,
+        position=from_offset,
+        levels_ms=parts.options.delay_levels_ms,
+    )
+    while reput.step():
+        pass

@@ -1,0 +1,140 @@
+"""The first dispatcher: what consumers may see gets its entry in its queue (RocketMQ: ConsumeQueueStore)."""
+
+from __future__ import annotations
+
+from reput_broker.store.dispatch import DispatchBatch, QueueRows
+from reput_broker.store.errors import StoreError
+from reput_broker.store.options import EventHandler, FilterBitMaps
+from reput_broker.store.queue.consume_queue import ConsumeQueue
+from reput_broker.store.queue.table import ConsumeQueueTable
+
+
+class QueueGap(StoreError):
+    """Records of a queue have no entries although later ones of that queue are to get theirs. Nothing was written.
+
+    RocketMQ would write the entry in the wrong place and shift all that follow.
+
+    Attributes:
+        topic, queue_id: the queue.
+        max_queue_offset: where it ends.
+        queue_offset: what the next record says it is.
+        physical_offset: where that record lies.
+    """
+
+    def __init__(
+        self, topic: str, queue_id: int, max_queue_offset: int, queue_offset: int, physical_offset: int
+    ) -> None:
+        super().__init__(
+            f"queue {queue_id} of topic {topic} ends at queue offset {max_queue_offset}, but the next record of the "
+            f"log (at offset {physical_offset}) is its message {queue_offset}"
+        )
+        self.topic = topic
+        self.queue_id = queue_id
+        self.max_queue_offset = max_queue_offset
+        self.queue_offset = queue_offset
+        self.physical_offset = physical_offset
+
+
+class ConsumeQueueBuilder:
+    """Puts entries into queues; what is there already is recognised by its place in the log and skipped.
+
+    Args:
+        queues: the queues.
+        bit_maps_of: makes the bit maps of extended entries; None leaves them out.
+    """
+
+    def __init__(self, queues: ConsumeQueueTable, bit_maps_of: FilterBitMaps | None = None) -> None:
+        self._queues = queues
+        self._bit_maps_of = bit_maps_of
+        self.entries = 0
+        """How many entries the queues have in all, as far as the owner has said how many there were."""
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Write the entries of the batch, one write per queue.
+
+        Raises:
+            DiskFull: some queues may have their entries; the same batch may be offered again.
+            QueueGap: the batch does not follow what its queue holds.
+        """
+        for rows in batch.queues:
+            topic, queue_id, first, physical_offsets, sizes, tags_codes, stored_ms = rows
+            queue = self._queues.get(topic, queue_id)
+            if queue is None:
+                queue = self._queues.find_or_create(topic, queue_id)
+            before = queue.max_queue_offset
+            if first > before:
+                self._fill_gap(queue, rows)
+                before = queue.max_queue_offset
+            bit_maps = None if self._bit_maps_of is None else self._bit_maps_of(batch, rows)
+            queue.put_batch(physical_offsets, sizes, tags_codes, first, stored_ms, bit_maps)
+            self.entries += queue.max_queue_offset - before
+
+    def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
+        raise QueueGap(
+            rows.topic,
+            rows.queue_id,
+            queue.max_queue_offset,
+            rows.first_queue_offset,
+            rows.physical_offsets[0],
+        )
+
+
+class RecoveringQueueBuilder(ConsumeQueueBuilder):
+    """The builder while a log is read again after a start, when a queue may hold anything that once was true.
+
+    Args:
+        queues: the queues to complete.
+        bit_maps_of: makes the bit maps of extended entries.
+        from_beginning: whether the log is read from its first record; then a gap means that the records in it have
+            left the log, and the queue starts anew after it.
+        on_event: told where the log contradicts itself.
+    """
+
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        bit_maps_of: FilterBitMaps | None = None,
+        *,
+        from_beginning: bool,
+        on_event: EventHandler,
+    ) -> None:
+        super().__init__(queues, bit_maps_of)
+        self._from_beginning = from_beginning
+        self._on_event = on_event
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Write the missing entries of the batch."""
+        for rows in batch.queues:
+            queue = self._queues.get(rows.topic, rows.queue_id)
+            if (
+                queue is not None
+                and rows.first_queue_offset < queue.max_queue_offset
+                and rows.physical_offsets[0] >= queue.max_physical_offset
+            ):
+                self._settle_conflict(queue, rows)
+        super().dispatch(batch)
+
+    def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
+        if not self._from_beginning:
+            super()._fill_gap(queue, rows)
+        queue.destroy()
+
+    def _settle_conflict(self, queue: ConsumeQueue, rows: QueueRows) -> None:
+        """Later records claim queue offsets that are taken.
+
+        Counting from 0 again means that the topic was deleted, by a broker that leaves no mark, and created anew.
+        Anything else is a broker's fault of the past: the entry that consumers have seen stays.
+        """
+        starts_anew = rows.first_queue_offset == 0
+        self._on_event(
+            "queue_started_anew" if starts_anew else "queue_offset_taken",
+            {
+                "topic": rows.topic,
+                "queue_id": rows.queue_id,
+                "queue_offset": rows.first_queue_offset,
+                "max_queue_offset": queue.max_queue_offset,
+                "physical_offset": rows.physical_offsets[0],
+            },
+        )
+        if starts_anew:
+            queue.destroy()

@@ -1,0 +1,481 @@
+"""One topic queue: which record of the log is message number k (RocketMQ: ConsumeQueue).
+
+Unit k lies at logic position 20k. The queue is derived from the log: it may be lost and rebuilt, so it is written
+without waiting for the disk, and recovery checks it against what it can read (`consume_queue_recovery`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from reput_broker.store.errors import FileMissing, StoreDamaged
+from reput_broker.store.file_names import file_name
+from reput_broker.store.options import EventHandler, ignore_event
+from reput_broker.store.queue import recovery, search
+from reput_broker.store.queue.extension import BitMaps, ConsumeQueueExt, QueueExtEntries
+from reput_broker.store.queue.extension_unit import ConsumeQueueExtUnit
+from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
+from reput_broker.store.queue.unit import (
+    PRE_BLANK,
+    UNIT_BYTES,
+    ConsumeQueueUnit,
+    unpack_unit,
+)
+from reput_protocol.kernel import queue_units
+
+Column: TypeAlias = "array[int]"
+"""64-bit integers of one field, one per message."""
+
+
+class QueueRest(NamedTuple):
+    """What a queue would be after a cut; all zero if nothing would be left."""
+
+    first_queue_offset: int
+    max_queue_offset: int
+    ext_is_lost: bool
+
+
+_TAGS_CODE = Struct(">q")
+
+
+class ConsumeQueue:
+    """The units of one topic queue, in files of `entries_per_file` units.
+
+    One thread owns it; only `flush` and `delete_expired` may each run in another. Positions are logic positions
+    (queue offset x 20): `min_logic_offset` is the first unit that points to live data, `max_physical_offset` the end
+    of the last indexed record in the log, -1 if nothing is known.
+    """
+
+    __slots__ = (
+        "_ext", "_files", "_on_event", "_time_cache", "duplicates", "entries_per_file", "max_physical_offset",
+        "min_logic_offset", "order_errors", "queue_id", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        directory: Path,
+        entries_per_file: int,
+        cache: QueueFileCache,
+        on_event: EventHandler = ignore_event,
+        ext: ConsumeQueueExt | None = None,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.entries_per_file = entries_per_file
+        self.max_physical_offset = -1
+        self.min_logic_offset = 0
+        self.duplicates = 0
+        """Units that were offered again and skipped."""
+        self.order_errors = 0
+        """Units whose queue offset did not follow the one before."""
+        self._files = SparseFileQueue(directory, entries_per_file * UNIT_BYTES, cache)
+        self._on_event = on_event
+        self._ext = QueueExtEntries(self._files, ext)
+        self._time_cache: search.FileTimes = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_queue_offset}, {self.max_queue_offset})>"
+        )
+
+    def load(self, *, after_crash: bool = False) -> None:
+        """Find the queue's files; `recover` must follow before the queue is used.
+
+        Raises:
+            ForeignFile, StoreDamaged: as `SparseFileQueue.load`.
+        """
+        self._files.load(after_crash=after_crash)
+        self._ext.load(after_crash=after_crash)
+        self.min_logic_offset = self._files.first_start
+
+    # -- offsets -------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> Path:
+        """Where the queue's files lie (or will lie: a queue without messages has none)."""
+        return self._files.directory
+
+    @property
+    def has_files(self) -> bool:
+        """Whether anything was ever put."""
+        return not self._files.is_empty
+
+    @property
+    def first_queue_offset(self) -> int:
+        """Queue offset at which the oldest file begins; 0 without files."""
+        return self._files.first_start // UNIT_BYTES
+
+    @property
+    def min_queue_offset(self) -> int:
+        """Number of the first message that is still there."""
+        return self.min_logic_offset // UNIT_BYTES
+
+    @property
+    def max_queue_offset(self) -> int:
+        """Number that follows the last unit; 0 without files."""
+        return self._files.end // UNIT_BYTES
+
+    @property
+    def bytes_to_flush(self) -> int:
+        """Bytes put and not yet known to be on the disk."""
+        return self._files.bytes_to_flush + self._ext.bytes_to_flush
+
+    @property
+    def ext_is_lost(self) -> bool:
+        """Whether the queue holds an address whose extended entry is gone although its message is not."""
+        return self._ext.is_lost
+
+    def roll_next_file(self, queue_offset: int) -> int:
+        """Return the first queue offset of the file after the one that contains `queue_offset`."""
+        return queue_offset + self.entries_per_file - queue_offset % self.entries_per_file
+
+    # -- putting -------------------------------------------------------------------------------------------
+
+    def put_message_position_info(
+        self,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        queue_offset: int,
+        store_timestamp_ms: int = 0,
+        bit_map: bytes | None = None,
+    ) -> bool:
+        """Put the unit of one message; True if it is in the queue now, or was already.
+
+        A record at or before `max_physical_offset`, or a queue offset that is already built, is skipped. A queue
+        offset beyond the end is reported (event `consume_queue_order_error`) and the unit goes to the end all the
+        same, as in RocketMQ. The first unit of an empty queue decides where its first file begins; the file is
+        filled with pre-blank units up to it.
+
+        With extended entries the tags code goes into one of those, together with the store time and the bit map, and
+        the unit holds its address. Without them the last two arguments are not looked at.
+
+        Raises:
+            DiskFull: nothing was applied; the same call may be repeated.
+        """
+        self.put_batch(
+            array("q", (physical_offset,)),
+            array("q", (size,)),
+            array("q", (tags_code,)),
+            queue_offset,
+            (store_timestamp_ms,),
+            (bit_map,),
+        )
+        return True
+
+    def put_batch(
+        self,
+        physical_offsets: Column,
+        sizes: Column,
+        tags_codes: Column,
+        first_queue_offset: int,
+        store_timestamps_ms: Sequence[int] = (),
+        bit_maps: BitMaps | None = None,
+    ) -> None:
+        """Put the units of messages with consecutive queue offsets, in log order: one write per file touched.
+
+        The rules are those of `put_message_position_info`, message by message. A queue with extended entries needs
+        the store times.
+
+        Raises:
+            DiskFull: nothing was applied; the same call may be repeated.
+        """
+        files = self._files
+        end = -1 if files.is_empty else self.max_queue_offset
+        units, taken, max_physical_offset, wrong, wrong_offset, wrong_end = queue_units(
+            physical_offsets, sizes, tags_codes, first_queue_offset, end, self.max_physical_offset
+        )
+        if taken:
+            expected = (first_queue_offset + taken[0]) * UNIT_BYTES
+            if self._ext.are_kept:
+                with self._ext.put(
+                    [tags_codes[number] for number in taken],
+                    [store_timestamps_ms[number] for number in taken],
+                    None if bit_maps is None else [bit_maps[number] for number in taken],
+                ) as addresses:
+                    for number, address in enumerate(addresses):
+                        _TAGS_CODE.pack_into(units, number * UNIT_BYTES + 12, address)
+                    self._append(expected, units, max_physical_offset)
+            else:
+                self._append(expected, units, max_physical_offset)
+        self.duplicates += len(sizes) - len(taken)
+        if wrong:
+            self._report_order_errors(wrong, wrong_offset, wrong_end)
+
+    def _append(self, expected: int, data: bytes | bytearray, max_physical_offset: int) -> None:
+        files = self._files
+        if files.is_empty:
+            start = expected - expected % files.file_size
+            files.write(start, PRE_BLANK * ((expected - start) // UNIT_BYTES) + data)
+            self.min_logic_offset = expected
+        else:
+            files.write(files.end, data)
+        self.max_physical_offset = max_physical_offset
+
+    def _report_order_errors(self, count: int, expected: int, actual: int) -> None:
+        self.order_errors += count
+        self._on_event(
+            "consume_queue_order_error",
+            {
+                "topic": self.topic,
+                "queue_id": self.queue_id,
+                "queue_offset": expected,
+                "put_at_queue_offset": actual,
+                "units": count,
+            },
+        )
+
+    # -- getting -------------------------------------------------------------------------------------------
+
+    def get_unit(self, queue_offset: int) -> ConsumeQueueUnit | None:
+        """Return one unit; None before the minimum and from the end on."""
+        position = queue_offset * UNIT_BYTES
+        files = self._files
+        if position < self.min_logic_offset or not files.first_start <= position < files.end:
+            return None
+        data = self._read_unless_expired(position, UNIT_BYTES)
+        return unpack_unit(data) if data else None
+
+    def read_units(self, queue_offset: int, count: int) -> bytes:
+        """Return up to `count` units from a queue offset on, at most to the end of the file that holds it.
+
+        Empty before the minimum and from the end on.
+        """
+        position = queue_offset * UNIT_BYTES
+        files = self._files
+        if count <= 0 or position < self.min_logic_offset or not files.first_start <= position < files.end:
+            return b""
+        stop = min(
+            position + count * UNIT_BYTES, files.end, position - position % files.file_size + files.file_size
+        )
+        return self._read_unless_expired(position, stop - position)
+
+    def _read_unless_expired(self, position: int, size: int) -> bytes:
+        """Read from a file that may be deleted at this very moment: then there is nothing."""
+        try:
+            return self._files.read(position, size)
+        except FileMissing:
+            if position >= self._files.first_start:
+                raise
+            return b""
+
+    def with_tags_codes(self, units: bytes) -> bytes:
+        """Return the units with tags codes where they hold addresses of extended entries.
+
+        An address whose entry cannot be read stays: no filter may keep that message back.
+        """
+        return self._ext.with_tags_codes(units)
+
+    def get_ext_unit(self, queue_offset: int) -> ConsumeQueueExtUnit | None:
+        """Return the extended entry of one message; None if it has none, or it cannot be read."""
+        return self._ext.get(self.get_unit(queue_offset))
+
+    def offset_by_timestamp(
+        self,
+        timestamp_ms: int,
+        boundary: search.Boundary,
+        store_time_of: search.StoreTimeOf,
+        min_physical_offset: int = 0,
+    ) -> int:
+        """Return the queue offset at a store time; see `consume_queue_search.offset_by_timestamp`."""
+        while True:
+            first_start = self._files.first_start
+            try:
+                return search.offset_by_timestamp(
+                    self._files,
+                    timestamp_ms,
+                    boundary,
+                    store_time_of,
+                    min_logic_offset=self.min_logic_offset,
+                    min_physical_offset=min_physical_offset,
+                    file_times=self._time_cache,
+                )
+            except FileMissing:
+                if first_start == self._files.first_start:
+                    raise
+                # The oldest file expired meanwhile: look again at what is left.
+
+    def nearest_offset_by_timestamp(
+        self, timestamp_ms: int, store_time_of: search.StoreTimeOf, min_physical_offset: int = 0
+    ) -> int:
+        """Return the queue offset nearest to a store time; see `consume_queue_search.nearest_offset_by_timestamp`."""
+        return search.nearest_offset_by_timestamp(
+            self._files,
+            timestamp_ms,
+            store_time_of,
+            min_logic_offset=self.min_logic_offset,
+            min_physical_offset=min_physical_offset,
+        )
+
+    def damaged(self, queue_offset: int) -> StoreDamaged:
+        """Return the error to raise for an entry that cannot be one."""
+        start = queue_offset - queue_offset % self.entries_per_file
+        return StoreDamaged(
+            self.directory / file_name(start * UNIT_BYTES),
+            (queue_offset - start) * UNIT_BYTES,
+            f"entry {queue_offset} of queue {self.queue_id} of topic {self.topic} points to no place in the log",
+            f"stop the broker and move {self.directory} away; the next start makes the queue anew from the log",
+        )
+
+    # -- cutting and expiring ------------------------------------------------------------------------------
+
+    def recover(self, *, min_physical_offset: int = 0) -> None:
+        """Find the end of the valid units after a start. Changes nothing; `settle` must follow, and `settle_ext`.
+
+        Extended entries of `ext_is_lost` need the queue to be cut off at `min_physical_offset` and built anew.
+
+        Args:
+            min_physical_offset: where the log begins; extended entries of older messages may be gone.
+        """
+        end, last = recovery.find_end(self._files)
+        self._files.end_at(end)
+        self.max_physical_offset = -1 if last is None else last.end_offset
+        self.min_logic_offset = self._files.first_start
+        self._time_cache.clear()
+        self._ext.look(min_physical_offset)
+
+    def settle(self) -> None:
+        """Cut off what follows the end that `recover` found, and files that do not count."""
+        strays = self._files.drop_strays() + self._ext.drop_strays()
+        if strays:
+            facts = {"topic": self.topic, "queue_id": self.queue_id, "files": strays}
+            self._on_event("consume_queue_files_dropped", facts)
+        end = self._files.end
+        rewritten = self._files.settle()
+        if rewritten:
+            self._report_cut(end + rewritten, end)
+
+    def rest_before(self, physical_offset: int, min_physical_offset: int = 0) -> QueueRest:
+        """What `truncate_dirty` with the same arguments would leave. Changes nothing."""
+        files = self._files
+        end, last = recovery.find_end_before(files, physical_offset)
+        if last is None:
+            return QueueRest(0, 0, False)
+        ext_is_lost = self._ext.would_be_lost(end, min_physical_offset)
+        return QueueRest(files.first_start // UNIT_BYTES, end // UNIT_BYTES, ext_is_lost)
+
+    def truncate_dirty(
+        self, physical_offset: int, *, quiet: bool = False, min_physical_offset: int = 0
+    ) -> None:
+        """Remove the units of records at or after a physical offset; what followed them on the disk becomes zero.
+
+        `max_physical_offset` is then the end of the last unit left, or `physical_offset` if none is. `quiet` is for
+        who puts the units back. Extended entries go with their units; see `recover` for `ext_is_lost`.
+        """
+        old_end = self._files.end
+        end, last = recovery.find_end_before(self._files, physical_offset)
+        if (self._files.cut(end) or end < old_end) and not quiet:
+            self._report_cut(old_end, end)
+        self.max_physical_offset = physical_offset if last is None else last.end_offset
+        self.min_logic_offset = min(self.min_logic_offset, self._files.end)
+        self._time_cache.clear()
+        self._ext.look(min_physical_offset)
+        self._ext.settle()
+
+    def settle_ext(self) -> None:
+        """Cut extended entries off behind the last that the queue knows of; nothing is done if that one is lost."""
+        self._ext.settle()
+
+    def _report_cut(self, old_end: int, new_end: int) -> None:
+        self._on_event(
+            "consume_queue_cut",
+            {
+                "topic": self.topic,
+                "queue_id": self.queue_id,
+                "queue_offset": new_end // UNIT_BYTES,
+                "units_removed": max(0, old_end - new_end) // UNIT_BYTES,
+            },
+        )
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Move the minimum to the first unit whose record is still in the log; it never moves back.
+
+        Pre-blank units are never live (RocketMQ counts them as live over a log that begins at 0). While the log has
+        lost nothing no other unit is passed over, so that a damaged one is met, and noticed.
+        """
+        if self._files.is_empty or (min_physical_offset <= 0 and not self._begins_with_pre_blank()):
+            return
+        before = self.min_logic_offset
+        self.min_logic_offset = search.first_live_position(
+            self._files, max(self.min_logic_offset, self._files.first_start), min_physical_offset
+        )
+        if self._ext.are_kept and self.min_logic_offset != before:
+            self._ext.delete_before(self.get_unit(self.min_queue_offset))
+
+    def _begins_with_pre_blank(self) -> bool:
+        files = self._files
+        return not files.is_empty and unpack_unit(files.read(files.first_start, UNIT_BYTES)).is_pre_blank
+
+    def queue_offset_of(self, physical_offset: int) -> int:
+        """Return the number of the first message whose record is at or after a physical offset; the end without one."""
+        if self._files.is_empty:
+            return 0
+        return search.first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
+
+    def delete_expired(self, min_physical_offset: int, durable_offset: int) -> int:
+        """Correct the minimum, then delete the oldest files whose last record has left the log, never the last file.
+
+        Nor one that nothing durable follows: a power cut would leave a queue that has forgotten how far it had come,
+        and gives its offsets again. Blocks; may run in a worker thread beside everything else. Every removal is durable
+        before the next.
+
+        Args:
+            min_physical_offset: where the log begins.
+            durable_offset: records before this log offset are on the disk, and so are their units.
+
+        Returns:
+            How many files were deleted.
+
+        Raises:
+            FlushFailed: a removal is not certain.
+        """
+        files = self._files
+        deleted = 0
+        try:
+            self.correct_min_offset(min_physical_offset)
+            while not files.is_empty and files.first_start < files.last_start:
+                start = files.first_start
+                last_unit = unpack_unit(files.read(start + files.file_size - UNIT_BYTES, UNIT_BYTES))
+                next_unit = unpack_unit(files.read(start + files.file_size, UNIT_BYTES))
+                if (
+                    last_unit.physical_offset >= min_physical_offset
+                    or next_unit.end_offset > durable_offset
+                    or not files.drop_first()
+                ):
+                    break
+                self._time_cache.pop(start, None)
+                deleted += 1
+        except FileMissing:
+            if not files.is_empty:
+                raise
+            # Its topic was deleted meanwhile.
+        return deleted
+
+    def destroy(self) -> None:
+        """Delete all files and the queue's directory; the queue is then as if nothing was ever put."""
+        self._files.destroy()
+        self._ext.destroy()
+        self.max_physical_offset = -1
+        self.min_logic_offset = 0
+        self._time_cache.clear()
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        return self._files.is_able_to_flush(least_pages) or self._ext.is_able_to_flush(least_pages)
+
+    def flush(self) -> int:
+        """Bring all units put before the call to the disk; return the logic position up to which that is certain.
+
+        Blocks; may run in a worker thread beside everything else.
+
+        Raises:
+            FlushFailed: a sync failed, now or earlier; final.
+        """
+        self._ext.flush()
+        return self._files.flush()

@@ -1,0 +1,497 @@
+"""A stream of bytes in consecutive sparse files, written and read by position: what ConsumeQueues lie in.
+
+The files have the names and sizes of mapped files (`file_names`), but are neither preallocated nor mapped: a
+thousand young queues would else hold gigabytes of zeros. Writing by position makes a full disk an error number
+instead of a signal.
+
+What a crash leaves: a killed process loses nothing that `write` returned for. After a power cut any page written
+after the last `flush` may be zero, but only in the last three files: before a fourth would hold unsynced bytes, the
+oldest is synced. Recovery therefore reads the last three files and no more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+from reput_broker.store.errors import DiskFull, FileMissing, FlushFailed
+from reput_broker.store.file_io import (
+    is_able_to_flush,
+    is_no_space,
+    sync_data,
+    sync_directory,
+    write_all,
+    zero_range,
+)
+from reput_broker.store.file_names import file_name, list_stream_files
+from reput_protocol.buffers import Buffer
+
+
+class QueueFile:
+    """A leased open file; `fd` is good until the lease is released."""
+
+    __slots__ = ("fd", "leases", "listed", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.leases = 0
+        self.listed = True
+
+
+class QueueFileCache:
+    """Least-recently-used cache of open files, shared by all queues; safe from any thread.
+
+    Ten thousand queues with a mapped file each would exceed any limit of open files. A file that is evicted while the
+    flush thread syncs it is closed when that lease ends: its descriptor's number may name another file afterwards.
+    """
+
+    def __init__(self, open_max: int) -> None:
+        assert open_max > 0
+        self.open_max = open_max
+        self._files: OrderedDict[Path, QueueFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def lease(self, path: Path) -> QueueFile:
+        """Return the open file, opening it if need be; give it back with `release`.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                file = self._insert(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+            else:
+                self._files.move_to_end(path)
+            file.leases += 1
+            return file
+
+    def create(self, path: Path, size: int) -> QueueFile:
+        """Create a sparse file of `size` zero bytes and lease it.
+
+        Raises:
+            OSError: it could not be made; no file is left behind.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, size)
+        except BaseException:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        with self._lock:
+            file = self._insert(path, fd)
+            file.leases += 1
+            return file
+
+    def release(self, file: QueueFile) -> None:
+        """End a lease."""
+        with self._lock:
+            file.leases -= 1
+            if file.leases == 0 and not file.listed:
+                os.close(file.fd)
+
+    def forget(self, path: Path) -> None:
+        """Drop a file that is about to be deleted; its leases stay good until they end."""
+        with self._lock:
+            file = self._files.pop(path, None)
+            if file is not None:
+                self._unlist(file)
+
+    def close(self) -> None:
+        """Close every file that nobody has leased; the others close when their lease ends."""
+        with self._lock:
+            while self._files:
+                self._unlist(self._files.popitem()[1])
+
+    def _insert(self, path: Path, fd: int) -> QueueFile:
+        file = self._files[path] = QueueFile(path, fd)
+        if len(self._files) > self.open_max:
+            self._unlist(self._files.popitem(last=False)[1])
+        return file
+
+    def _unlist(self, file: QueueFile) -> None:
+        file.listed = False
+        if file.leases == 0:
+            os.close(file.fd)
+
+
+RECOVERED_FILES = 3
+
+
+class SparseFileQueue:
+    """Bytes `[first_start, end)` of a stream, in files of `file_size` bytes.
+
+    `flushed <= end`; both are positions in the stream. Without files, `is_empty` and both are 0. One thread
+    writes, cuts and destroys; `flush` and `drop_first` may each run in another meanwhile.
+
+    After `load` the end can be moved back (`end_at`) without anything being changed on the disk, so that a start can
+    judge what it would be left with. `settle` makes the disk agree; nothing may be written before.
+    """
+
+    __slots__ = (
+        "_cache", "_flush_error", "_generation", "_last_path", "_lock", "_names_dirty", "_strays", "_surplus",
+        "_unfinished", "_unsynced_removal", "directory", "end", "file_size", "first_start", "flushed", "is_empty",
+        "last_start",
+    )  # fmt: skip
+
+    def __init__(self, directory: Path, file_size: int, cache: QueueFileCache) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._flush_error: FlushFailed | None = None
+        self._generation = 0
+        self._names_dirty = False
+        self._unsynced_removal = False
+        self._strays: list[Path] = []
+        self._unfinished: list[Path] = []
+        self._surplus: list[int] = []
+        self._forget_files()
+
+    def _forget_files(self) -> None:
+        self.is_empty = True
+        self.first_start = self.last_start = self.end = self.flushed = 0
+        self._last_path = self.directory
+
+    def load(self, *, after_crash: bool = False) -> None:
+        """Find the files; each counts as completely written and flushed until recovery knows better.
+
+        Nothing is changed. Names and lengths of files are synced with the next `flush`, so that a power cut may take
+        those of one file and leave those of a later one. With `after_crash` the stream then ends there; `drop_strays`
+        removes the rest. `settle` removes a last file that was never written.
+
+        Raises:
+            ForeignFile: a file that this store with this file size did not write.
+            StoreDamaged: a file in the middle is missing.
+        """
+        self._strays = []
+        self._unfinished = []
+        starts: list[int] = []
+        if self.directory.is_dir():
+            strays = self._strays if after_crash else None
+            starts = list_stream_files(self.directory, self.file_size, self._unfinished, strays=strays)
+        if starts:
+            self.is_empty = False
+            self.first_start = starts[0]
+            self._set_last(starts[-1])
+            self.end = self.flushed = starts[-1] + self.file_size
+
+    def drop_strays(self) -> int:
+        """Delete the files that `load` found behind a gap, durably; return how many there were."""
+        strays, self._strays = self._strays, []
+        for path in strays:
+            path.unlink()
+        if strays:
+            sync_directory(self.directory)
+        return len(strays)
+
+    def _set_last(self, start: int) -> None:
+        self.last_start = start
+        self._last_path = self._path(start)
+
+    def _path(self, start: int) -> Path:
+        return self.directory / file_name(start)
+
+    def _lease(self, start: int) -> QueueFile:
+        path = self._last_path if start == self.last_start else self._path(start)
+        try:
+            return self._cache.lease(path)
+        except FileNotFoundError as error:
+            raise FileMissing(
+                path, "it was there when the store was opened; restart the broker to have the queue rebuilt"
+            ) from error
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return the bytes at a position, all within one file.
+
+        Raises:
+            FileMissing: the file has been deleted; `first_start` tells whether by `drop_first`.
+        """
+        start = position - position % self.file_size
+        file = self._lease(start)
+        try:
+            return os.pread(file.fd, size, position - start)
+        finally:
+            self._cache.release(file)
+
+    def modified_ms(self, start: int) -> int:
+        """Return when the file that starts there was last modified, in milliseconds, as the file system says.
+
+        Raises:
+            FileMissing: somebody deleted the file.
+        """
+        file = self._lease(start)
+        try:
+            return os.fstat(file.fd).st_mtime_ns // 1_000_000
+        finally:
+            self._cache.release(file)
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Append bytes, over as many files as it takes; in an empty stream `position` is where a file starts.
+
+        Raises:
+            DiskFull: no file was added and `end` did not move; the same bytes may be written again.
+            FlushFailed: an older file had to be synced first and could not; nothing was written.
+        """
+        file_size = self.file_size
+        assert not self._surplus, "the disk is settled first"
+        assert position == self.end if not self.is_empty else position % file_size == 0
+        inside = position - self.last_start
+        if not self.is_empty and inside + len(data) <= file_size and inside < file_size:
+            file = self._lease(self.last_start)
+            try:
+                write_all(file.fd, data, inside, file.path)
+            finally:
+                self._cache.release(file)
+            self.end = position + len(data)
+            return
+        created: list[int] = []
+        total = len(data)
+        last = self.last_start if not self.is_empty else -1
+        done = 0
+        try:
+            while done < total:
+                at = position + done
+                inside = at % file_size
+                start = at - inside
+                size = min(total - done, file_size - inside)
+                if start == last:
+                    file = self._lease(start)
+                else:
+                    self._sync_before(start - (RECOVERED_FILES - 1) * file_size, at)
+                    file = self._create(start)
+                    created.append(start)
+                    last = start
+                try:
+                    piece = data if size == total else memoryview(data)[done : done + size]
+                    write_all(file.fd, piece, inside, file.path)
+                finally:
+                    self._cache.release(file)
+                done += size
+        except BaseException:
+            self._undo(created)
+            raise
+        if created:
+            self._names_dirty = True
+            if self.is_empty:
+                self.first_start = self.flushed = position
+                self.is_empty = False
+            self._set_last(last)
+        self.end = position + total
+
+    def _create(self, start: int) -> QueueFile:
+        path = self._path(start)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            return self._cache.create(path, self.file_size)
+        except OSError as error:
+            if is_no_space(error):
+                raise DiskFull(path, self.file_size) from error
+            raise
+
+    def _undo(self, created: list[int]) -> None:
+        for start in created:
+            path = self._path(start)
+            self._cache.forget(path)
+            path.unlink(missing_ok=True)
+
+    def _sync_before(self, limit: int, written: int) -> None:
+        """Keep the promise that only the last three files hold unsynced bytes."""
+        if self.is_empty or limit <= max(self.flushed, self.first_start):
+            return
+        position = self.flushed
+        while position < min(limit, written):
+            start = position - position % self.file_size
+            self._sync_file(start)
+            position = start + self.file_size
+        with self._lock:
+            self.flushed = max(self.flushed, min(position, self.end))
+
+    # -- flushing ------------------------------------------------------------------------------------------
+
+    @property
+    def bytes_to_flush(self) -> int:
+        """Bytes written and not yet known to be on the disk."""
+        return self.end - self.flushed
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether a file is full and unsynced, or has so many unsynced pages; anything at all if that is 0."""
+        return is_able_to_flush(self.flushed, self.end, self.file_size, least_pages)
+
+    def flush(self) -> int:
+        """Bring everything written before the call to the disk, names included; return the flushed position.
+
+        Blocks, and may run beside writes, cuts and `destroy`.
+
+        Raises:
+            FlushFailed: a sync failed, now or earlier; final.
+        """
+        if self._flush_error is not None:
+            raise self._flush_error
+        with self._lock:
+            generation = self._generation
+            position, end = self.flushed, self.end
+            names_dirty, self._names_dirty = self._names_dirty, False
+        try:
+            while position < end:
+                start = position - position % self.file_size
+                try:
+                    self._sync_file(start)
+                except FileMissing:
+                    if generation == self._generation and start >= self.first_start:
+                        raise
+                position = start + self.file_size
+            if names_dirty:
+                self._sync_names(generation)
+        except BaseException:
+            self._names_dirty = self._names_dirty or names_dirty
+            raise
+        with self._lock:
+            if generation == self._generation:
+                self.flushed = max(self.flushed, end)
+            return self.flushed
+
+    def _sync_file(self, start: int) -> None:
+        file = self._lease(start)
+        try:
+            sync_data(file.fd)
+        except OSError as error:
+            self._flush_error = FlushFailed(file.path, error)
+            raise self._flush_error from error
+        finally:
+            self._cache.release(file)
+
+    def _sync_names(self, generation: int) -> None:
+        # The queue's directory may be new, and its topic's, and `consumequeue` itself: each name lies in the one above.
+        for directory in (self.directory, *self.directory.parents[:3]):
+            try:
+                sync_directory(directory)
+            except FileNotFoundError:
+                if generation == self._generation:
+                    raise
+            except FlushFailed as error:
+                self._flush_error = error
+                raise
+
+    # -- cutting and deleting ------------------------------------------------------------------------------
+
+    def end_at(self, end: int) -> None:
+        """Let the stream end at a position, without changing the disk; `settle` must follow before anything else does.
+
+        At the position where the first file begins, or before, nothing is left of it.
+        """
+        if self.is_empty:
+            return
+        end = max(end, self.first_start)
+        assert end <= self.last_start + self.file_size
+        keep_last = end - 1 - (end - 1) % self.file_size if end > self.first_start else -1
+        with self._lock:
+            self._generation += 1
+            first = max(keep_last + self.file_size, self.first_start) if keep_last >= 0 else self.first_start
+            self._surplus = [*range(first, self.last_start + 1, self.file_size), *self._surplus]
+            if keep_last < 0:
+                self._forget_files()
+            else:
+                self._set_last(keep_last)
+                self.end = end
+                self.flushed = min(self.flushed, end)
+
+    def settle(self) -> int:
+        """Make the disk agree with the stream's end: delete the files behind it, make the rest of the last one zero.
+
+        Returns:
+            How many bytes had to be overwritten with zeros (whole chunks; deleted files not counted).
+        """
+        if self._delete_surplus():
+            sync_directory(self.directory)
+        inside = self.end - self.last_start
+        if self.is_empty or inside == self.file_size:
+            return 0
+        file = self._lease(self.last_start)
+        try:
+            return zero_range(file.fd, inside, self.file_size, file.path)
+        finally:
+            self._cache.release(file)
+
+    def cut(self, end: int) -> int:
+        """End the stream at a position: delete the files from there on, make the rest of the last one zero.
+
+        A file that would be left without a byte is deleted too. Used while recovering; not beside `write`.
+
+        Returns:
+            What `settle` does.
+        """
+        self.end_at(end)
+        return self.settle()
+
+    def drop_first(self) -> bool:
+        """Delete the oldest file; False, and nothing done, if it is the only one or there is none. Blocks.
+
+        Durable on return: were two removals to reach the disk in the wrong order, a power cut would leave a gap.
+
+        Raises:
+            FlushFailed: the file is gone, but the disk did not confirm it; final.
+            OSError: the same for want of a descriptor; the next call sees to it first.
+        """
+        if self._unsynced_removal:
+            self._sync_removal(self._generation)
+        with self._lock:
+            if self.is_empty or self.first_start == self.last_start:
+                return False
+            start = self.first_start
+            self.first_start = start + self.file_size
+            self.flushed = max(self.flushed, self.first_start)
+            generation = self._generation
+            self._delete(start)
+            self._unsynced_removal = True
+        self._sync_removal(generation)
+        return True
+
+    def _sync_removal(self, generation: int) -> None:
+        try:
+            sync_directory(self.directory)
+        except FileNotFoundError:
+            if generation == self._generation:
+                raise
+        except FlushFailed as error:
+            self._flush_error = error
+            raise
+        self._unsynced_removal = False
+
+    def destroy(self) -> None:
+        """Delete all files and, if it is empty then, the directory. The stream can begin anew afterwards."""
+        with self._lock:
+            self._generation += 1
+            if not self.is_empty:
+                for start in range(self.first_start, self.last_start + 1, self.file_size):
+                    self._delete(start)
+            self._delete_surplus()
+            self._forget_files()
+            self._names_dirty = False
+            self._unsynced_removal = False
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()
+            sync_directory(self.directory.parent)
+
+    def _delete_surplus(self) -> bool:
+        """Delete what lies on the disk and is no part of the stream, from the newest on; whether there was anything."""
+        found = bool(self._surplus or self._unfinished)
+        while self._unfinished:
+            self._unfinished[-1].unlink(missing_ok=True)
+            self._unfinished.pop()
+        while self._surplus:
+            self._delete(self._surplus[-1])
+            self._surplus.pop()
+        return found
+
+    def _delete(self, start: int) -> None:
+        path = self._path(start)
+        self._cache.forget(path)
+        path.unlink(missing_ok=True)

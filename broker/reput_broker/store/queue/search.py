@@ -1,0 +1,250 @@
+"""Look-ups over the sorted units of a queue: by store time, and the first that is still in the log.
+
+Times are not in the units: they are read from the records in the log, so every step of a search may touch the
+disk, and the number of steps counts (RocketMQ: ConsumeQueue, ConsumeQueueStore).
+
+A search chooses the file first and then halves the units in it. Units below the minimum physical offset, whose records
+have left the log, and pre-blank units lie before everything that a search can find. Store times are taken to ascend, as
+they do while the broker's clock does; where that clock was set back, a search ends at one of the places where the time
+is passed.
+
+There are two rules. `offset_by_timestamp` is RocketMQ 5's, with its two boundaries. `nearest_offset_by_timestamp` is
+the rule of the 4.x brokers, which looks for the message nearest in time; nothing on the wire asks for it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from reput_broker.store.queue.files import SparseFileQueue
+from reput_broker.store.queue.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
+
+Boundary = Literal["lower", "upper"]
+StoreTimeOf = Callable[[int, int], int]
+"""(physical offset, size) -> store time of that record in milliseconds, -1 if it is not in the log."""
+FileTimes = dict[int, tuple[int, int]]
+"""Start of a full file -> store times of its first and last unit."""
+
+
+def first_live_position(files: SparseFileQueue, low: int, min_physical_offset: int) -> int:
+    """Return the position of the first unit, from `low` on, whose record is at or after a physical offset.
+
+    The end of the queue if there is none.
+    """
+    high = files.end
+    if low >= high or _is_live(_unit_at(files, low), min_physical_offset):
+        return low
+    while low < high:
+        middle = (low + high) // (2 * UNIT_BYTES) * UNIT_BYTES
+        if _is_live(_unit_at(files, middle), min_physical_offset):
+            high = middle
+        else:
+            low = middle + UNIT_BYTES
+    return high
+
+
+def offset_by_timestamp(
+    files: SparseFileQueue,
+    timestamp_ms: int,
+    boundary: Boundary,
+    store_time_of: StoreTimeOf,
+    *,
+    min_logic_offset: int,
+    min_physical_offset: int,
+    file_times: FileTimes,
+) -> int:
+    """Return the queue offset that a store time leads to, within [min offset, max offset].
+
+    "lower": the first message stored at or after the time (the end of the queue if there is none). "upper": the
+    last message stored at or before it (the minimum if there is none). Of equal times, "lower" takes the first and
+    "upper" the last.
+
+    Args:
+        files: the queue's units.
+        timestamp_ms: milliseconds since the epoch.
+        boundary: which side to take.
+        store_time_of: reads a record's time from the log.
+        min_logic_offset: position of the first live unit.
+        min_physical_offset: where the log begins.
+        file_times: remembered times of full files; filled here.
+    """
+    if files.is_empty:
+        return 0
+    look_up = _TimeLookUp(files, store_time_of, min_logic_offset, min_physical_offset, file_times)
+    position = look_up.lower(timestamp_ms) if boundary == "lower" else look_up.upper(timestamp_ms)
+    return min(max(position, min_logic_offset), files.end) // UNIT_BYTES
+
+
+def nearest_offset_by_timestamp(
+    files: SparseFileQueue,
+    timestamp_ms: int,
+    store_time_of: StoreTimeOf,
+    *,
+    min_logic_offset: int,
+    min_physical_offset: int,
+) -> int:
+    """Return the queue offset of the message stored nearest to a time, as brokers before RocketMQ 5 looked it up.
+
+    The file is the first that was last modified at or after the time, else the last one: not the file that holds the
+    nearest message, if the modification times say otherwise (a copied directory, for instance). In it any message of
+    exactly this time is taken, not the first or last of several; without one, the later neighbour if it is nearer in
+    time, otherwise the earlier one. The result lies within [min offset, max offset]; 4.x could leave that range.
+
+    Args:
+        files, timestamp_ms, store_time_of, min_logic_offset, min_physical_offset: as for `offset_by_timestamp`.
+    """
+    if files.is_empty:
+        return 0
+    look_up = _TimeLookUp(files, store_time_of, min_logic_offset, min_physical_offset, {})
+    position = look_up.nearest(timestamp_ms)
+    return min(max(position, min_logic_offset), files.end) // UNIT_BYTES
+
+
+class _Found(NamedTuple):
+    """What a binary search ended with, as positions, each with its time; -1 for a time that was not met."""
+
+    exact: int | None
+    left: int
+    left_ms: int
+    right: int
+    right_ms: int
+
+
+class _TimeLookUp:
+    """One look-up: choose the file by the times of its ends, then search in it."""
+
+    def __init__(
+        self,
+        files: SparseFileQueue,
+        store_time_of: StoreTimeOf,
+        min_logic_offset: int,
+        min_physical_offset: int,
+        file_times: FileTimes,
+    ) -> None:
+        self.files = files
+        self.store_time_of = store_time_of
+        self.min_logic_offset = min_logic_offset
+        self.min_physical_offset = min_physical_offset
+        self.file_times = file_times
+
+    def lower(self, timestamp_ms: int) -> int:
+        files = self.files
+        start = files.first_start
+        while start < files.last_start and self._times(start)[1] < timestamp_ms:
+            start += files.file_size
+        floor, ceiling = self._bounds(start)
+        if self._time_at(ceiling) < timestamp_ms:
+            return ceiling + UNIT_BYTES
+        if self._time_at(floor) > timestamp_ms:
+            return start
+        found = self._search(floor, ceiling, timestamp_ms)
+        if found.exact is None:
+            return found.right
+        return self._first_of_equals(floor, found.exact, timestamp_ms)
+
+    def upper(self, timestamp_ms: int) -> int:
+        files = self.files
+        start = files.last_start
+        while self._times(start)[0] > timestamp_ms:
+            start -= files.file_size
+            if start < files.first_start:
+                return 0
+        floor, ceiling = self._bounds(start)
+        if self._time_at(ceiling) < timestamp_ms:
+            return ceiling
+        if self._time_at(floor) > timestamp_ms:
+            return 0
+        found = self._search(floor, ceiling, timestamp_ms)
+        if found.exact is None:
+            return found.left
+        return self._last_of_equals(found.exact, ceiling, timestamp_ms)
+
+    def nearest(self, timestamp_ms: int) -> int:
+        files = self.files
+        start = files.first_start
+        while start < files.last_start and files.modified_ms(start) < timestamp_ms:
+            start += files.file_size
+        floor, ceiling = self._bounds(start)
+        found = self._search(floor, ceiling, timestamp_ms)
+        if found.exact is not None:
+            return found.exact
+        if found.left_ms < 0:
+            return found.right
+        if found.right_ms < 0:
+            return found.left
+        is_right_nearer = timestamp_ms - found.left_ms > found.right_ms - timestamp_ms
+        return found.right if is_right_nearer else found.left
+
+    def _bounds(self, start: int) -> tuple[int, int]:
+        ceiling = min(start + self.files.file_size, self.files.end) - UNIT_BYTES
+        return min(max(start, self.min_logic_offset), ceiling), ceiling
+
+    def _search(self, low: int, high: int, timestamp_ms: int) -> _Found:
+        """Halve the units from `low` to `high` until one has the time, or its neighbours before and after are known.
+
+        A record that cannot be read ends the search at the start of the queue, as in RocketMQ.
+        """
+        left, right = low, high + UNIT_BYTES
+        left_ms = right_ms = -1
+        while low <= high:
+            middle = (low + high) // (2 * UNIT_BYTES) * UNIT_BYTES
+            unit = _unit_at(self.files, middle)
+            if not _is_live(unit, self.min_physical_offset):
+                low = middle + UNIT_BYTES
+                continue
+            time_ms = self.store_time_of(unit.physical_offset, unit.size)
+            if time_ms < 0:
+                return _Found(0, 0, -1, 0, -1)
+            if time_ms == timestamp_ms:
+                return _Found(middle, left, left_ms, right, right_ms)
+            if time_ms < timestamp_ms:
+                left, left_ms, low = middle, time_ms, middle + UNIT_BYTES
+            else:
+                right, right_ms, high = middle, time_ms, middle - UNIT_BYTES
+        return _Found(None, left, left_ms, right, right_ms)
+
+    # RocketMQ walks over equal times one by one. A batch gives thousands of messages the same time, so halve here too.
+
+    def _first_of_equals(self, low: int, found: int, timestamp_ms: int) -> int:
+        while low < found:
+            middle = (low + found) // (2 * UNIT_BYTES) * UNIT_BYTES
+            if self._time_at(middle) == timestamp_ms:
+                found = middle
+            else:
+                low = middle + UNIT_BYTES
+        return found
+
+    def _last_of_equals(self, found: int, high: int, timestamp_ms: int) -> int:
+        while found < high:
+            middle = -(-(found + high) // (2 * UNIT_BYTES)) * UNIT_BYTES
+            if self._time_at(middle) == timestamp_ms:
+                found = middle
+            else:
+                high = middle - UNIT_BYTES
+        return found
+
+    def _time_at(self, position: int) -> int:
+        unit = _unit_at(self.files, position)
+        if not _is_live(unit, self.min_physical_offset):
+            return -1
+        return self.store_time_of(unit.physical_offset, unit.size)
+
+    def _times(self, start: int) -> tuple[int, int]:
+        files = self.files
+        if start == files.last_start:
+            return self._time_at(start), self._time_at(files.end - UNIT_BYTES)
+        times = self.file_times.get(start)
+        if times is None:
+            times = self._time_at(start), self._time_at(start + files.file_size - UNIT_BYTES)
+            if min(times) >= 0:
+                self.file_times[start] = times
+        return times
+
+
+def _unit_at(files: SparseFileQueue, position: int) -> ConsumeQueueUnit:
+    return unpack_unit(files.read(position, UNIT_BYTES))
+
+
+def _is_live(unit: ConsumeQueueUnit, min_physical_offset: int) -> bool:
+    return unit.physical_offset >= min_physical_offset and not unit.is_pre_blank
