@@ -24,7 +24,7 @@ from reput_broker.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.properties import encode_properties
 from reput_protocol.record import Record

@@ -38,7 +38,6 @@ from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.loop_delay import measure_loop_delay
 from reput_broker.metrics import MetricsCollector, MetricsSources
 from reput_broker.metrics_groups import GroupSources
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
@@ -67,8 +66,9 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
 from reput_broker.store_health import FAILURES, NEWS, StoreHealth
 from reput_broker.surroundings import Surroundings
-from reput_broker.table_saver import TableSaver
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol import kernel
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError

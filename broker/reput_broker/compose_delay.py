@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.config_file import encode
 from reput_broker.delivery.cancelling import Cancelling
 from reput_broker.delivery.delay_service import DelayService, ParkedArrivals
 from reput_broker.delivery.deliverer import Deliverer
@@ -23,7 +22,8 @@ from reput_broker.metrics_delays import DelaySources
 from reput_broker.processors.delay import DelayProcessor
 from reput_broker.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.config_file import encode
+from reput_broker.tables.topics import TopicConfigManager
 
 _ROLL_WINDOW_S = 2 * 86_400
 """(RocketMQ: timerRollWindowSlot.)"""

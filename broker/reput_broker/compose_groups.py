@@ -21,7 +21,6 @@ from reput_broker.delivery.queue_locks import QueueLocks
 from reput_broker.delivery.requesters import Requesters
 from reput_broker.delivery.store_times import StoreTimes
 from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.client import ClientProcessor
 from reput_broker.processors.commits import OffsetCommits
 from reput_broker.processors.group_access import GroupAccess
@@ -33,9 +32,10 @@ from reput_broker.processors.lock import LockProcessor
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Client, Handler
 from reput_broker.store.message_store import MessageStore
-from reput_broker.subscription_groups import SubscriptionGroupManager
-from reput_broker.table_saver import SaveSoon, TableSaver
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.table_saver import SaveSoon, TableSaver
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.errors import InvalidName
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,6 @@ from reput_broker.delivery.transaction_check import TransactionCheckService
 from reput_broker.delivery.transaction_questions import TransactionQuestions
 from reput_broker.delivery.transaction_recovery import recover_transactions
 from reput_broker.delivery.transactions import Transactions
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.put_back_once import PutBackOnce
 from reput_broker.processors.send_back import SendBackProcessor
@@ -28,8 +27,9 @@ from reput_broker.put_lock import PutLock
 from reput_broker.request import Handler
 from reput_broker.retry_counts import RetryCounts
 from reput_broker.store.message_store import MessageStore
-from reput_broker.table_saver import TableSaver
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import AckLevel
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC

@@ -43,9 +43,9 @@ from reput_broker.metrics_families import pieces as _pieces
 from reput_broker.metrics_groups import GroupSources, group_families
 from reput_broker.metrics_retry import OpenTransactions, retry_families
 from reput_broker.metrics_store import StoreFigures
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.retention import DiskLevel
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol import kernel
 from reput_protocol.codes import RequestCode, ResponseCode
 

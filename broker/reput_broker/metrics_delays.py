@@ -9,7 +9,7 @@ from prometheus_client import Metric
 
 from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.metrics_families import Budget, by_one, one, pieces
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.topics import TopicConfigManager
 
 _SERIES_OF_TOPIC = 3
 

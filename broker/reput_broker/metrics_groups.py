@@ -13,8 +13,8 @@ from reput_broker.delivery.lag import LagFigures
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.metrics_families import Budget, Labels, one, pieces
 from reput_broker.metrics_store import StoreFigures
-from reput_broker.offsets import ConsumerOffsetManager
-from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.names import is_system_group
 
 _SERIES_OF_GROUP = 2 + len(REBALANCE_REASONS)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client import Metric
 
 from reput_broker.metrics_families import Budget, pieces
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.retry_counts import CHECK_RESULTS, TRANSACTION_RESULTS, RetryCounts
+from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 
 _SERIES_OF_PLACE = 2

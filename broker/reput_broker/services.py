@@ -15,9 +15,9 @@ import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.counters import Counters
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.message_store import MessageStore
-from reput_broker.table_saver import TableSaver
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)

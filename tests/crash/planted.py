@@ -72,7 +72,7 @@ def lost_queue_unit() -> None:
 
 def early_offset_commit() -> None:
     """offset commits are acknowledged without being written anywhere but in memory"""
-    from reput_broker.offset_journal import OffsetJournal
+    from reput_broker.tables.offset_journal import OffsetJournal
 
     def pretend(self: OffsetJournal, entries: Any) -> bytes:
         del self, entries

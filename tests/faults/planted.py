@@ -48,8 +48,6 @@ from faults.planted_directories import (
 from faults.power_cut import kills_during_recovery, power_cuts
 from faults.shared_logs import stores_sharing_a_log
 from faults.sparse_files import sparse_files
-from reput_broker import config_file
-from reput_broker.offset_journal import OffsetJournal
 from reput_broker.store import (
     file_io,
     index_file,
@@ -81,6 +79,8 @@ from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.running_flags import RunningFlags
+from reput_broker.tables import config_file
+from reput_broker.tables.offset_journal import OffsetJournal
 from reput_client import pull_result
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from faults.recorder import Recorder
 from reput_broker.config.sections import TopicsConfig
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.block import Block
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.kernel import record_starts
 from reput_protocol.message import Message
 from reput_protocol.put_block import encode_put_block

@@ -66,7 +66,7 @@ def dead_member_stays() -> None:
 
 def commit_goes_back() -> None:
     """now and then a commit puts the group's offset back"""
-    from reput_broker.offsets import ConsumerOffsetManager
+    from reput_broker.tables.offsets import ConsumerOffsetManager
 
     real = ConsumerOffsetManager.commit
 

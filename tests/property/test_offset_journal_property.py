@@ -4,7 +4,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reput_broker.offset_journal import (
+from reput_broker.tables.offset_journal import (
     HEADER_BYTES,
     JournalEntry,
     JournalIdentity,

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from delivery_fakes import FakeClient
 from reput_broker.counters import RequestTraffic
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.request import Client, Refusal, Request
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands import QueryConsumerOffsetHeader
 from reput_protocol.header import Header, HeaderType

@@ -27,7 +27,7 @@ from reput_broker.delivery.timers import Timers
 from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import TIMER_TOPIC, TRANS_HALF_TOPIC
 

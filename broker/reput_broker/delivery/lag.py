@@ -15,8 +15,8 @@ import trio
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.store_times import StoreTimes
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ import trio
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.consumer_groups import ConsumerGroups
-from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import ConsumerIdsChangedHeader
 

@@ -17,7 +17,7 @@ from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.offset_resets import PendingResets
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.offsets import Commit, ConsumerOffsetManager
+from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_protocol.bodies_reset import ResetOffsetBody, ResetOffsetList
 from reput_protocol.codes import LanguageCode, RequestCode
 from reput_protocol.commands_consume import ResetOffsetHeader

@@ -9,7 +9,7 @@ import trio
 from reput_broker.delivery.membership import MemberConflict, Membership
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies_group import ConsumerList, SubscriptionGroupConfig
 from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData
 from reput_protocol.codes import RequestCode

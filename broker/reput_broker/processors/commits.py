@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from reput_broker.delivery.offset_resets import PendingResets
 from reput_broker.delivery.progress import GroupProgress
-from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
 
 
 class OffsetCommits:

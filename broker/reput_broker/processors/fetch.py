@@ -16,7 +16,7 @@ from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies_bounds import QueueBounds, QueueBoundsRequest, QueueBoundsTable
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands import FetchRecordsHeader, FetchRecordsResult

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.request import Refusal
-from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.bodies_heartbeat import SubscriptionData
 from reput_protocol.codes import ResponseCode

@@ -9,11 +9,11 @@ import trio
 from reput_broker.body_turns import write_in_turns
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.membership import Membership
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.request import ClientBusy, ClientGone, ClientSilent, Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
-from reput_broker.subscription_groups import SubscriptionGroupManager
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies_connections import (
     ClientConnection,
     ConsumerConnection,

@@ -11,13 +11,13 @@ from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.offset_setting import OffsetSetting
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.delivery.store_times import StoreTimes
-from reput_broker.offset_journal import JournalWriteFailed
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.offset_journal import JournalWriteFailed
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies_reset import ResetOffsetBody
 from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
 from reput_protocol.bodies_topic import TopicList

@@ -14,12 +14,12 @@ from reput_broker.delivery.membership import Membership
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.delivery.queue_locks import QueueLocks
 from reput_broker.delivery.store_times import StoreTimes
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.group_access import no_group
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
-from reput_broker.subscription_groups import SubscriptionGroupManager
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies_progress import (
     GroupDescription,
     GroupMember,

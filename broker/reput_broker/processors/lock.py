@@ -11,7 +11,7 @@ from reput_broker.body_turns import write_in_turns
 from reput_broker.delivery.queue_locks import QueueLocks
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ErrorCode

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from reput_broker.offset_journal import JournalWriteFailed
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.commits import OffsetCommits
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.offset_journal import JournalWriteFailed
+from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands import OffsetResult, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from reput_protocol.errors import ErrorCode

@@ -12,7 +12,6 @@ from reput_broker.counters import PULL_WAIT_CODE, Counters
 from reput_broker.delivery.offset_resets import PendingResets
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.offset_journal import JournalWriteFailed
 from reput_broker.processors.cold_reads import ColdReads
 from reput_broker.processors.commits import OffsetCommits
 from reput_broker.processors.filter_check import FilterCheck
@@ -24,6 +23,7 @@ from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
+from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands import PullMessageHeader, PullMessageResult

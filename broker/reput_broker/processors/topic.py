@@ -9,13 +9,13 @@ import trio
 from reput_broker.body_turns import write_in_turns
 from reput_broker.counters import Counters
 from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
-from reput_broker.table_saver import TableSaver
-from reput_broker.topics import TopicConfigManager
-from reput_broker.unkept_topics import why_not_kept
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.unkept_topics import why_not_kept
 from reput_protocol.bodies import (
     BrokerData,
     QueueData,

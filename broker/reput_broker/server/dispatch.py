@@ -13,10 +13,10 @@ import structlog
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.offset_journal import JournalWriteFailed
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.file_io import is_no_space
+from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import PullSysFlag, RequestCode
 from reput_protocol.command_header import I32, CommandHeader
 from reput_protocol.errors import (

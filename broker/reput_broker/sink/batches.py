@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from reput_broker.config_file import ConfigFile, ConfigFileSave
-from reput_broker.data_version import DataVersion
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
+from reput_broker.tables.data_version import DataVersion
 
 _DAY_MS: Final = 86_400_000
 

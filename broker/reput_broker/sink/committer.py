@@ -32,8 +32,8 @@ from reput_broker.sink.staging_file import PlacedBlock, StagingFile
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
-from reput_broker.table_saver import TableSaver
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.bodies_stage import StagedPart
 from reput_protocol.codes import Perm

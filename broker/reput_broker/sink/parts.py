@@ -22,8 +22,8 @@ from reput_broker.sink.publisher import Publisher
 from reput_broker.sink.requests import SinkProcessor
 from reput_broker.sink.staging import Staging
 from reput_broker.store.message_store import MessageStore
-from reput_broker.table_saver import SaveSoon, TableSaver, save_now
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.table_saver import SaveSoon, TableSaver, save_now
+from reput_broker.tables.topics import TopicConfigManager
 
 log = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from reput_broker.sink.queue_records import records_from
 from reput_broker.sink.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.put_block import BlockCheck
 from reput_protocol.record_view import record_views
 

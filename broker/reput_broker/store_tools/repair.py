@@ -16,7 +16,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reput_broker.config_file import ConfigFile, encode
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.file_io import make_directories, sync_directory
 from reput_broker.store.opening.abort_marker import AbortMarker
@@ -34,6 +33,7 @@ from reput_broker.store_tools.repair_side import SideDirectory
 from reput_broker.store_tools.report import Progress, no_progress
 from reput_broker.store_tools.tables import apply_journal, find_journal, offsets_in, table_in_force
 from reput_broker.store_tools.verify import Verification
+from reput_broker.tables.config_file import ConfigFile, encode
 
 _TABLES = (
     "consumerOffset.json",

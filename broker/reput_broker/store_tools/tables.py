@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reput_broker.config_file import decode
-from reput_broker.offset_journal import (
+from reput_broker.tables.config_file import decode
+from reput_broker.tables.offset_journal import (
     COMMIT,
     TOPIC_REMOVED,
     JournalContents,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reput_broker.offset_journal import JournalUnreadable, read_journal
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store_tools.report import Report
@@ -21,6 +20,7 @@ from reput_broker.store_tools.tables import (
     read_table,
     table_in_force,
 )
+from reput_broker.tables.offset_journal import JournalUnreadable, read_journal
 from reput_protocol.counted import counted
 
 _OTHER_TABLES = (

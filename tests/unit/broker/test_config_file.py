@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from reput_broker.config_file import ConfigFile, ConfigFileDamaged, decode, encode
+from reput_broker.tables.config_file import ConfigFile, ConfigFileDamaged, decode, encode
 
 
 @pytest.fixture

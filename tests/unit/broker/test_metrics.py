@@ -22,9 +22,9 @@ from reput_broker.metrics_delays import DelaySources
 from reput_broker.metrics_groups import GroupSources
 from reput_broker.metrics_page import render_page
 from reput_broker.metrics_table import METRICS
-from reput_broker.offsets import ConsumerOffsetManager
-from reput_broker.subscription_groups import SubscriptionGroupManager
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies_heartbeat import ConsumerData
 from reput_protocol.codes import RequestCode, ResponseCode
 

@@ -20,8 +20,8 @@ from reput_broker.health import Health
 from reput_broker.metrics import MetricsCollector, MetricsSources
 from reput_broker.metrics_delays import DelaySources
 from reput_broker.metrics_groups import GroupSources
-from reput_broker.offsets import ConsumerOffsetManager
-from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import RequestCode
 
 ROOT = Path(__file__).resolve().parents[3]

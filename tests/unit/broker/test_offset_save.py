@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reput_broker.offsets import ConsumerOffsetManager
+from reput_broker.tables.offsets import ConsumerOffsetManager
 
 _CALLS = ("open", "write", "fsync", "replace", "rename", "unlink", "ftruncate", "close")
 

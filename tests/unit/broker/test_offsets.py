@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from reput_broker.config_file import ConfigFileDamaged
-from reput_broker.offset_journal import JournalWriteFailed
-from reput_broker.offsets import Commit, ConsumerOffsetManager
+from reput_broker.tables.config_file import ConfigFileDamaged
+from reput_broker.tables.offset_journal import JournalWriteFailed
+from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 
 Open = Callable[[], ConsumerOffsetManager]
 

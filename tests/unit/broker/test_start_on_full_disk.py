@@ -13,10 +13,10 @@ import trio
 
 from reput_broker import Broker, BrokerConfig, start_room
 from reput_broker.health import BrokerState
-from reput_broker.offset_journal import OffsetJournal
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
+from reput_broker.tables.offset_journal import OffsetJournal
 from reput_client import Message, Producer, PullConsumer
 from tasks import run_by_the_clock
 

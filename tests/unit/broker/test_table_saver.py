@@ -5,8 +5,8 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.table_saver import TableSaver
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.topics import TopicConfigManager
 
 
 def opened(path: Path) -> TopicConfigManager:

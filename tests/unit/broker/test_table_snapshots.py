@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import pytest
 import trio
 
-from reput_broker import config_file, subscription_groups
-from reput_broker.offsets import ConsumerOffsetManager
-from reput_broker.subscription_groups import SubscriptionGroupManager
-from reput_broker.table_saver import SavedTable, TableSaver
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables import config_file, subscription_groups
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.table_saver import SavedTable, TableSaver
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.bodies_topic import TopicConfig
 

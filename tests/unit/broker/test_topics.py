@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reput_broker.config.sections import TopicsConfig
-from reput_broker.topics import TopicConfigManager
+from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.errors import InvalidName
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from faults.recorder import Recorder
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store_tools.repair import RepairResult, apply_repair
 from reput_broker.store_tools.repair_files import copy_part, move
 from reput_broker.store_tools.repair_plan import RepairPlan, plan_repair
+from reput_broker.tables.offsets import ConsumerOffsetManager
 from store_samples import QUEUES, copied, examine, fill, hashes, named, records_of
 from stores import FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
 

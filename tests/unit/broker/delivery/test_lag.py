@@ -11,9 +11,9 @@ from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.lag import LagService
 from reput_broker.delivery.progress import GroupProgress
 from reput_broker.delivery.store_times import StoreTimes
-from reput_broker.offsets import ConsumerOffsetManager
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.offsets import ConsumerOffsetManager
 from stores import T0, FakeClock, dispatch_all, opened, put, small_options
 
 

@@ -14,7 +14,7 @@ from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.membership import Membership
 from reput_broker.delivery.notifications import GroupNotifier
 from reput_broker.delivery.queue_locks import QueueLocks
-from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.bodies_heartbeat import ConsumerData
 
 

@@ -16,7 +16,7 @@ from delivery_fakes import FakeClient, channel_of, consumer_data
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.notifications import GroupNotifier
-from reput_broker.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.group_terms import MessageModel
 from reput_protocol.header import HeaderType
 

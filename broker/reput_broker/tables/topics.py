@@ -16,9 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from reput_broker.config.sections import TopicsConfig
-from reput_broker.config_file import ConfigFile, ConfigFileSave
-from reput_broker.data_version import DataVersion
-from reput_broker.table_saver import save_now
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
+from reput_broker.tables.data_version import DataVersion
+from reput_broker.tables.table_saver import save_now
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.bodies_topic import GENERATION_ATTRIBUTE
 from reput_protocol.errors import ReputError

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from reput_broker.config_file import ConfigFile, encode
-from reput_broker.offset_journal import JournalIdentity, OffsetJournal
+from reput_broker.tables.config_file import ConfigFile, encode
+from reput_broker.tables.offset_journal import JournalIdentity, OffsetJournal
 
 
 class SavedOffsets(Protocol):

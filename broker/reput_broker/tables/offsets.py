@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from reput_broker.config_file import ConfigFile, set_aside
-from reput_broker.data_version import DataVersion
-from reput_broker.offset_journal import (
+from reput_broker.store.file_io import make_directories
+from reput_broker.tables.config_file import ConfigFile, set_aside
+from reput_broker.tables.data_version import DataVersion
+from reput_broker.tables.offset_journal import (
     COMMIT,
     GROUP_REMOVED,
     TOPIC_REMOVED,
@@ -32,9 +33,8 @@ from reput_broker.offset_journal import (
     OffsetJournal,
     read_journal,
 )
-from reput_broker.offset_save import OffsetSave
-from reput_broker.store.file_io import make_directories
-from reput_broker.table_saver import save_now
+from reput_broker.tables.offset_save import OffsetSave
+from reput_broker.tables.table_saver import save_now
 
 log = structlog.get_logger(__name__)
 
