@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 from reput_broker.request import (
     Handler,
     Put,

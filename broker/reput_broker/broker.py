@@ -25,19 +25,20 @@ from reput_broker.compose_delay import DelayParts
 from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.compose_retry import RetryParts
 from reput_broker.config.model import BrokerConfig
-from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import Deduplication
 from reput_broker.delivery.reply_push import ReplyPusher
-from reput_broker.disk_figures import refresh_disk_figures
 from reput_broker.flush_service import FlushCommitLogService
-from reput_broker.health import BrokerState, Health
-from reput_broker.http import make_app
-from reput_broker.http_server import serve_http
-from reput_broker.log import close_log, configure_logging
 from reput_broker.long_polling import PullRequestHoldService
-from reput_broker.loop_delay import measure_loop_delay
-from reput_broker.metrics import MetricsCollector, MetricsSources
-from reput_broker.metrics_groups import GroupSources
+from reput_broker.observe.counters import Counters
+from reput_broker.observe.disk_figures import refresh_disk_figures
+from reput_broker.observe.health import BrokerState, Health
+from reput_broker.observe.http import make_app
+from reput_broker.observe.http_server import serve_http
+from reput_broker.observe.log import close_log, configure_logging
+from reput_broker.observe.loop_delay import measure_loop_delay
+from reput_broker.observe.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.metrics_groups import GroupSources
+from reput_broker.observe.store_health import FAILURES, NEWS, StoreHealth
 from reput_broker.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.appender import Appender
@@ -64,7 +65,6 @@ from reput_broker.store.file_io import is_no_space
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import RecoveryReport
-from reput_broker.store_health import FAILURES, NEWS, StoreHealth
 from reput_broker.surroundings import Surroundings
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import TableSaver

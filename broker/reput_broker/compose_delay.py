@@ -18,7 +18,7 @@ from reput_broker.delivery.timer_feed import TimerFeed
 from reput_broker.delivery.timer_wheel import SLOTS
 from reput_broker.delivery.waiting_messages import WaitingMessages
 from reput_broker.flush_service import FlushCommitLogService
-from reput_broker.metrics_delays import DelaySources
+from reput_broker.observe.metrics_delays import DelaySources
 from reput_broker.processors.delay import DelayProcessor
 from reput_broker.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore

@@ -9,7 +9,6 @@ import structlog
 import trio
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.counters import Counters
 from reput_broker.delivery.consumer_groups import ConsumerGroups
 from reput_broker.delivery.lag import LagService
 from reput_broker.delivery.membership import Membership
@@ -21,6 +20,7 @@ from reput_broker.delivery.queue_locks import QueueLocks
 from reput_broker.delivery.requesters import Requesters
 from reput_broker.delivery.store_times import StoreTimes
 from reput_broker.long_polling import PullRequestHoldService
+from reput_broker.observe.counters import Counters
 from reput_broker.processors.client import ClientProcessor
 from reput_broker.processors.commits import OffsetCommits
 from reput_broker.processors.group_access import GroupAccess

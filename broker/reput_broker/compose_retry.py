@@ -17,6 +17,7 @@ from reput_broker.delivery.transaction_check import TransactionCheckService
 from reput_broker.delivery.transaction_questions import TransactionQuestions
 from reput_broker.delivery.transaction_recovery import recover_transactions
 from reput_broker.delivery.transactions import Transactions
+from reput_broker.observe.retry_counts import RetryCounts
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.put_back_once import PutBackOnce
 from reput_broker.processors.send_back import SendBackProcessor
@@ -25,7 +26,6 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.processors.transaction import TransactionProcessor
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Handler
-from reput_broker.retry_counts import RetryCounts
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import TableSaver

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import StoreConfig
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 from reput_broker.pending_puts import PendingPut
 from reput_broker.request import Refusal
 from reput_broker.store.message_store import MessageStore

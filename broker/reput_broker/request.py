@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from reput_broker.counters import RequestTraffic
+from reput_broker.observe.counters import RequestTraffic
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode

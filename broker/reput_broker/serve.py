@@ -25,8 +25,8 @@ from reput_broker.config.environment import is_service_link
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import ConfigChange, apply_live
 from reput_broker.config.model import BrokerConfig
-from reput_broker.log import configure_logging, flush_log, set_level
-from reput_broker.metrics import MetricsSources
+from reput_broker.observe.log import configure_logging, flush_log, set_level
+from reput_broker.observe.metrics import MetricsSources
 from reput_broker.store.errors import StoreDamaged
 from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode

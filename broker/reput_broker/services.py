@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import StoreConfig
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import TableSaver

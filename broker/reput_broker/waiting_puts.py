@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from reput_broker.counters import Histogram
+from reput_broker.observe.counters import Histogram
 from reput_broker.pending_puts import PendingPut, flush_clients
 
 

@@ -46,7 +46,7 @@ def command(port: int, http_port: int | None) -> int:
 
 
 def _say_ready(broker: Broker) -> None:
-    from reput_broker.log import write_line
+    from reput_broker.observe.log import write_line
 
     server = "" if broker.address.endswith(":10911") else f" --server {broker.address}"
     write_line(f"a throw-away broker on {broker.address}; its messages are gone when it ends (Ctrl-C)")

@@ -12,11 +12,11 @@ from fuzz.http_inputs import http_input
 from fuzz.mutations import in_parts
 from fuzz.outcome import Outcome, defects_in_the_log, private_b
 from reput_broker.config.model import BrokerConfig
-from reput_broker.counters import Counters
-from reput_broker.health import Health
-from reput_broker.http import make_app
-from reput_broker.http_server import HttpServer
-from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.counters import Counters
+from reput_broker.observe.health import Health
+from reput_broker.observe.http import make_app
+from reput_broker.observe.http_server import HttpServer
+from reput_broker.observe.metrics import MetricsCollector, MetricsSources
 
 _BATCH = 2_000
 _AT_ONCE = 8

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker_process import BrokerProcess
 from raw_client import RawClient, in_letters
 from reput_broker import Broker, BrokerConfig
-from reput_broker.health import BrokerState
+from reput_broker.observe.health import BrokerState
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_client import Message, Producer, PullConsumer, PullStatus, blocking
 from reput_protocol.codes import RequestCode, ResponseCode

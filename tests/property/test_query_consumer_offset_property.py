@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery_fakes import FakeClient
-from reput_broker.counters import RequestTraffic
+from reput_broker.observe.counters import RequestTraffic
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.request import Client, Refusal, Request
 from reput_broker.store.message_store import MessageStore

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import structlog
 
-from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.levels import Levels
 from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.parked import Parked, delivered_copy, parked_of, rolled_copy
 from reput_broker.delivery.record_reader import RecordReader
 from reput_broker.delivery.timers import Timers
+from reput_broker.observe.delay_stats import DelayStats
 from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus

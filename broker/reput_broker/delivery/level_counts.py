@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.levels import Level, Levels, LevelStore
 from reput_broker.delivery.record_reader import RecordReader
+from reput_broker.observe.delay_stats import DelayStats
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record_view import RecordView

@@ -14,13 +14,13 @@ import structlog
 import trio
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.counters import Counters
 from reput_broker.delivery import consumer_groups, producer_groups
 from reput_broker.delivery.client_table import ClientChannel, ClientTable
 from reput_broker.delivery.consumer_groups import Conflict, ConsumerGroups
 from reput_broker.delivery.notifications import GroupNotifier
 from reput_broker.delivery.producer_groups import ProducerGroups
 from reput_broker.delivery.queue_locks import QueueLocks
+from reput_broker.observe.counters import Counters
 from reput_broker.request import Client, Refusal
 from reput_protocol.bodies_heartbeat import ConsumerData
 from reput_protocol.errors import ErrorCode

@@ -17,7 +17,6 @@ import structlog
 
 from reput_broker.delivery.cancellations import Cancellations
 from reput_broker.delivery.delay_offsets import DelayOffsetFile, LevelProgress
-from reput_broker.delivery.delay_stats import UNKNOWN_TOPIC, DelayStats
 from reput_broker.delivery.delivered import DeliveredRecords
 from reput_broker.delivery.levels import Level, Levels
 from reput_broker.delivery.offset_set import OffsetSet
@@ -25,6 +24,7 @@ from reput_broker.delivery.parked import parked_of
 from reput_broker.delivery.timer_checkpoint import TimerProgress
 from reput_broker.delivery.timer_wheel import SLOTS
 from reput_broker.delivery.timers import Timers
+from reput_broker.observe.delay_stats import UNKNOWN_TOPIC, DelayStats
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.hashing import java_hash

@@ -12,7 +12,6 @@ from array import array
 import structlog
 import trio
 
-from reput_broker.delivery.delay_stats import UNKNOWN_TOPIC, DelayStats
 from reput_broker.delivery.due import Due
 from reput_broker.delivery.due_timers import BegunSlot
 from reput_broker.delivery.offset_set import OffsetSet
@@ -22,6 +21,7 @@ from reput_broker.delivery.record_reader import Place, RecordReader
 from reput_broker.delivery.timer_unit import NO_POSITION, TimerUnit
 from reput_broker.delivery.timer_wheel import PRECISION_MS, slot_of
 from reput_broker.delivery.timers import Chain, Timed, Timers
+from reput_broker.observe.delay_stats import UNKNOWN_TOPIC, DelayStats
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import TIMER_TOPIC

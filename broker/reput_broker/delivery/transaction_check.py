@@ -38,7 +38,7 @@ from reput_broker.delivery.own_puts import OwnPuts
 from reput_broker.delivery.queue_reader import ReadableStore, read_entry
 from reput_broker.delivery.transaction_questions import TransactionQuestions
 from reput_broker.delivery.transactions import HalfCopy, Standing, Transactions
-from reput_broker.retry_counts import RetryCounts
+from reput_broker.observe.retry_counts import RetryCounts
 from reput_broker.store.results import PutStatus
 from reput_protocol.errors import ReputError
 from reput_protocol.host import Host

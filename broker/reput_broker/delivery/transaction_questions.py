@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from reput_broker.delivery.half_messages import HalfMessage, check_body
 from reput_broker.delivery.queue_reader import ReadableStore
+from reput_broker.observe.retry_counts import RetryCounts
 from reput_broker.request import Client
-from reput_broker.retry_counts import RetryCounts
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_transaction import CheckTransactionHeader
 from reput_protocol.names import TRANS_HALF_TOPIC

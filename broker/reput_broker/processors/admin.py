@@ -8,8 +8,8 @@ from pathlib import Path
 
 import trio
 
-from reput_broker.counters import Counters
-from reput_broker.health import Health
+from reput_broker.observe.counters import Counters
+from reput_broker.observe.health import Health
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions

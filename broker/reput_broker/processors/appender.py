@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from reput_broker.commit_service import CommitRealTimeService
-from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.observe.counters import Counters
 from reput_broker.pending_puts import PendingRequest
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Put, Refusal, Response, Result

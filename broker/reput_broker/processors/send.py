@@ -8,11 +8,11 @@ from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Final
 
-from reput_broker.counters import Counters
 from reput_broker.delivery.deduplication import StoredBefore
 from reput_broker.delivery.requesters import Requesters
 from reput_broker.delivery.sent_alone import content_of
 from reput_broker.delivery.sent_back import SendBackKey
+from reput_broker.observe.counters import Counters
 from reput_broker.processors.put_back_once import PutBackOnce
 from reput_broker.processors.put_once import Alone, PutOnce, Work
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import trio
 
 from reput_broker.body_turns import write_in_turns
-from reput_broker.counters import Counters
 from reput_broker.long_polling import PullRequestHoldService
+from reput_broker.observe.counters import Counters
 from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 from reput_broker.request import Refusal
 from reput_broker.tables.table_saver import TableSaver
 from reput_broker.tables.topics import TooManyTopics, TopicConfigManager

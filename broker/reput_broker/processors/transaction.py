@@ -9,9 +9,9 @@ from reput_broker.delivery.parking import Parking
 from reput_broker.delivery.queue_reader import record_at
 from reput_broker.delivery.transaction_check import CheckOptions
 from reput_broker.delivery.transactions import Standing, Transactions
+from reput_broker.observe.retry_counts import RetryCounts
 from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
-from reput_broker.retry_counts import RetryCounts
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.counters import Counters, ListenerTraffic
+from reput_broker.observe.counters import Counters, ListenerTraffic
 from reput_broker.request import ClientAnswer, ClientGone, Outcome, Put, Refusal, Request, Response
 from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import PUTS, Dispatcher

@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.acceptor import Acceptor
 from reput_broker.config.model import BrokerConfig
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 from reput_broker.request import Client
 from reput_broker.server.connection import Connection
 from reput_broker.server.dispatch import Dispatcher

@@ -25,7 +25,7 @@ from typing import Final, Protocol
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 
 SHARE_MIN: Final = 1 << 16
 """Bytes that a connection may hold however much is held for others."""

@@ -9,8 +9,8 @@ import structlog
 import trio
 
 from reput_broker.config.sections import SinkConfig
-from reput_broker.counters import Counters
 from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.observe.counters import Counters
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import SinkConfig
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 from reput_broker.processors.appender import malformed
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 from reput_broker.processors.appender import Appender
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Put, Refusal, Response

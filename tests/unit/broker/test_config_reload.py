@@ -3,9 +3,9 @@ import structlog
 
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
-from reput_broker.counters import Counters
-from reput_broker.health import Health
-from reput_broker.metrics import MetricsSources
+from reput_broker.observe.counters import Counters
+from reput_broker.observe.health import Health
+from reput_broker.observe.metrics import MetricsSources
 from reput_broker.serve import ConfigReloader
 
 

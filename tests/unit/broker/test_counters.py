@@ -1,6 +1,6 @@
 import pytest
 
-from reput_broker.counters import PULL_WAIT_CODE, UNKNOWN_CODE, Counters, Histogram, topic_kind
+from reput_broker.observe.counters import PULL_WAIT_CODE, UNKNOWN_CODE, Counters, Histogram, topic_kind
 from reput_protocol.codes import RequestCode
 
 

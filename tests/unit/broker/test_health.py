@@ -6,9 +6,9 @@ import trio
 import trio.testing
 
 from reput_broker import Broker, BrokerConfig
-from reput_broker.health import BrokerState, Health
+from reput_broker.observe.health import BrokerState, Health
+from reput_broker.observe.store_health import StoreHealth
 from reput_broker.store.index import file as index_file
-from reput_broker.store_health import StoreHealth
 from stores import dispatch_all, put
 
 

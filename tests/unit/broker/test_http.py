@@ -10,11 +10,11 @@ import trio
 import trio.testing
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.counters import Counters
-from reput_broker.health import BrokerState, Health
-from reput_broker.http import make_app
-from reput_broker.http_server import HttpListenFailed, HttpServer, serve_http
-from reput_broker.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.counters import Counters
+from reput_broker.observe.health import BrokerState, Health
+from reput_broker.observe.http import make_app
+from reput_broker.observe.http_server import HttpListenFailed, HttpServer, serve_http
+from reput_broker.observe.metrics import MetricsCollector, MetricsSources
 
 
 def make_sources() -> MetricsSources:

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 from reput_broker.request import Client, Request, Response
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.listener import ListenFailed, Server, bind

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 import structlog
 
-from reput_broker.log import RateLimitWarnings, configure_logging, flush_log, set_level
+from reput_broker.observe.log import RateLimitWarnings, configure_logging, flush_log, set_level
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from typing import TextIO
 import pytest
 import structlog
 
-from reput_broker.log import close_log, configure_logging, dropped_events, flush_log
+from reput_broker.observe.log import close_log, configure_logging, dropped_events, flush_log
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_a_pipe_that_is_not_read_delays_no_caller(pipe: tuple[TextIO, TextIO]) -
 
 def test_the_end_of_the_program_waits_a_bounded_time(pipe: tuple[TextIO, TextIO], monkeypatch) -> None:
     reader, writer = pipe
-    monkeypatch.setattr("reput_broker.log._FLUSH_S", 0.05)
+    monkeypatch.setattr("reput_broker.observe.log._FLUSH_S", 0.05)
     configure_logging(format="json", stream=writer)
     for _ in range(100):
         structlog.get_logger("x").info("event", padding="x" * 1000)
@@ -169,7 +169,7 @@ def test_threads_log_whole_lines(tmp_path: Path) -> None:
 
 ENDS = """
 import os, structlog
-from reput_broker.log import configure_logging
+from reput_broker.observe.log import configure_logging
 configure_logging(format="json")
 log = structlog.get_logger("x")
 log.info("before")

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from reput_broker import Broker, BrokerConfig
-from reput_broker.health import BrokerState
+from reput_broker.observe.health import BrokerState
 from reput_client import Message, Producer, PullConsumer
 from reput_protocol.errors import ReputError
 from stores import tree

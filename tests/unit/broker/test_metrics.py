@@ -10,18 +10,18 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.counters import Counters
 from reput_broker.delivery.client_table import ClientChannel
 from reput_broker.delivery.consumer_groups import ConsumerGroups
-from reput_broker.delivery.delay_stats import DelayStats
 from reput_broker.delivery.lag import LagFigures
 from reput_broker.delivery.progress import GroupProgress
-from reput_broker.health import BrokerState, Health
-from reput_broker.metrics import MetricsCollector, MetricsSources
-from reput_broker.metrics_delays import DelaySources
-from reput_broker.metrics_groups import GroupSources
-from reput_broker.metrics_page import render_page
-from reput_broker.metrics_table import METRICS
+from reput_broker.observe.counters import Counters
+from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.observe.health import BrokerState, Health
+from reput_broker.observe.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.metrics_delays import DelaySources
+from reput_broker.observe.metrics_groups import GroupSources
+from reput_broker.observe.metrics_page import render_page
+from reput_broker.observe.metrics_table import METRICS
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.topics import TopicConfigManager

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from reput_broker.counters import RequestTraffic
+from reput_broker.observe.counters import RequestTraffic
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.request import Request, Response
 from reput_broker.store.errors import DiskFull

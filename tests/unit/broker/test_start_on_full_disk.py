@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from reput_broker import Broker, BrokerConfig, start_room
-from reput_broker.health import BrokerState
+from reput_broker.observe.health import BrokerState
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.queue.builder import RecoveringQueueBuilder

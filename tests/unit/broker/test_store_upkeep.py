@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from reput_broker.config.sections import StoreConfig
-from reput_broker.counters import Counters
+from reput_broker.observe.counters import Counters
 from reput_broker.services import StoreUpkeep
 from reput_broker.store.errors import StoreReadOnly
 from tasks import running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from reput_broker.counters import Histogram
+from reput_broker.observe.counters import Histogram
 
 _INTERVAL_S = 0.25
 """Four wake-ups a second cost a thousandth of a core and still see every stall that lasts."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from reput_broker.config.description import digest
-from reput_broker.metrics import MetricsCollector
+from reput_broker.observe.metrics import MetricsCollector
 from reput_protocol import kernel
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def make_app(collector: MetricsCollector, status: Callable[[], Mapping[str, Any]
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route
 
-    from reput_broker.metrics_page import MetricsPages
+    from reput_broker.observe.metrics_page import MetricsPages
 
     sources = collector.sources
     metrics_pages = MetricsPages(collector)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Final
 
-from reput_broker.counters import Histogram
+from reput_broker.observe.counters import Histogram
 
 DELAY_ERROR_SECONDS = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0)
 UNKNOWN_TOPIC = "unknown"

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 from prometheus_client import GC_COLLECTOR, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.counters import (
+from reput_broker.observe.counters import (
     PROTOCOLS,
     PULL_WAIT_CODE,
     UNKNOWN_CODE,
@@ -31,23 +32,25 @@ from reput_broker.counters import (
     TopicTraffic,
     topic_kind,
 )
-from reput_broker.disk_figures import DiskFigures
-from reput_broker.health import BrokerState, Health
-from reput_broker.log import dropped_events
-from reput_broker.metrics_delays import DelaySources, delay_families
-from reput_broker.metrics_families import Budget as _Budget
-from reput_broker.metrics_families import Labels
-from reput_broker.metrics_families import by_one as _by_one
-from reput_broker.metrics_families import one as _one
-from reput_broker.metrics_families import pieces as _pieces
-from reput_broker.metrics_groups import GroupSources, group_families
-from reput_broker.metrics_retry import OpenTransactions, retry_families
-from reput_broker.metrics_store import StoreFigures
+from reput_broker.observe.disk_figures import DiskFigures
+from reput_broker.observe.health import BrokerState, Health
+from reput_broker.observe.log import dropped_events
+from reput_broker.observe.metrics_delays import DelaySources, delay_families
+from reput_broker.observe.metrics_families import Budget as _Budget
+from reput_broker.observe.metrics_families import Labels
+from reput_broker.observe.metrics_families import by_one as _by_one
+from reput_broker.observe.metrics_families import one as _one
+from reput_broker.observe.metrics_families import pieces as _pieces
+from reput_broker.observe.metrics_groups import GroupSources, group_families
+from reput_broker.observe.metrics_retry import OpenTransactions, retry_families
+from reput_broker.observe.metrics_store import StoreFigures
 from reput_broker.store.retention import DiskLevel
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol import kernel
 from reput_protocol.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from reput_broker.tables.offsets import ConsumerOffsetManager
+    from reput_broker.tables.topics import TopicConfigManager
 
 _FIXED_OPS = (RequestCode.PUT_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
 

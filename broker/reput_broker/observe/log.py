@@ -23,7 +23,7 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger, Processor, WrappedLogger
 
-from reput_broker.log_writer import LogWriter
+from reput_broker.observe.log_writer import LogWriter
 from reput_protocol.printable import printable, printable_json, printable_lines
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}

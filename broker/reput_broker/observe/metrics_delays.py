@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 
-from reput_broker.delivery.delay_stats import DelayStats
-from reput_broker.metrics_families import Budget, by_one, one, pieces
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.observe.metrics_families import Budget, by_one, one, pieces
+
+if TYPE_CHECKING:
+    from reput_broker.tables.topics import TopicConfigManager
 
 _SERIES_OF_TOPIC = 3
 

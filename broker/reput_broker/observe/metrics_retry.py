@@ -7,13 +7,16 @@ increase that an alert sees. A topic has those of transactions from its first ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 
-from reput_broker.metrics_families import Budget, pieces
-from reput_broker.retry_counts import CHECK_RESULTS, TRANSACTION_RESULTS, RetryCounts
-from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.observe.metrics_families import Budget, pieces
+from reput_broker.observe.retry_counts import CHECK_RESULTS, TRANSACTION_RESULTS, RetryCounts
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
+
+if TYPE_CHECKING:
+    from reput_broker.tables.offsets import ConsumerOffsetManager
 
 _SERIES_OF_PLACE = 2
 _SERIES_OF_TOPIC = 1 + len(TRANSACTION_RESULTS) + len(CHECK_RESULTS)

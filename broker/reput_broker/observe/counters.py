@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from reput_broker.retry_counts import RetryCounts
+from reput_broker.observe.retry_counts import RetryCounts
 from reput_protocol.codes import RequestCode
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 

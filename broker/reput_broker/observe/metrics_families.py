@@ -8,8 +8,8 @@ from math import inf, isinf
 
 from prometheus_client import Metric
 
-from reput_broker.counters import Histogram
-from reput_broker.metrics_table import METRICS
+from reput_broker.observe.counters import Histogram
+from reput_broker.observe.metrics_table import METRICS
 
 _PIECE_SAMPLES = 256
 

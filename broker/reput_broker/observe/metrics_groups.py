@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 
-from reput_broker.counters import REBALANCE_REASONS, Counters
-from reput_broker.delivery.consumer_groups import ConsumerGroups
-from reput_broker.delivery.lag import LagFigures
-from reput_broker.delivery.progress import GroupProgress
-from reput_broker.metrics_families import Budget, Labels, one, pieces
-from reput_broker.metrics_store import StoreFigures
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_broker.observe.counters import REBALANCE_REASONS, Counters
+from reput_broker.observe.metrics_families import Budget, Labels, one, pieces
+from reput_broker.observe.metrics_store import StoreFigures
 from reput_protocol.names import is_system_group
+
+if TYPE_CHECKING:
+    from reput_broker.delivery.consumer_groups import ConsumerGroups
+    from reput_broker.delivery.lag import LagFigures
+    from reput_broker.delivery.progress import GroupProgress
+    from reput_broker.tables.offsets import ConsumerOffsetManager
+    from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 
 _SERIES_OF_GROUP = 2 + len(REBALANCE_REASONS)
 _SERIES_OF_TOPIC = 3

@@ -11,7 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from reput_broker.metrics import MetricsCollector
+from reput_broker.observe.metrics import MetricsCollector
 
 _EOF = b"# EOF\n"
 _OPENMETRICS = "application/openmetrics-text"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reput_broker.health import Health
+from reput_broker.observe.health import Health
 
 NEWS = frozenset({"recovering", "index_complete"})
 """Events of the store that are no cause for concern; the others are logged as warnings, or as errors."""
