@@ -173,3 +173,23 @@ def block() -> None:
         assert_type(admin.max_offset("orders", 0), int)
     local = blocking.LocalFileOffsetStore("offsets.json")
     blocking.Consumer(ADDRESS, group="billing", topic="orders", offset_store=local)
+
+
+def block_wrongly(producer: blocking.Producer, consumer: blocking.Consumer, admin: blocking.Admin) -> None:
+    """Each line is an error; an ignore that is not needed is one, too."""
+    blocking.Producer(ADDRESS, grup="shop")  # type: ignore[call-arg]
+    blocking.Producer(ADDRESS, linger_s="1")  # type: ignore[arg-type]
+    blocking.Producer(ADDRESS, runtime=None)  # type: ignore[call-arg]
+    blocking.PullConsumer(ADDRESS)  # type: ignore[call-arg]
+    producer.send(Message("orders", b"x"), akc="flushed")  # type: ignore[call-arg]
+    producer.send(b"x")  # type: ignore[arg-type]
+    producer.send(Message("orders", b"x"), "flushed")  # type: ignore[call-arg]
+    producer.send_batch([b"x"])  # type: ignore[list-item]
+    producer.send_many("orders", [b"x"], tag=1)  # type: ignore[arg-type]
+    producer.post(Message("orders", b"x"), on_done=1)  # type: ignore[arg-type]
+    consumer.receive("1")  # type: ignore[arg-type]
+    consumer.done()  # type: ignore[call-arg]
+    admin.create_topic("orders", queue=4)  # type: ignore[call-arg]
+    assert_type(consumer.receive(1.0), ReceivedMessage | None)
+    assert_type(consumer.positions(), dict[MessageQueue, int])
+    assert_type(admin.topic_config("orders"), TopicConfig)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from types import TracebackType
-from typing import Self
 
 from reput_client.admin_groups import GroupAdmin
 from reput_client.backoff import Backoff
@@ -13,11 +11,9 @@ from reput_client.core import Call
 from reput_client.offsets import OffsetRequests, timestamp_ms
 from reput_client.pull_result import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
-from reput_client.runtime import Runtime
 from reput_client.session import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
-    Session,
     raise_refusal,
     route_ext,
 )
@@ -64,34 +60,11 @@ class Admin(GroupAdmin):
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
-        runtime: Runtime | None = None,
     ) -> None:
-        self._session = Session(
-            address,
-            runtime,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
+        super().__init__(
+            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
         )
         self._offsets = OffsetRequests(self._session)
-
-    async def __aenter__(self) -> Self:
-        """Connect.
-
-        Raises:
-            ConnectFailed: no broker answers at the given address.
-        """
-        await self._session.connect()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections. Requests in progress raise `ClientClosed`."""
-        self._session.close()
 
     # -- topics ------------------------------------------------------------------------------------------------
 

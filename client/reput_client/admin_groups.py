@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from reput_client.address import Address
+from reput_client.client import Client
 from reput_client.core import Call
 from reput_client.offsets import timestamp_ms
-from reput_client.session import Session, raise_refusal
+from reput_client.session import raise_refusal
 from reput_protocol.bodies_group import GroupList, SubscriptionGroupConfig, SubscriptionGroupTable
 from reput_protocol.bodies_progress import GroupDescription, GroupSummaries, GroupSummary
 from reput_protocol.bodies_reset import ResetOffsetBody, ResetOffsetList
@@ -38,10 +39,8 @@ _FORWARDED_GRACE_S = 11.0
 """The broker waits 10 s for a member that it passes a question on to."""
 
 
-class GroupAdmin:
+class GroupAdmin(Client):
     """What `Admin` can do with consumer groups; see there for the errors."""
-
-    _session: Session
 
     # Settings
 

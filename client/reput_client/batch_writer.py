@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from reput_client.backoff import Backoff
+from reput_client.client import Client
 from reput_client.connection import Connection
 from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import ConnectionLost, RequestTimeout
-from reput_client.runtime import Runtime
-from reput_client.session import CONNECT_TIMEOUT_S, Session, raise_refusal
+from reput_client.session import CONNECT_TIMEOUT_S, raise_refusal
 from reput_protocol.bodies_stage import CommitStagedBody, StagedPart
 from reput_protocol.buffers import Buffer
 from reput_protocol.checksum import crc32
@@ -67,7 +66,7 @@ class _Sent:
         self.connection: Connection | None = None
 
 
-class BatchWriter:
+class BatchWriter(Client):
     """Writes blocks to one broker. An async context manager; for one task at a time.
 
     Args:
@@ -84,14 +83,9 @@ class BatchWriter:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         window_bytes: int = WINDOW_BYTES,
         new_backoff: Callable[[], Backoff] = Backoff,
-        runtime: Runtime | None = None,
     ) -> None:
-        self._session = Session(
-            address,
-            runtime,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
+        super().__init__(
+            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
         )
         self._window_bytes = window_bytes
         self._window: deque[_Sent] = deque()
@@ -110,18 +104,9 @@ class BatchWriter:
         await self._session.open(None, self._session.deadline(None))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
         """Close the connections. What is not answered may or may not have been done."""
         self._session.close()
-
-    def after_fork(self) -> None:
-        """In a forked child: leave the parent's connections alone."""
-        self._session.after_fork()
 
     async def write_queues(self, topic: str) -> list[int] | None:
         """Return the queues of a topic that take messages; None for a topic that is made at the first message.

@@ -7,16 +7,15 @@ what is not durable is not seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from reput_client.backoff import Backoff
+from reput_client.client import Client
 from reput_client.errors import BrokerNotFound
 from reput_client.fetching import FetchedBlock, fetch_ext, fetched_block
 from reput_client.offsets import OffsetRequests
 from reput_client.read_ahead import ReadAhead
-from reput_client.runtime import Runtime
-from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
+from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_protocol.bodies_bounds import QueueBoundsRequest, QueueBoundsTable
 from reput_protocol.bodies_route import ClusterInfo
 from reput_protocol.bodies_topic import TopicList
@@ -30,7 +29,7 @@ from reput_protocol.header import HeaderType, Value
 _MSGPACK: Final = HeaderType.MSGPACK
 
 
-class BulkReader:
+class BulkReader(Client):
     """Reads queues of one broker in bulk. An async context manager.
 
     Args:
@@ -45,39 +44,16 @@ class BulkReader:
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
-        runtime: Runtime | None = None,
     ) -> None:
-        self._session = Session(
-            address,
-            runtime,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
+        super().__init__(
+            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
         )
         self._offsets = OffsetRequests(self._session)
         self._ahead = self._new_ahead()
 
-    async def __aenter__(self) -> Self:
-        """Connect.
-
-        Raises:
-            ConnectFailed: no broker answers at the given address.
-        """
-        await self._session.connect()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections. Requests in progress raise `ClientClosed`."""
-        self._session.close()
-
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone."""
-        self._session.after_fork()
+        super().after_fork()
         self._ahead = self._new_ahead()
 
     def _new_ahead(self) -> ReadAhead:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from reput_client.backoff import Backoff
+from reput_client.client import Client
 from reput_client.group.allocation import AllocationStrategy, averagely
 from reput_client.group.failures import OnFailure
 from reput_client.group.flow import FlowLimits
@@ -22,9 +23,8 @@ from reput_client.group.subscriptions import parse_topics
 from reput_client.group.taking import Taking
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
-from reput_client.runtime import Runtime
 from reput_client.send_back import send_back
-from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session, wall_clock_ms
+from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, wall_clock_ms
 from reput_protocol.group_terms import MessageModel
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_client_group
@@ -35,7 +35,7 @@ _ENDING_S: Final = 1.0
 _MODELS: Final = {"clustering": MessageModel.CLUSTERING, "broadcasting": MessageModel.BROADCASTING}
 
 
-class Consumer:
+class Consumer(Client):
     """A member of a consumer group; an async context manager, under trio or asyncio.
 
         async with Consumer(address, group="billing", topic="orders") as consumer:
@@ -115,7 +115,6 @@ class Consumer:
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
-        runtime: Runtime | None = None,
     ) -> None:
         if mode not in _MODELS:
             raise ValueError(f"mode is 'clustering' or 'broadcasting', not {mode!r}")
@@ -124,12 +123,8 @@ class Consumer:
                 "commit_interval_s must be 0 or more, heartbeat_interval_s and handler_timeout_s more than 0"
             )
         self.group = check_client_group(group)
-        self._session = Session(
-            address,
-            runtime,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
+        super().__init__(
+            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
         )
         model = _MODELS[mode]
         self._own_file: FileOwner | None = None

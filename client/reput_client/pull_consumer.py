@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from types import TracebackType
-from typing import Self
 
 from reput_client.backoff import Backoff
+from reput_client.client import Client
 from reput_client.column_pulls import (
     COLUMN_BYTES,
     NO_END,
@@ -22,8 +21,7 @@ from reput_client.offsets import OffsetRequests
 from reput_client.pull_result import PullResult, PullStatus
 from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX, pull_ext, pull_result
 from reput_client.read_ahead import ReadAhead
-from reput_client.runtime import Runtime
-from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
+from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_client.wanted import Wanted
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.filters import TagFilter
@@ -32,7 +30,7 @@ from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_client_group, check_topic
 
 
-class PullConsumer:
+class PullConsumer(Client):
     """Pulls messages and keeps a group's offsets; an async context manager, under trio or asyncio.
 
     Any number of tasks may share one: their pulls wait side by side on one connection.
@@ -54,15 +52,10 @@ class PullConsumer:
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
-        runtime: Runtime | None = None,
     ) -> None:
         self.group = check_client_group(group)
-        self._session = Session(
-            address,
-            runtime,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
+        super().__init__(
+            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
         )
         self._offsets = OffsetRequests(self._session)
         self._new_read_aheads()
@@ -70,24 +63,6 @@ class PullConsumer:
     def _new_read_aheads(self) -> None:
         self._read_ahead = ReadAhead(self._session.pump)
         self._columns_ahead = ReadAhead(self._session.pump, RequestCode.FETCH_RECORDS)
-
-    async def __aenter__(self) -> Self:
-        """Connect.
-
-        Raises:
-            ConnectFailed: no broker answers at the given address.
-        """
-        await self._session.connect()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections. Requests in progress raise `ClientClosed`."""
-        self._session.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of `topic`.
@@ -309,5 +284,5 @@ class PullConsumer:
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone."""
-        self._session.after_fork()
+        super().after_fork()
         self._new_read_aheads()

@@ -41,13 +41,6 @@ SILENCE_S: Final = 1.0
 log = logging.getLogger("reput_client")
 
 
-def default_runtime() -> Runtime:
-    """Return a runtime for the running event loop."""
-    from reput_client.aio import AnyioRuntime  # not at the top: the blocking face loads no event loop
-
-    return AnyioRuntime()
-
-
 class Session:
     """Connections and routes of one client. It owns no task; whoever awaits drives it (see `pump.py`).
 
@@ -59,7 +52,7 @@ class Session:
     def __init__(
         self,
         address: str | Iterable[str],
-        runtime: Runtime | None = None,
+        runtime: Runtime,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
@@ -69,7 +62,7 @@ class Session:
             raise ValueError("timeouts must be more than 0 seconds")
         first, *others = parse_addresses(address)
         self.home = first._replace(others=tuple(others))
-        self.runtime = runtime if runtime is not None else default_runtime()
+        self.runtime = runtime
         self.pump = Pump(self.runtime)
         self.requests = RequestHandlers()
         self.routes = RouteTable()

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from reput_client.batch_writer import StagingScope
 from reput_client.blocking import Message, Producer
-from reput_client.blocking.batch_writer import BatchWriter
+from reput_client.blocking.bulk import BatchWriter
 from reput_client.produce.unique_ids import new_generator
 from reput_pipeline.errors import SinkError
 from reput_pipeline.record_blocks import Columns, encode_records

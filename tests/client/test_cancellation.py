@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -19,6 +19,8 @@ from reput_client import Consumer, Message, Producer, PullConsumer
 from reput_client.aio import AnyioEvent, AnyioRuntime
 
 BACKENDS = ("trio", "asyncio")
+
+T = TypeVar("T")
 
 
 class CancellingRuntime(AnyioRuntime):
@@ -117,23 +119,28 @@ async def _send_many(client: Producer) -> object:
     return await client.send_many("t", [b"x"] * 20, batch=2, in_flight=4)
 
 
+def on(runtime: CancellingRuntime, kind: type[T]) -> type[T]:
+    """Return a client class whose waits are those of `runtime`."""
+    return type(kind.__name__, (kind,), {"new_runtime": staticmethod(lambda: runtime)})
+
+
 CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {
-    "send": (lambda address, runtime: Producer(address, runtime=runtime), _send),
+    "send": (lambda address, runtime: on(runtime, Producer)(address), _send),
     "send_lingering": (
-        lambda address, runtime: Producer(address, runtime=runtime, linger_s=0.01),
+        lambda address, runtime: on(runtime, Producer)(address, linger_s=0.01),
         _send_together,
     ),
-    "send_together": (lambda address, runtime: Producer(address, runtime=runtime), _send_together),
+    "send_together": (lambda address, runtime: on(runtime, Producer)(address), _send_together),
     "send_batch": (
-        lambda address, runtime: Producer(address, runtime=runtime, batch_bytes=2000),
+        lambda address, runtime: on(runtime, Producer)(address, batch_bytes=2000),
         _send_batch,
     ),
-    "send_pipelined": (lambda address, runtime: Producer(address, runtime=runtime), _send_pipelined),
-    "send_many": (lambda address, runtime: Producer(address, runtime=runtime), _send_many),
-    "pull": (lambda address, runtime: PullConsumer(address, runtime=runtime, group="g"), _pull),
-    "commit": (lambda address, runtime: PullConsumer(address, runtime=runtime, group="g"), _commit),
-    "receive": (lambda address, runtime: Consumer(address, runtime=runtime, group="g", topic="t"), _receive),
-    "run": (lambda address, runtime: Consumer(address, runtime=runtime, group="g", topic="t"), _run),
+    "send_pipelined": (lambda address, runtime: on(runtime, Producer)(address), _send_pipelined),
+    "send_many": (lambda address, runtime: on(runtime, Producer)(address), _send_many),
+    "pull": (lambda address, runtime: on(runtime, PullConsumer)(address, group="g"), _pull),
+    "commit": (lambda address, runtime: on(runtime, PullConsumer)(address, group="g"), _commit),
+    "receive": (lambda address, runtime: on(runtime, Consumer)(address, group="g", topic="t"), _receive),
+    "run": (lambda address, runtime: on(runtime, Consumer)(address, group="g", topic="t"), _run),
 }
 
 
@@ -181,9 +188,7 @@ def test_a_message_in_hand_when_a_receive_is_cancelled_is_not_lost(backend: str,
         seen = []
         for cancel_at in range(1, 40):
             runtime = CancellingRuntime()
-            async with Consumer(
-                broker.address, runtime=runtime, group=f"g{cancel_at}", topic="t"
-            ) as consumer:
+            async with on(runtime, Consumer)(broker.address, group=f"g{cancel_at}", topic="t") as consumer:
                 seen.clear()
                 with anyio.CancelScope() as scope:
                     runtime.arm(scope, cancel_at)

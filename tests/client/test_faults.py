@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -476,16 +474,6 @@ def test_an_http_server_is_told_from_a_broker_at_once(face: Face) -> None:
         thread.join()
         listener.close()
     assert len(requests) == 1, "it is not asked again"
-
-
-def test_importing_the_blocking_face_loads_no_event_loop() -> None:
-    program = (
-        "import sys, reput_client.blocking as b\n"
-        "b.Producer, b.Consumer, b.PullConsumer, b.Admin, b.Message, b.LocalFileOffsetStore\n"
-        "loaded = [m for m in ('trio', 'anyio', 'asyncio', 'sniffio') if m in sys.modules]\n"
-        "assert not loaded, loaded\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_forked_child_uses_a_connection_of_its_own(broker: FakeBroker) -> None:

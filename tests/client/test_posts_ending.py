@@ -456,7 +456,7 @@ def fail(*_):
 producers = []
 for number, address in enumerate(sys.argv[1:]):
     producer = blocking.Producer(address, linger_s=60.0)
-    producer._producer._posts.number = number
+    producer._client._posts.number = number
     producers.append(producer)
     producer.__enter__()
     producer.post(Message("t", b"x"))
@@ -467,7 +467,7 @@ for number, address in enumerate(sys.argv[1:]):
 def test_a_producer_that_fails_as_the_program_ends_takes_no_posts_of_another_along(
     broker: FakeBroker, kind: str
 ) -> None:
-    program = _TWO_PRODUCERS % kind + "producers[0]._producer._posts.end_with_program = fail"
+    program = _TWO_PRODUCERS % kind + "producers[0]._client._posts.end_with_program = fail"
     command = [sys.executable, "-c", program, broker.address, broker.address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert sum(map(len, broker.log.values())) == 1

@@ -60,7 +60,7 @@ class Member:
         self._face = face
         self._producer = face.Producer(broker.address, timeout_s=timeout_s)
         self.session: Session = (
-            self._producer._client._producer._session if face.is_blocking else self._producer._session
+            self._producer._client._client._session if face.is_blocking else self._producer._session
         )
 
     async def drive(self, work: Coroutine[Any, Any, T]) -> T:

@@ -8,7 +8,7 @@ from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import FAILING
 from pipeline_faults.scene import KILLED, Scene, Trial, scene
 from pipeline_faults.steps import REPLAY_POINTS, SINK_STEPS
-from reput_client.blocking.batch_writer import BatchWriter
+from reput_client.blocking.bulk import BatchWriter
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveKind
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task

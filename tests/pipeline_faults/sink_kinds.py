@@ -10,7 +10,7 @@ from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import ALWAYS_FAILING, FAILING, MARKS, POINT, SLOW
 from pipeline_faults.scene import HERE, KILLED, PATIENCE_S, Scene, Trial, scene
 from pipeline_faults.steps import SINK_STEPS, STREAM_POINTS
-from reput_client.blocking.batch_writer import BatchWriter
+from reput_client.blocking.bulk import BatchWriter
 from sink_client import published
 from spark_cluster import SparkCluster
 

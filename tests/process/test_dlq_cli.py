@@ -69,7 +69,7 @@ class Letters:
         with PullConsumer(self.broker.address, group=self.group, timeout_s=30.0) as consumer:
             consumer._runtime.run(
                 send_back(
-                    consumer._consumer._session,
+                    consumer._client._session,
                     message,
                     group=self.group,
                     queue=MessageQueue(message.topic, message.broker_name, 0),

@@ -49,7 +49,7 @@ class Member:
 
     def give_back(self, message: ReceivedMessage, delay_level: int = 0, limit: int | None = None) -> None:
         queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
-        runtime, session = self._consumer._runtime, self._consumer._consumer._session
+        runtime, session = self._consumer._runtime, self._consumer._client._session
         runtime.run(
             send_back(
                 session,

@@ -11,7 +11,7 @@ import pytest
 
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin
-from reput_client.blocking.batch_writer import BatchWriter
+from reput_client.blocking.bulk import BatchWriter
 from sink_client import published
 
 TOPIC = "orders"

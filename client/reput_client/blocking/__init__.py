@@ -10,9 +10,8 @@ from __future__ import annotations
 from reput_client.blocking.admin import Admin
 from reput_client.blocking.consumer import Consumer
 from reput_client.blocking.offset_store import LocalFileOffsetStore, RemoteOffsetStore
-from reput_client.blocking.producer import Producer
+from reput_client.blocking.producer import Producer, TransactionProducer
 from reput_client.blocking.pull_consumer import PullConsumer
-from reput_client.blocking.transactions import TransactionProducer
 from reput_client.group.failures import OnFailure, RetryHere, StopRunning
 from reput_client.group.giving_back import GiveBack
 from reput_client.offset_store import ReadOffsetType

@@ -1,31 +1,107 @@
-"""What every blocking client has: a runtime, opening and closing."""
+"""What every blocking client has, and how its methods are made from those of the async client.
+
+A blocking client holds an async client whose runtime is a `BlockingRuntime`. `send = blocking(Producer.send)` is a
+method with the parameters, the result and the documentation of `Producer.send`, which runs that coroutine to its end in
+the calling thread. A method is written out where the blocking one does something else, and nowhere else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from types import TracebackType
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Coroutine
+from functools import WRAPPER_ASSIGNMENTS, update_wrapper
+from inspect import cleandoc
+from types import FunctionType, TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.client import Client
 from reput_client.errors import ClientClosed
 
+P = ParamSpec("P")
+T = TypeVar("T")
+ClientT = TypeVar("ClientT", bound=Client)
 
-class _AsyncClient(Protocol):
-    def __aenter__(self) -> Coroutine[Any, Any, object]: ...
-
-    def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Coroutine[Any, Any, None]: ...
-
-    def aclose(self) -> Coroutine[Any, Any, None]: ...
-
-    def after_fork(self) -> None: ...
+_CARRIED_OVER = tuple(name for name in WRAPPER_ASSIGNMENTS if name != "__module__")
 
 
-class BlockingClient:
-    """A client of the async face and the runtime that its coroutines are run on."""
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that calls the coroutine function `method` and blocks until it is done."""
 
-    def __init__(self, client: _AsyncClient, runtime: BlockingRuntime) -> None:
+    def call(self: _Driven, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._runtime.run(method(self._client, *args, **kwargs))
+
+    return _described_by(method, call)
+
+
+def locked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that calls `method`, which never waits, while no other thread runs the client's code."""
+
+    def call(self: _Driven, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._runtime.call(lambda: method(self._client, *args, **kwargs))
+
+    return _described_by(method, call)
+
+
+def signature_of(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """Give a method that is written out the parameters and the result of `method`.
+
+    Its docstring follows that of `method`: it says what is different.
+    """
+
+    def decorate(function: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
+        notes = cleandoc(function.__doc__ or "")
+        described = _described_by(method, function)
+        described.__doc__ = f"{cleandoc(method.__doc__ or '')}\n\n{notes}"
+        return described
+
+    return decorate
+
+
+def constructor(
+    kind: Callable[P, ClientT],
+) -> Callable[[Callable[[Any, ClientT], None]], Callable[Concatenate[Any, P], None]]:
+    """Make an `__init__` with the parameters of the async client `kind` from one that takes such a client."""
+    new_client = cast("Callable[P, ClientT]", on_blocking_runtime(cast("type[Client]", kind)))
+
+    def decorate(init: Callable[[Any, ClientT], None]) -> Callable[Concatenate[Any, P], None]:
+        def __init__(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:  # noqa: N807
+            init(self, new_client(*args, **kwargs))
+
+        return _described_by(cast("type[Client]", kind).__init__, __init__)
+
+    return decorate
+
+
+def on_blocking_runtime(kind: type[ClientT]) -> type[ClientT]:
+    """Return a subclass of the async client `kind` whose waits block the calling thread."""
+    return type(kind.__name__, (kind,), {"new_runtime": BlockingRuntime, "__module__": kind.__module__})
+
+
+def _described_by(method: Callable[..., Any], function: Callable[P, T]) -> Callable[P, T]:
+    """Give `function` the name, the docstring and the signature of `method`, in tracebacks too."""
+    assert isinstance(function, FunctionType), "methods are made from functions"
+    name, qualified = method.__name__, method.__qualname__
+    function.__code__ = function.__code__.replace(co_name=name, co_qualname=qualified)
+    return update_wrapper(function, method, assigned=_CARRIED_OVER)
+
+
+class _Driven:
+    """What the methods made here need of their object."""
+
+    _client: Any
+    _runtime: BlockingRuntime
+
+
+class BlockingClient(Generic[ClientT]):
+    """An async client and the runtime that its coroutines are run on; a context manager."""
+
+    def __init__(self, client: ClientT) -> None:
+        runtime = client.runtime
+        assert isinstance(runtime, BlockingRuntime), "the client was made by `constructor`"
         self._client = client
         self._runtime = runtime
         runtime.on_fork(client.after_fork)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import math
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Self
+from typing import Final, Self
 
 from reput_client import consumer as asynchronous
 from reput_client.backoff import Backoff
-from reput_client.blocking.client import BlockingClient
-from reput_client.blocking.handler_threads import run_in_threads
+from reput_client.blocking.client import BlockingClient, blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import BlockingOffsetStore
-from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.errors import ClientClosed
 from reput_client.group.allocation import AllocationStrategy, averagely
 from reput_client.group.failures import OnFailure
+from reput_client.group.hands import Hands
 from reput_client.group.starting import Start
 from reput_client.received import ReceivedMessage
 from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_protocol.message import MessageQueue
 
+_LOOK_ROUND_S: Final = 0.5
 
-class Consumer(BlockingClient):
+_Consumer = on_blocking_runtime(asynchronous.Consumer)
+
+
+class Consumer(BlockingClient[asynchronous.Consumer]):
     """A member of a consumer group; a context manager and an iterator.
 
     Arguments, errors and what counts as handled are those of `reput_client.Consumer`. One thread iterates; any thread
@@ -60,8 +63,7 @@ class Consumer(BlockingClient):
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         new_backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
-        runtime = BlockingRuntime()
-        self._consumer = asynchronous.Consumer(
+        client = _Consumer(
             address,
             group=group,
             topic=topic,
@@ -87,106 +89,77 @@ class Consumer(BlockingClient):
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
             new_backoff=new_backoff,
-            runtime=runtime,
         )
-        super().__init__(self._consumer, runtime)
+        super().__init__(client)
 
     @property
     def group(self) -> str:
         """The consumer group."""
-        return self._consumer.group
+        return self._client.group
 
     @property
     def topic(self) -> str:
         """The topic; of several the first."""
-        return self._consumer.topic
+        return self._client.topic
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that are consumed."""
-        return self._consumer.topics
+        return self._client.topics
 
     @property
     def client_id(self) -> str:
         """What the group knows this member by; empty before it was entered."""
-        return self._consumer.client_id
+        return self._client.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this member's now, those of the retry topic included."""
-        return self._runtime.call(lambda: self._consumer.assignment)
+        return self._runtime.call(lambda: self._client.assignment)
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection that has not failed yet."""
-        return self._consumer.connected
+        return self._client.connected
 
     @property
     def closed(self) -> bool:
         """Whether the consumer was closed."""
-        return self._consumer.closed
+        return self._client.closed
 
     @property
     def stopped(self) -> bool:
         """Whether nothing more is handed out, because the consumer was stopped or closed."""
-        return self._consumer.stopped
+        return self._client.stopped
 
-    def positions(self) -> dict[MessageQueue, int]:
-        """Return, for each queue of the assignment, the offset of its first message that is not handled."""
-        return self._runtime.call(self._consumer.positions)
-
-    def members(self) -> list[str]:
-        """Return the client ids of the group's members, sorted."""
-        return self._runtime.run(self._consumer.members())
+    positions = locked(asynchronous.Consumer.positions)
+    members = blocking(asynchronous.Consumer.members)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ReceivedMessage:
-        message = self._runtime.call(self._consumer.next_in_turn)
+        message = self._runtime.call(self._client.next_in_turn)
         if message is None:
             message = self.receive()
             if message is None:
                 raise StopIteration
         return message
 
-    def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
-        """Return the next message, or None when time is up or the consumer was closed.
-
-        Asking for a message says that the one before is handled.
-        """
-        return self._runtime.run(self._consumer.receive(timeout_s))
-
-    def take(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
-        """As `receive`, but the message counts as handled only when `done` is called with it."""
-        return self._runtime.run(self._consumer.take(timeout_s))
-
-    def done(self, message: ReceivedMessage) -> None:
-        """A message from `take` is handled; any thread may say so."""
-        self._runtime.call(lambda: self._consumer.done(message))
-
-    def again(self, message: ReceivedMessage, after_s: float = 1.0) -> None:
-        """A message is not handled: it comes again, after `after_s` seconds. In order, its queue waits that long."""
-        self._runtime.call(lambda: self._consumer.again(message, after_s))
-
-    def give_back(self, message: ReceivedMessage, *, delay_level: int = 0, reason: str | None = None) -> None:
-        """A message could not be handled: the broker takes it, and the group gets it again later."""
-        self._runtime.run(self._consumer.give_back(message, delay_level=delay_level, reason=reason))
-
-    def commit(self) -> None:
-        """Commit all progress now, the message last received through iteration included."""
-        self._runtime.run(self._consumer.commit())
-
-    def rewind(self) -> None:
-        """Hand out again, next, what was taken and is not handled."""
-        self._runtime.call(self._consumer.rewind)
+    receive = blocking(asynchronous.Consumer.receive)
+    take = blocking(asynchronous.Consumer.take)
+    done = locked(asynchronous.Consumer.done)
+    again = locked(asynchronous.Consumer.again)
+    give_back = blocking(asynchronous.Consumer.give_back)
+    commit = blocking(asynchronous.Consumer.commit)
+    rewind = locked(asynchronous.Consumer.rewind)
 
     def stop(self) -> None:
         """Hand out nothing more: an iteration ends when its loop comes back, `run` when its handlers are done.
 
         Never waits; any thread may call it, and a signal handler.
         """
-        self._runtime.call_soon(self._consumer.stop)
+        self._runtime.call_soon(self._client.stop)
 
     def run(self, handler: Callable[[ReceivedMessage], object], *, concurrency: int = 1) -> None:
         """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
@@ -197,7 +170,7 @@ class Consumer(BlockingClient):
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
-        hands = self._consumer.hands
+        hands = self._client.hands
         hands.begin(concurrency)
         try:
             if concurrency == 1:
@@ -205,10 +178,10 @@ class Consumer(BlockingClient):
                     try:
                         handler(message)
                     except Exception as error:
-                        self._runtime.run(self._consumer.failed(message, error))
+                        self._runtime.run(self._client.failed(message, error))
             else:
                 run_in_threads(
-                    self.take, lambda: self._consumer.stopped, lambda m: self._handle(m, handler), hands
+                    self.take, lambda: self._client.stopped, lambda m: self._handle(m, handler), hands
                 )
         finally:
             hands.end()
@@ -219,6 +192,61 @@ class Consumer(BlockingClient):
         try:
             handler(message)
         except Exception as error:
-            self._runtime.run(self._consumer.failed(message, error))
+            self._runtime.run(self._client.failed(message, error))
         else:
             self.done(message)
+
+
+def run_in_threads(
+    take: Callable[[float], ReceivedMessage | None],
+    is_over: Callable[[], bool],
+    handle: Callable[[ReceivedMessage], None],
+    hands: Hands,
+) -> None:
+    """Take messages and handle them, in a thread for each of the hands, until it is over or `handle` raises.
+
+    Waits for all of them.
+
+    Each of them takes a message, one at a time, and handles it: a slow handler holds up nobody while a thread is free.
+
+    Raises:
+        BaseException: the first that `handle` or `take` raised, or what interrupted the calling thread.
+    """
+    gate = threading.Lock()
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        slots = hands.slots
+        try:
+            while True:
+                with gate:
+                    # Another's handler may fail while no message comes; a bounded wait notices that.
+                    message = None
+                    while message is None and not failures and not is_over():
+                        message = take(_LOOK_ROUND_S)
+                if message is None:
+                    return
+                slots[number] = message
+                handle(message)
+                slots[number] = None
+        except BaseException as error:
+            failures.append(error)
+
+    started = [
+        threading.Thread(target=work, name=f"reput-handler-{n}", args=(n,)) for n in range(hands.count)
+    ]
+    try:
+        for thread in started:
+            thread.start()
+        for thread in started:
+            # Python calls signal handlers in the main thread. Where another thread got the signal, as it may when the
+            # process was stopped, the main thread only notices when it comes back from its wait.
+            while thread.is_alive():
+                thread.join(_LOOK_ROUND_S)
+    except BaseException as error:
+        failures.append(error)
+        for thread in started:
+            if thread.ident is not None:
+                thread.join()
+    if failures:
+        raise failures[0]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from reput_client import offset_store as asynchronous
+from reput_client.blocking.client import blocking
 from reput_client.blocking.pull_consumer import PullConsumer
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.offset_store import OffsetStore, ReadOffsetType
+from reput_client.offset_store import OffsetStore
 from reput_protocol.message import MessageQueue
 
 
@@ -17,44 +18,41 @@ class BlockingOffsetStore:
     """An offset store whose reads and writes block; see `reput_client.offset_store` for what the methods mean."""
 
     def __init__(self, store: OffsetStore, runtime: BlockingRuntime) -> None:
-        self.asynchronous = store
+        self._client = store
         self._runtime = runtime
+
+    @property
+    def asynchronous(self) -> OffsetStore:
+        """The store itself, whose methods are coroutines."""
+        return self._client
 
     @property
     def failure(self) -> Exception | None:
         """The error because of which the last `read` answered -1 or -2; None if there simply is no offset."""
-        return self.asynchronous.failure
+        return self._client.failure
+
+    read = blocking(OffsetStore.read)
+    persist = blocking(OffsetStore.persist)
+    persist_all = blocking(OffsetStore.persist_all)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = False) -> None:
         """Keep `offset` in memory; with `increase_only` a lower one than the known is ignored."""
-        self.asynchronous.update(queue, offset, increase_only=increase_only)
-
-    def read(self, queue: MessageQueue, kind: ReadOffsetType) -> int:
-        """Return the queue's offset; -1 if none is kept or the broker refuses to tell, -2 if no answer came."""
-        return self._runtime.run(self.asynchronous.read(queue, kind))
-
-    def persist(self, queue: MessageQueue) -> None:
-        """Write one queue's offset down; nothing if there is none in memory."""
-        self._runtime.run(self.asynchronous.persist(queue))
-
-    def persist_all(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the offsets of `queues` down and forget those of all others in memory."""
-        self._runtime.run(self.asynchronous.persist_all(queues))
+        self._client.update(queue, offset, increase_only=increase_only)
 
     def remove(self, queue: MessageQueue) -> None:
         """Forget a queue in memory; what is stored stays."""
-        self.asynchronous.remove(queue)
+        self._client.remove(queue)
 
     def clone(self, topic: str | None = None) -> dict[MessageQueue, int]:
         """Return a copy of the table, of one topic or of all."""
-        return self.asynchronous.clone(topic)
+        return self._client.clone(topic)
 
 
 class RemoteOffsetStore(BlockingOffsetStore):
     """Offsets kept by the broker, asked over the connection of a `PullConsumer`."""
 
     def __init__(self, group: PullConsumer) -> None:
-        client, runtime = group._consumer, group._runtime  # noqa: SLF001
+        client, runtime = group._client, group._runtime  # noqa: SLF001
         super().__init__(asynchronous.RemoteOffsetStore(client), runtime)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from reput_client.backoff import Backoff
+from reput_client.client import Client
 from reput_client.core import RequestTemplate
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.accumulator import Accumulator, OnDone
@@ -28,8 +29,7 @@ from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
 from reput_client.routing import Route
-from reput_client.runtime import Runtime
-from reput_client.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
+from reput_client.session import CONNECT_TIMEOUT_S, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
@@ -54,7 +54,7 @@ _STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
 
 
-class Producer:
+class Producer(Client):
     """Sends messages to the topics of a broker or a cluster.
 
     Use it as an async context manager, under trio or asyncio; any number of tasks may share one. It owns no task, but
@@ -104,7 +104,6 @@ class Producer:
         deduplicate: bool = False,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         new_backoff: Callable[[], Backoff] = Backoff,
-        runtime: Runtime | None = None,
     ) -> None:
         self.group = check_group(group)
         self._ack = AckLevel(ack)
@@ -118,12 +117,8 @@ class Producer:
             raise ValueError(f"batch_bytes must be 1 to {BLOCK_BYTES_MAX}, not {batch_bytes}")
         if buffer_bytes < batch_bytes:
             raise ValueError(f"buffer_bytes must be at least batch_bytes ({batch_bytes}), not {buffer_bytes}")
-        self._session = Session(
-            address,
-            runtime,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
+        super().__init__(
+            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
         )
         self._putter = Putter(self._session, self.group, deduplicate=deduplicate)
         self._selector = RoundRobin()
@@ -155,15 +150,6 @@ class Producer:
     def late_replies(self) -> int:
         """How many replies came when their requests waited no more."""
         return self._requests.late_replies
-
-    async def __aenter__(self) -> Self:
-        """Connect.
-
-        Raises:
-            ConnectFailed: no broker answers at the given address.
-        """
-        await self._session.connect()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

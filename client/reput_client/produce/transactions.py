@@ -28,7 +28,6 @@ from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.transaction_checks import Check, TransactionChecks
 from reput_client.produce.transaction_ends import HalfPlace, TransactionEnds
 from reput_client.receipts import SendReceipt
-from reput_client.runtime import Runtime
 from reput_client.session import CONNECT_TIMEOUT_S
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag
@@ -107,7 +106,6 @@ class TransactionProducer(Producer):
         batch_bytes: int = 1024 * 1024,
         max_in_flight: int = 64,
         new_backoff: Callable[[], Backoff] = Backoff,
-        runtime: Runtime | None = None,
     ) -> None:
         if checks_at_once < 1:
             raise ValueError("checks_at_once must be 1 or more")
@@ -123,7 +121,6 @@ class TransactionProducer(Producer):
             max_in_flight=max_in_flight,
             heartbeat_interval_s=heartbeat_interval_s,
             new_backoff=new_backoff,
-            runtime=runtime,
         )
         self._ends = TransactionEnds(self._session, self.group)
         self._checks = TransactionChecks(self._session, self.group, check, self._ends, checks_at_once)

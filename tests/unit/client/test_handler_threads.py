@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reput_client.blocking.handler_threads import run_in_threads
+from reput_client.blocking.consumer import run_in_threads
 from reput_client.group.hands import Hands
 from reput_client.group.turn import Turn
 from reput_client.received import ReceivedMessage

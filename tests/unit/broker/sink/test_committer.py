@@ -24,7 +24,6 @@ from reput_broker.sink.pace import Pace
 from reput_broker.sink.pieces import Pieces
 from reput_broker.sink.publisher import Publisher
 from reput_broker.store.errors import StoreDamaged
-from reput_client.aio import AnyioRuntime
 from reput_client.batch_writer import BatchWriter, StagingScope
 from reput_client.bulk import BulkReader
 from reput_protocol.bodies_stage import StagedPart
@@ -45,7 +44,7 @@ async def serving(directory: Path, **store: Any) -> AsyncIterator[tuple[Broker, 
     )
     async with (
         Broker(config) as broker,
-        BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as writer,
+        BatchWriter(broker.address, timeout_s=30) as writer,
     ):
         yield broker, writer
 
@@ -62,7 +61,7 @@ async def staged(writer: BatchWriter, batch_id: int) -> StagedPart:
 
 async def bodies(broker: Broker) -> list[int]:
     found: list[int] = []
-    async with BulkReader(broker.address, runtime=AnyioRuntime()) as reader:
+    async with BulkReader(broker.address) as reader:
         start, end = 0, (await reader.queue_bounds(["orders"])).topics["orders"][0].max_offset
         while start < end:
             block = await reader.fetch("orders", 0, start, end)
@@ -174,7 +173,7 @@ async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
         make_topic = committer._make_topic
 
         async def aborted_meanwhile() -> None:
-            async with BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as other:
+            async with BatchWriter(broker.address, timeout_s=30) as other:
                 assert (await other.abort("q", 0)).stagings == 1
             await make_topic()
 

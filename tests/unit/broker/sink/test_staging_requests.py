@@ -15,7 +15,6 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.sink import committer, sync_ahead
 from reput_broker.sink.staged_checks import check_staged
 from reput_broker.sink.staging_file import StagingFile
-from reput_client.aio import AnyioRuntime
 from reput_client.batch_writer import BatchWriter, StagingScope
 from reput_protocol.errors import BrokerError, RecordMalformed
 from reput_protocol.message import Message
@@ -76,7 +75,7 @@ async def test_what_is_staged_is_synced_while_more_comes(
     data = block([b"a"], ["one"])
     async with (
         serving(tmp_path) as broker,
-        BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as writer,
+        BatchWriter(broker.address, timeout_s=30) as writer,
     ):
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         await writer.stage("orders", 0, 1, data)
@@ -92,7 +91,7 @@ async def test_what_is_staged_is_synced_while_more_comes(
 async def test_a_queue_that_is_closed_between_two_requests_takes_nothing_more(tmp_path: Path) -> None:
     async with (
         serving(tmp_path) as broker,
-        BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as writer,
+        BatchWriter(broker.address, timeout_s=30) as writer,
     ):
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
@@ -129,7 +128,7 @@ async def test_a_commit_is_answered_before_the_files_are_removed(
     monkeypatch.setattr(committer, "remove", late)
     async with (
         serving(tmp_path) as broker,
-        BatchWriter(broker.address, timeout_s=30, runtime=AnyioRuntime()) as writer,
+        BatchWriter(broker.address, timeout_s=30) as writer,
     ):
         for batch_id in range(2):
             writer.begin(StagingScope("q", batch_id, 0, uuid.uuid4().hex))
