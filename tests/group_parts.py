@@ -7,14 +7,14 @@ from typing import Any, TypeVar, cast
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.delivery.queue_locks import QueueLocks as BrokerLocks
-from reput_client.address import Address
-from reput_client.core import Call, Waiter
 from reput_client.group.member import GroupMember, MemberOptions
 from reput_client.group.subscriptions import parse_topics
 from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType
-from reput_client.routing import Route
-from reput_client.runtime import Runtime
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.core import Call, Waiter
+from reput_client.transport.routing import Route
+from reput_client.transport.runtime import Runtime
+from reput_client.transport.session import Session
 from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode

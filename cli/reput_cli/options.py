@@ -52,7 +52,7 @@ class ServerType(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text, or say what is wrong with it."""
-        from reput_client.address import parse_addresses
+        from reput_client.transport.address import parse_addresses
 
         try:
             parse_addresses(str(value))

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from reput_client.admin_groups import GroupAdmin
-from reput_client.backoff import Backoff
-from reput_client.core import Call
 from reput_client.offsets import OffsetRequests, timestamp_ms
 from reput_client.pull_result import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
-from reput_client.session import (
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.core import Call
+from reput_client.transport.session import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     raise_refusal,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from reput_client.address import Address
-from reput_client.client import Client
-from reput_client.core import Call
 from reput_client.offsets import timestamp_ms
-from reput_client.session import raise_refusal
+from reput_client.transport.address import Address
+from reput_client.transport.client import Client
+from reput_client.transport.core import Call
+from reput_client.transport.session import raise_refusal
 from reput_protocol.bodies_group import GroupList, SubscriptionGroupConfig, SubscriptionGroupTable
 from reput_protocol.bodies_progress import GroupDescription, GroupSummaries, GroupSummary
 from reput_protocol.bodies_reset import ResetOffsetBody, ResetOffsetList

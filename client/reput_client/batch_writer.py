@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
-from reput_client.backoff import Backoff
-from reput_client.client import Client
-from reput_client.connection import Connection
-from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import ConnectionLost, RequestTimeout
-from reput_client.session import CONNECT_TIMEOUT_S, raise_refusal
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.client import Client
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Call, RequestTemplate, Waiter
+from reput_client.transport.session import CONNECT_TIMEOUT_S, raise_refusal
 from reput_protocol.bodies_stage import CommitStagedBody, StagedPart
 from reput_protocol.buffers import Buffer
 from reput_protocol.checksum import crc32

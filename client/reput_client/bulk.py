@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from reput_client.backoff import Backoff
-from reput_client.client import Client
 from reput_client.errors import BrokerNotFound
 from reput_client.fetching import FetchedBlock, fetch_ext, fetched_block
 from reput_client.offsets import OffsetRequests
 from reput_client.read_ahead import ReadAhead
-from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.client import Client
+from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_protocol.bodies_bounds import QueueBoundsRequest, QueueBoundsTable
 from reput_protocol.bodies_route import ClusterInfo
 from reput_protocol.bodies_topic import TopicList

@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from reput_client.core import Call
 from reput_client.errors import DamagedMessage
 from reput_client.fetching import fetched_block
 from reput_client.pull_result import PullStatus
+from reput_client.transport.core import Call
 from reput_protocol import kernel
 from reput_protocol.filters import TagFilter
 from reput_protocol.record_row import QUEUE_OFFSET, WIDTH

@@ -8,8 +8,6 @@ from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
-from reput_client.backoff import Backoff
-from reput_client.client import Client
 from reput_client.group.allocation import AllocationStrategy, averagely
 from reput_client.group.failures import OnFailure
 from reput_client.group.flow import FlowLimits
@@ -24,7 +22,9 @@ from reput_client.group.taking import Taking
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
 from reput_client.send_back import send_back
-from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, wall_clock_ms
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.client import Client
+from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, wall_clock_ms
 from reput_protocol.group_terms import MessageModel
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import check_client_group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from reput_client.core import Call
+from reput_client.transport.core import Call
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands_fetch import FetchRecordsHeader, FetchRecordsResult
 from reput_protocol.errors import error_from_response

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from reput_client.core import Call
-from reput_client.session import Session, raise_refusal
+from reput_client.transport.core import Call
+from reput_client.transport.session import Session, raise_refusal
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.command_header import CommandHeader
 from reput_protocol.commands_offset import (

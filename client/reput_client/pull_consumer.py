@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from reput_client.backoff import Backoff
-from reput_client.client import Client
 from reput_client.column_pulls import (
     COLUMN_BYTES,
     NO_END,
@@ -21,7 +19,9 @@ from reput_client.offsets import OffsetRequests
 from reput_client.pull_result import PullResult, PullStatus
 from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX, pull_ext, pull_result
 from reput_client.read_ahead import ReadAhead
-from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.client import Client
+from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_client.wanted import Wanted
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.filters import TagFilter

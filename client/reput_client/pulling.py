@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from reput_client.core import Call
 from reput_client.pull_result import PulledMessages, PullResult, PullStatus
 from reput_client.pull_survey import Pulled
+from reput_client.transport.core import Call
 from reput_client.wanted import Wanted
 from reput_protocol.codes import PullSysFlag, ResponseCode
 from reput_protocol.commands_pull import PullMessageHeader, PullMessageResult

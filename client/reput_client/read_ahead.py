@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-from reput_client.connection import Connection
-from reput_client.core import Call, Waiter
-from reput_client.pump import Pump
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Call, Waiter
+from reput_client.transport.pump import Pump
 from reput_protocol.codes import RequestCode
 from reput_protocol.header import Value
 

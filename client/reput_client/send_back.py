@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from reput_client.address import Address
 from reput_client.errors import ConnectionLost, RequestTimeout
 from reput_client.received import ReceivedMessage
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.session import Session
 from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands_consume import SendBackHeader

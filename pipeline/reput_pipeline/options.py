@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from reput_client.address import parse_addresses
+from reput_client.transport.address import parse_addresses
 from reput_pipeline.known_options import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,

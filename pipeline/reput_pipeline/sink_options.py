@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from reput_client.address import parse_addresses
+from reput_client.transport.address import parse_addresses
 from reput_pipeline.known_options import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,

@@ -16,7 +16,7 @@ import pytest
 from faces import Face
 from fakes import FakeBroker
 from reput_client import Consumer, Message, Producer, PullConsumer
-from reput_client.aio import AnyioEvent, AnyioRuntime
+from reput_client.transport.aio import AnyioEvent, AnyioRuntime
 
 BACKENDS = ("trio", "asyncio")
 

@@ -13,7 +13,7 @@ from fakes import Answer, FakeBroker
 from reput_client import GiveBack, Message, RetryHere, StopRunning
 from reput_client.group import giving_back
 from reput_client.group.failures import Decision, Failure, OnFailure, Verdict
-from reput_client.session import Session
+from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.header import Header
 from reput_protocol.properties import decode_properties

@@ -16,12 +16,12 @@ from faces import FACES, Face
 from fakes import Answer, FakeBroker
 from reput_broker.background import BackgroundBroker
 from reput_client import Message, SendReceipt, blocking
-from reput_client.address import Address
 from reput_client.errors import AckNotReached, PostsFailed
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import Terms
 from reput_client.produce.queue_selector import RoundRobin
-from reput_client.routing import RouteTable
+from reput_client.transport.address import Address
+from reput_client.transport.routing import RouteTable
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.errors import InvalidMessage, TopicNotFound
 from reput_protocol.message import MessageQueue

@@ -13,8 +13,8 @@ import pytest
 from faces import FACES, Face
 from fakes import HANG_UP, SILENCE, Answer, FakeBroker
 from reput_client import Message
-from reput_client.backoff import Backoff
 from reput_client.errors import ConnectFailed, PostsFailed, RequestTimeout, SendOutcomeUnknown
+from reput_client.transport.backoff import Backoff
 from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record import decode_record

@@ -12,7 +12,7 @@ from fakes import HANG_UP, SILENCE, Answer, FakeBroker
 from reput_client import ReceivedMessage
 from reput_client.errors import ClientClosed, RequestTimeout
 from reput_client.send_back import DEAD_LETTER, reason_of, send_back
-from reput_client.session import Session
+from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError
 from reput_protocol.message import MessageQueue

@@ -11,9 +11,9 @@ import pytest
 
 from faces import FACES, Face
 from fakes import SILENCE, FakeBroker
-from reput_client.broker_requests import BrokerRequest
 from reput_client.errors import ConnectFailed, RequestTimeout
-from reput_client.session import Session
+from reput_client.transport.broker_requests import BrokerRequest
+from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.header import ONEWAY_FLAG, HeaderType
 

@@ -14,8 +14,8 @@ from types import FunctionType, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.client import Client
 from reput_client.errors import ClientClosed
+from reput_client.transport.client import Client
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Final, Self
 
 from reput_client import consumer as asynchronous
-from reput_client.backoff import Backoff
 from reput_client.blocking.client import BlockingClient, blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.errors import ClientClosed
@@ -17,7 +16,8 @@ from reput_client.group.failures import OnFailure
 from reput_client.group.hands import Hands
 from reput_client.group.starting import Start
 from reput_client.received import ReceivedMessage
-from reput_client.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from reput_protocol.message import MessageQueue
 
 _LOOK_ROUND_S: Final = 0.5

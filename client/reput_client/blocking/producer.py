@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from reput_client.backoff import Backoff
 from reput_client.blocking.client import (
     BlockingClient,
     blocking,
@@ -24,7 +23,8 @@ from reput_client.produce.producer_membership import HEARTBEAT_INTERVAL_S
 from reput_client.produce.transactions import TransactionReceipt
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
-from reput_client.session import CONNECT_TIMEOUT_S
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.session import CONNECT_TIMEOUT_S
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.group_terms import TransactionState

@@ -8,10 +8,10 @@ import threading
 import traceback
 from typing import Final
 
-from reput_client.broker_requests import BrokerRequest, RequestHandlers
 from reput_client.group.assigned import AssignedQueue
 from reput_client.group.fetching import Fetcher
 from reput_client.group.subscriptions import Subscriptions
+from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
 from reput_protocol.bodies_reset import ConsumerStatusBody
 from reput_protocol.bodies_running import (
     PROP_CLIENT_VERSION,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-from reput_client.connection import Connection
-from reput_client.core import Call
 from reput_client.group.progress import QueueProgress
 from reput_client.received import ReceivedMessage
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Call
 from reput_client.wanted import Wanted
 from reput_protocol.message import MessageQueue
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from reput_client.group.assigned import AssignedQueue
 from reput_client.group.fetching import Fetcher
 from reput_client.group.kept_offsets import KeptOffsets
-from reput_client.runtime import Event
-from reput_client.session import Session
+from reput_client.transport.runtime import Event
+from reput_client.transport.session import Session
 from reput_protocol.errors import BrokerError, ReputError
 
 log = logging.getLogger("reput_client")

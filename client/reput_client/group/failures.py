@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from reput_client.errors import DamagedMessage
 from reput_client.received import ReceivedMessage
-from reput_client.session import Session
+from reput_client.transport.session import Session
 
 log = logging.getLogger("reput_client")
 

@@ -7,15 +7,15 @@ import math
 from collections import deque
 from typing import Final
 
-from reput_client.connection import Connection
-from reput_client.core import Call, Waiter
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
 from reput_client.group.assigned import AssignedQueue
 from reput_client.group.flow import FlowLimits, Room
 from reput_client.group.serving import Serving
 from reput_client.pull_result import PullResult, PullStatus
 from reput_client.pulling import PULL_BYTES_MAX, PULL_GRACE_S, PULL_MESSAGES_MAX, pull_ext, pull_result
-from reput_client.session import Session
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Call, Waiter
+from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError
 from reput_protocol.message import MessageQueue

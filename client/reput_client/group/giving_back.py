@@ -11,7 +11,7 @@ from typing import Final
 
 from reput_client.group.failures import Again, Decision, Failure, OnFailure, Verdict, is_passed_over
 from reput_client.send_back import DEAD_LETTER, is_unsupported, reason_of, send_back
-from reput_client.session import Session
+from reput_client.transport.session import Session
 from reput_protocol.delay_levels import DELAY_LEVELS_MS
 from reput_protocol.errors import ReputError
 

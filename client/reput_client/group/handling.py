@@ -12,7 +12,7 @@ from reput_client.group.failures import Failure, OnFailure, StopRunning, Verdict
 from reput_client.group.member import GroupMember
 from reput_client.group.taking import Taking
 from reput_client.received import ReceivedMessage
-from reput_client.session import Session
+from reput_client.transport.session import Session
 from reput_protocol.group_terms import MessageModel
 
 Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[object]]

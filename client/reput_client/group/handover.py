@@ -18,7 +18,6 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from reput_client.address import Address
 from reput_client.group.assigned import AssignedQueue
 from reput_client.group.commits import Commits
 from reput_client.group.fetching import Fetcher
@@ -28,7 +27,8 @@ from reput_client.group.queue_locks import QueueLocks
 from reput_client.group.rebalance import RETURN_S, Assignment
 from reput_client.group.starting import StartingPoints
 from reput_client.group.subscriptions import Subscriptions
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
 from reput_protocol.message import MessageQueue
 

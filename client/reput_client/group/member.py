@@ -7,9 +7,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from reput_client.address import Address
-from reput_client.background import Background, Chore
-from reput_client.core import Waiter
 from reput_client.errors import NoQueue
 from reput_client.group.allocation import AllocationStrategy, averagely
 from reput_client.group.answers import MemberAnswers
@@ -32,7 +29,10 @@ from reput_client.group.starting import Start, StartingPoints, consume_from_wher
 from reput_client.group.subscriptions import Subscriptions
 from reput_client.offset_store import OffsetStore
 from reput_client.offsets import OffsetRequests
-from reput_client.session import Session, wall_clock_ms
+from reput_client.transport.address import Address
+from reput_client.transport.background import Background, Chore
+from reput_client.transport.core import Waiter
+from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.group_terms import MessageModel

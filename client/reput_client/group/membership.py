@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from reput_client.address import Address
-from reput_client.broker_requests import BrokerRequest
-from reput_client.connection import Connection
 from reput_client.group.subscriptions import Subscriptions
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.broker_requests import BrokerRequest
+from reput_client.transport.connection import Connection
+from reput_client.transport.session import Session
 from reput_protocol.bodies_group import ConsumerList
 from reput_protocol.bodies_heartbeat import ConsumerData, HeartbeatData
 from reput_protocol.codes import RequestCode

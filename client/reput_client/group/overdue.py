@@ -22,7 +22,7 @@ from reput_client.group.hands import Hands
 from reput_client.group.serving import Serving
 from reput_client.received import ReceivedMessage
 from reput_client.send_back import is_unsupported, send_back
-from reput_client.session import Session
+from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
 from reput_protocol.message import MessageQueue
 

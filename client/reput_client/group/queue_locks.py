@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from reput_client.address import Address
 from reput_client.group.assigned import AssignedQueue
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.session import Session
 from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ReputError

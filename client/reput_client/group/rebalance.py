@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from reput_client.address import Address
 from reput_client.errors import BrokerNotFound
 from reput_client.group.allocation import AllocationStrategy, allocate
 from reput_client.group.membership import Membership
 from reput_client.group.subscriptions import Subscriptions
-from reput_client.routing import Route
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.routing import Route
+from reput_client.transport.session import Session
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound
 from reput_protocol.message import MessageQueue
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from reput_client.broker_requests import BrokerRequest
 from reput_client.group.fetching import Fetcher
+from reput_client.transport.broker_requests import BrokerRequest
 from reput_protocol.bodies_reset import ResetOffsetBody
 from reput_protocol.commands_consume import ResetOffsetHeader
 

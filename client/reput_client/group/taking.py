@@ -16,7 +16,7 @@ from reput_client.group.assigned import Taken
 from reput_client.group.member import GroupMember
 from reput_client.group.serving import TURN_S
 from reput_client.received import ReceivedMessage
-from reput_client.session import Session
+from reput_client.transport.session import Session
 
 _COMMIT_TIMEOUT_MIN_S: Final = 0.5
 _STOOD_STILL_S: Final = 0.25

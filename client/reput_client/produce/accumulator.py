@@ -9,13 +9,13 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
-from reput_client.address import Address
 from reput_client.produce.block import PostedBlock, Terms, Waits
 from reput_client.produce.posted import Posted
 from reput_client.produce.puts import too_large
 from reput_client.produce.queue_selector import RoundRobin, queue_by_id, queue_by_key
 from reput_client.produce.unique_ids import id_text_bytes
-from reput_client.routing import Route, RouteTable
+from reput_client.transport.address import Address
+from reput_client.transport.routing import Route, RouteTable
 from reput_protocol.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.properties import check_properties_size

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NamedTuple, Protocol
 
-from reput_client.address import Address
-from reput_client.connection import Connection
-from reput_client.core import Call, RequestTemplate
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_client.produce.puts import Putter, check_ack, outcome_unknown, result_of
 from reput_client.receipts import BlockReceipts, SendReceipt
-from reput_client.runtime import Event
+from reput_client.transport.address import Address
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Call, RequestTemplate
+from reput_client.transport.runtime import Event
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError

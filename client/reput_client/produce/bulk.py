@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, takewhile
 from typing import Final, NamedTuple
 
-from reput_client.address import Address
 from reput_client.errors import (
     BrokerNotFound,
     ClientClosed,
@@ -20,8 +19,9 @@ from reput_client.produce.block import Block, Terms
 from reput_client.produce.puts import outcome_unknown, too_large
 from reput_client.produce.sender import Sender
 from reput_client.receipts import ChainedReceipts, SendReceipt
-from reput_client.routing import Route
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.routing import Route
+from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
 from reput_protocol.counted import counted
 from reput_protocol.errors import InvalidMessage, ReputError

@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Final
 
 from reput_client.produce.block import PostedBlock
-from reput_client.runtime import CallerRuns, Event, Runtime
+from reput_client.transport.runtime import CallerRuns, Event, Runtime
 
 log = logging.getLogger("reput_client")
 

@@ -8,14 +8,14 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
-from reput_client.address import Address
-from reput_client.backoff import Backoff
-from reput_client.core import Waiter
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
 from reput_client.produce.block import Block
 from reput_client.produce.puts import Putter, outcome_unknown
 from reput_client.produce.retries import RETRY_PAUSE_S, after
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.core import Waiter
+from reput_client.transport.session import Session
 from reput_protocol.errors import MessageRefused, ReputError
 from reput_protocol.message import MessageQueue
 

@@ -20,9 +20,9 @@ from reput_client.produce.posted import Posted
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.sender import Sender
 from reput_client.receipts import SendReceipt
-from reput_client.routing import Route
-from reput_client.runtime import Event
-from reput_client.session import Session
+from reput_client.transport.routing import Route
+from reput_client.transport.runtime import Event
+from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
 from reput_protocol.message import Message, MessageQueue
 from reput_protocol.message_id import UniqueIdGenerator

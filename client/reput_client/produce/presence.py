@@ -5,10 +5,10 @@ Producers that only send have none of it.
 
 from __future__ import annotations
 
-from reput_client.address import Address
-from reput_client.background import Background
 from reput_client.produce.producer_membership import ProducerMembership
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.background import Background
+from reput_client.transport.session import Session
 from reput_protocol.names import check_client_group
 
 

@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
-from reput_client.backoff import Backoff
-from reput_client.client import Client
-from reput_client.core import RequestTemplate
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
@@ -28,8 +25,11 @@ from reput_client.produce.sender import Sender
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
-from reput_client.routing import Route
-from reput_client.session import CONNECT_TIMEOUT_S, wall_clock_ms
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.client import Client
+from reput_client.transport.core import RequestTemplate
+from reput_client.transport.routing import Route
+from reput_client.transport.session import CONNECT_TIMEOUT_S, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from reput_client.address import Address
-from reput_client.connection import Connection
 from reput_client.group.client_id import new_client_id
-from reput_client.runtime import Event
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.connection import Connection
+from reput_client.transport.runtime import Event
+from reput_client.transport.session import Session
 from reput_protocol.bodies_heartbeat import HeartbeatData, ProducerData
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_group import UnregisterClientHeader

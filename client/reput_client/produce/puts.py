@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from reput_client.connection import Connection
-from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import AckNotReached, ClientClosed, RequestTimeout, SendOutcomeUnknown
 from reput_client.receipts import SendReceipt
-from reput_client.session import Session, wall_clock_ms
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Call, RequestTemplate, Waiter
+from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode
 from reput_protocol.commands_send import (

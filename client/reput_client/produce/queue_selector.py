@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from reput_client.errors import NoQueue
-from reput_client.routing import Route
+from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.hashing import java_hash
 from reput_protocol.message import MessageQueue

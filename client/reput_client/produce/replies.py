@@ -11,7 +11,7 @@ from typing import Final
 
 from reput_client.errors import NoQueue
 from reput_client.received import ReceivedMessage
-from reput_client.session import Session, wall_clock_ms
+from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode

@@ -11,13 +11,13 @@ import logging
 import uuid
 from collections.abc import Mapping
 
-from reput_client.broker_requests import BrokerRequest
-from reput_client.core import Waiter
 from reput_client.errors import ClientClosed, ReplyTimeout, SendOutcomeUnknown
 from reput_client.produce.presence import Presence
 from reput_client.produce.puts import Putter, result_of
 from reput_client.received import ReceivedMessage
-from reput_client.session import Session, wall_clock_ms
+from reput_client.transport.broker_requests import BrokerRequest
+from reput_client.transport.core import Waiter
+from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands_reply import PushReplyHeader

@@ -7,17 +7,17 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from reput_client.address import Address
-from reput_client.backoff import Backoff
-from reput_client.core import Waiter
 from reput_client.errors import ClientClosed
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import Block, PostedBlock
 from reput_client.produce.link import Link
 from reput_client.produce.puts import Putter, outcome_unknown
 from reput_client.receipts import SendReceipt
-from reput_client.runtime import CallerRuns
-from reput_client.session import Session, wall_clock_ms
+from reput_client.transport.address import Address
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.core import Waiter
+from reput_client.transport.runtime import CallerRuns
+from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.errors import ReputError
 from reput_protocol.message_id import UniqueIdGenerator
 

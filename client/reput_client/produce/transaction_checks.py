@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from reput_client.broker_requests import BrokerRequest
 from reput_client.errors import ClientClosed
 from reput_client.produce.transaction_ends import HalfPlace, TransactionEnds
 from reput_client.received import ReceivedMessage
-from reput_client.runtime import Event
-from reput_client.session import Session
+from reput_client.transport.broker_requests import BrokerRequest
+from reput_client.transport.runtime import Event
+from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_transaction import CheckTransactionHeader
 from reput_protocol.errors import TransactionEnded

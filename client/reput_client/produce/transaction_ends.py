@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from reput_client.address import Address
-from reput_client.session import Session
+from reput_client.transport.address import Address
+from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_transaction import EndTransactionHeader
 from reput_protocol.errors import ReputError, TransactionEnded

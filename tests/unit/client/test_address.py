@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_client.address import Address, parse_address, parse_addresses
+from reput_client.transport.address import Address, parse_address, parse_addresses
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_client.backoff import Backoff
+from reput_client.transport.backoff import Backoff
 
 
 def test_delays_double_up_to_the_limit_and_start_over() -> None:

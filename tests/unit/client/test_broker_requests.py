@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from reput_client.broker_requests import BrokerRequest, RequestHandlers
-from reput_client.connection import Connection
-from reput_client.core import ChannelCore
+from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import ChannelCore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.header import ONEWAY_FLAG, Header, HeaderType

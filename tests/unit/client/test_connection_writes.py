@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from reput_client.address import Address
-from reput_client.backoff import Backoff
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.connection import Connection
-from reput_client.core import Call, RequestTemplate, Waiter
-from reput_client.pump import Pump
-from reput_client.sharing import BLOCK_RECORDS_MAX
+from reput_client.transport.address import Address
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Call, RequestTemplate, Waiter
+from reput_client.transport.pump import Pump
+from reput_client.transport.sharing import BLOCK_RECORDS_MAX
 from reput_protocol.codes import RequestCode
 from reput_protocol.frames import Frame, FrameReader
 from reput_protocol.header import decode_header

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reput_client.core import Call, ChannelCore, RequestTemplate, Waiter
 from reput_client.errors import ConnectionLost
+from reput_client.transport.core import Call, ChannelCore, RequestTemplate, Waiter
 from reput_protocol.errors import FrameTooLarge, ProtocolError
 from reput_protocol.frames import FrameReader, encode_frame
 from reput_protocol.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, decode_header

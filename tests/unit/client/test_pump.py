@@ -11,10 +11,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from reput_client.aio import AnyioRuntime
-from reput_client.connection import Connection
-from reput_client.core import Waiter
-from reput_client.pump import Pump
+from reput_client.transport.aio import AnyioRuntime
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Waiter
+from reput_client.transport.pump import Pump
 
 
 class OneSocket:

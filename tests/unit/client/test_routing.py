@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reput_client.address import Address
-from reput_client.routing import Route, RouteTable
+from reput_client.transport.address import Address
+from reput_client.transport.routing import Route, RouteTable
 from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.message import MessageQueue
 

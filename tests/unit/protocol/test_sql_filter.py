@@ -196,7 +196,7 @@ def test_an_expression_is_compiled_once() -> None:
 
 def test_the_parser_is_loaded_with_the_first_expression() -> None:
     code = (
-        "import sys, reput_client.blocking, reput_client.aio, reput_broker.store.message_store\n"
+        "import sys, reput_client.blocking, reput_client.transport.aio, reput_broker.store.message_store\n"
         "import reput_protocol.filters\n"
         "assert 'lark' not in sys.modules\n"
         "reput_protocol.filters.SqlFilter.parse('a = 1')\n"

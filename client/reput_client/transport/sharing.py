@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import accumulate, repeat
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from reput_client.core import ChannelCore, NoticedCall, Outgoing, ShareableCall, Waiter
+from reput_client.transport.core import ChannelCore, NoticedCall, Outgoing, ShareableCall, Waiter
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands_send import PutMessageResult

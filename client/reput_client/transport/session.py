@@ -8,11 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from reput_client.address import Address, parse_addresses
-from reput_client.backoff import Backoff
-from reput_client.broker_requests import RequestHandlers
-from reput_client.connection import BrokerIdentity, Connection
-from reput_client.core import Call, RequestTemplate, Waiter
 from reput_client.errors import (
     AmbiguousQueue,
     BrokerNotFound,
@@ -21,9 +16,14 @@ from reput_client.errors import (
     ConnectionLost,
     RequestTimeout,
 )
-from reput_client.pump import Pump
-from reput_client.routing import Route, RouteTable
-from reput_client.runtime import CallerRuns, Runtime
+from reput_client.transport.address import Address, parse_addresses
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.broker_requests import RequestHandlers
+from reput_client.transport.connection import BrokerIdentity, Connection
+from reput_client.transport.core import Call, RequestTemplate, Waiter
+from reput_client.transport.pump import Pump
+from reput_client.transport.routing import Route, RouteTable
+from reput_client.transport.runtime import CallerRuns, Runtime
 from reput_protocol.bodies_route import TopicRoute
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode

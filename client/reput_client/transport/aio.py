@@ -19,8 +19,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from reput_client.asyncio_waits import AsyncioEvent, SocketWatch
-from reput_client.runtime import Event
+from reput_client.transport.asyncio_waits import AsyncioEvent, SocketWatch
+from reput_client.transport.runtime import Event
 
 T = TypeVar("T")
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final
 
-from reput_client.core import Waiter
-from reput_client.runtime import Event, Runtime
+from reput_client.transport.core import Waiter
+from reput_client.transport.runtime import Event, Runtime
 
 if TYPE_CHECKING:
-    from reput_client.connection import Connection
+    from reput_client.transport.connection import Connection
 
 _ATTEND_AFTER_S: Final = 0.05
 """How long callers must have left the sockets alone before the background reads them."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from reput_client.address import Address, parse_address
+from reput_client.transport.address import Address, parse_address
 from reput_protocol.bodies_route import TopicRoute
 from reput_protocol.codes import Perm
 from reput_protocol.message import MessageQueue

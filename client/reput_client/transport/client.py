@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from reput_client.backoff import Backoff
-from reput_client.runtime import Runtime
-from reput_client.session import Session
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.runtime import Runtime
+from reput_client.transport.session import Session
 
 
 class Client:
@@ -17,7 +17,9 @@ class Client:
     @staticmethod
     def new_runtime() -> Runtime:
         """Return the runtime for a new client: the running event loop. Subclasses run elsewhere."""
-        from reput_client.aio import AnyioRuntime  # not at the top: the blocking API loads no event loop
+        from reput_client.transport.aio import (
+            AnyioRuntime,  # not at the top: the blocking API loads no event loop
+        )
 
         return AnyioRuntime()
 

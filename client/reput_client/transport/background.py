@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from reput_client.core import Waiter
 from reput_client.errors import ClientClosed
-from reput_client.runtime import Event
-from reput_client.session import Session
+from reput_client.transport.core import Waiter
+from reput_client.transport.runtime import Event
+from reput_client.transport.session import Session
 
 log = logging.getLogger("reput_client")
 

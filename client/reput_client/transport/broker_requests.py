@@ -20,8 +20,8 @@ from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 if TYPE_CHECKING:
-    from reput_client.connection import Connection
-    from reput_client.core import ChannelCore
+    from reput_client.transport.connection import Connection
+    from reput_client.transport.core import ChannelCore
 
 log = logging.getLogger("reput_client")
 

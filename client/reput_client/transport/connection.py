@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from reput_client.address import Address
-from reput_client.backoff import Backoff
-from reput_client.broker_requests import BrokerRequest
-from reput_client.core import (
+from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker
+from reput_client.transport.address import Address
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.broker_requests import BrokerRequest
+from reput_client.transport.core import (
     Call,
     ChannelCore,
     OnewayCall,
@@ -23,10 +24,9 @@ from reput_client.core import (
     ShareableCall,
     Waiter,
 )
-from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker
-from reput_client.pump import Pump
-from reput_client.runtime import Event, Runtime
-from reput_client.sharing import Batch, SharedCall, apart, next_batch
+from reput_client.transport.pump import Pump
+from reput_client.transport.runtime import Event, Runtime
+from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ProtocolError, ReputError
