@@ -23,7 +23,7 @@ def shorten_in_broker(lifetime_s: float = LIFETIME_S) -> None:
 
 def shorten_in_members() -> None:
     """Renew and trust the locks of members in this process in times that fit."""
-    from reput_client.group import queue_locks
+    from reput_client.consume.group import queue_locks
 
     queue_locks.RENEW_INTERVAL_S = RENEWED_S  # type: ignore[misc]
     queue_locks.TRUSTED_S = TRUSTED_S  # type: ignore[misc]

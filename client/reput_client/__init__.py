@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reput_client.admin import Admin
-    from reput_client.column_pulls import ColumnsResult
-    from reput_client.consumer import Consumer
+    from reput_client.consume.column_pulls import ColumnsResult
+    from reput_client.consume.consumer import Consumer
+    from reput_client.consume.group.failures import OnFailure, RetryHere, StopRunning
+    from reput_client.consume.group.giving_back import GiveBack
+    from reput_client.consume.message_columns import MessageColumns
+    from reput_client.consume.pull_consumer import PullConsumer
+    from reput_client.consume.pull_result import PullResult, PullStatus
     from reput_client.errors import (
         AckNotReached,
         AmbiguousQueue,
@@ -53,15 +58,10 @@ if TYPE_CHECKING:
         TransactionEnded,
         UnsupportedCompression,
     )
-    from reput_client.group.failures import OnFailure, RetryHere, StopRunning
-    from reput_client.group.giving_back import GiveBack
-    from reput_client.message_columns import MessageColumns
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
     from reput_client.produce.posted import Posted
     from reput_client.produce.producer import Producer
     from reput_client.produce.transactions import TransactionProducer, TransactionReceipt
-    from reput_client.pull_consumer import PullConsumer
-    from reput_client.pull_result import PullResult, PullStatus
     from reput_client.receipts import SendReceipt
     from reput_client.received import ReceivedMessage
     from reput_protocol.group_terms import TransactionState
@@ -139,22 +139,22 @@ _MODULES = {
     "BrokerError": "reput_client.errors",
     "BrokerNotFound": "reput_client.errors",
     "ClientClosed": "reput_client.errors",
-    "ColumnsResult": "reput_client.column_pulls",
+    "ColumnsResult": "reput_client.consume.column_pulls",
     "ConnectFailed": "reput_client.errors",
     "ConnectionLost": "reput_client.errors",
-    "Consumer": "reput_client.consumer",
+    "Consumer": "reput_client.consume.consumer",
     "DamagedMessage": "reput_client.errors",
     "ErrorCode": "reput_client.errors",
     "FilterRefused": "reput_client.errors",
     "FilterSyntaxError": "reput_client.errors",
-    "GiveBack": "reput_client.group.giving_back",
+    "GiveBack": "reput_client.consume.group.giving_back",
     "GroupNotFound": "reput_client.errors",
     "InflatedTooLarge": "reput_client.errors",
     "InvalidMessage": "reput_client.errors",
     "InvalidName": "reput_client.errors",
     "LocalFileOffsetStore": "reput_client.offset_store",
     "Message": "reput_protocol.message",
-    "MessageColumns": "reput_client.message_columns",
+    "MessageColumns": "reput_client.consume.message_columns",
     "MessageQueue": "reput_protocol.message",
     "MessageRefused": "reput_client.errors",
     "NoQueue": "reput_client.errors",
@@ -163,16 +163,16 @@ _MODULES = {
     "OffsetOutOfRange": "reput_client.errors",
     "OffsetStoreDamaged": "reput_client.errors",
     "OffsetStoreInUse": "reput_client.errors",
-    "OnFailure": "reput_client.group.failures",
+    "OnFailure": "reput_client.consume.group.failures",
     "PartlySent": "reput_client.errors",
     "PermissionDenied": "reput_client.errors",
     "Posted": "reput_client.produce.posted",
     "PostsFailed": "reput_client.errors",
     "Producer": "reput_client.produce.producer",
     "ProtocolError": "reput_client.errors",
-    "PullConsumer": "reput_client.pull_consumer",
-    "PullResult": "reput_client.pull_result",
-    "PullStatus": "reput_client.pull_result",
+    "PullConsumer": "reput_client.consume.pull_consumer",
+    "PullResult": "reput_client.consume.pull_result",
+    "PullStatus": "reput_client.consume.pull_result",
     "ReadOffsetType": "reput_client.offset_store",
     "ReceivedMessage": "reput_client.received",
     "RecordMalformed": "reput_client.errors",
@@ -182,10 +182,10 @@ _MODULES = {
     "RequestNotSupported": "reput_client.errors",
     "RequestTimeout": "reput_client.errors",
     "RequesterGone": "reput_client.errors",
-    "RetryHere": "reput_client.group.failures",
+    "RetryHere": "reput_client.consume.group.failures",
     "SendOutcomeUnknown": "reput_client.errors",
     "SendReceipt": "reput_client.receipts",
-    "StopRunning": "reput_client.group.failures",
+    "StopRunning": "reput_client.consume.group.failures",
     "StoreUnavailable": "reput_client.errors",
     "TopicNotFound": "reput_client.errors",
     "TransactionEnded": "reput_client.errors",

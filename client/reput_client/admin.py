@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from reput_client.admin_groups import GroupAdmin
-from reput_client.offsets import OffsetRequests, timestamp_ms
-from reput_client.pull_result import FoundMessages, PulledMessages
+from reput_client.consume.offsets import OffsetRequests, timestamp_ms
+from reput_client.consume.pull_result import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.core import Call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from reput_client.offsets import timestamp_ms
+from reput_client.consume.offsets import timestamp_ms
 from reput_client.transport.address import Address
 from reput_client.transport.client import Client
 from reput_client.transport.core import Call

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from reput_client.arrow_records import ArrowRecords
+from reput_client.consume.arrow_records import ArrowRecords
 from reput_pipeline.bodies import compressed_rows, decompress
 from reput_protocol.filters import TagFilter
 from reput_protocol.properties import KEYS, TAGS

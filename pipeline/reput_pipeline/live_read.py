@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from reput_client.blocking.bulk import BulkReader
-from reput_client.fetching import FetchedBlock
+from reput_client.consume.fetching import FetchedBlock
 from reput_pipeline.batches import LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.live_cluster import connect, repeated

@@ -11,8 +11,8 @@ import pytest
 from faces import FACES, Face
 from fakes import FakeBroker
 from reput_client import Message
+from reput_client.consume.group.local_offsets import offset_file
 from reput_client.errors import OffsetStoreInUse
-from reput_client.group.local_offsets import offset_file
 from reput_protocol.codes import RequestCode
 
 

@@ -11,8 +11,8 @@ import pytest
 from faces import FACES, Face
 from fakes import Answer, FakeBroker
 from reput_client import GiveBack, Message, RetryHere, StopRunning
-from reput_client.group import giving_back
-from reput_client.group.failures import Decision, Failure, OnFailure, Verdict
+from reput_client.consume.group import giving_back
+from reput_client.consume.group.failures import Decision, Failure, OnFailure, Verdict
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.header import Header

@@ -11,8 +11,8 @@ import pytest
 from faces import FACES, Face
 from fakes import Answer, FakeBroker
 from reput_client import Message
-from reput_client.group import queue_locks
-from reput_client.group.failures import RetryHere
+from reput_client.consume.group import queue_locks
+from reput_client.consume.group.failures import RetryHere
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.message import MessageQueue
 

@@ -14,8 +14,8 @@ import pytest
 from faces import FACES, Face
 from fakes import Answer, FakeBroker
 from reput_client import Message
-from reput_client.group.allocation import circularly
-from reput_client.group.handover import LEAVE_AFTER_S
+from reput_client.consume.group.allocation import circularly
+from reput_client.consume.group.handover import LEAVE_AFTER_S
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError
 from reput_protocol.message import MessageQueue

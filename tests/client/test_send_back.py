@@ -10,8 +10,8 @@ import pytest
 from faces import FACES, Face
 from fakes import HANG_UP, SILENCE, Answer, FakeBroker
 from reput_client import ReceivedMessage
+from reput_client.consume.send_back import DEAD_LETTER, reason_of, send_back
 from reput_client.errors import ClientClosed, RequestTimeout
-from reput_client.send_back import DEAD_LETTER, reason_of, send_back
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError

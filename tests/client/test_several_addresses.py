@@ -30,7 +30,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 def _short_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_TRY_S", 0.1)
     monkeypatch.setattr("reput_client.transport.session.SILENCE_S", 0.1)
-    monkeypatch.setattr("reput_client.group.membership._SEVERAL_ADDRESSES_S", 0.1)
+    monkeypatch.setattr("reput_client.consume.group.membership._SEVERAL_ADDRESSES_S", 0.1)
 
 
 @pytest.fixture

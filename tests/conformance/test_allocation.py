@@ -14,8 +14,8 @@ import pytest
 
 from conformance import apache
 from conformance.checks import COUNTS
-from reput_client.group import allocation
-from reput_client.group.allocation import AllocationStrategy
+from reput_client.consume.group import allocation
+from reput_client.consume.group.allocation import AllocationStrategy
 from reput_protocol.message import MessageQueue
 
 pytestmark = pytest.mark.process

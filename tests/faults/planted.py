@@ -81,7 +81,7 @@ from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.tables import config_file
 from reput_broker.tables.offset_journal import OffsetJournal
-from reput_client import pull_result
+from reput_client.consume import pull_result
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

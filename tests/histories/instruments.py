@@ -14,7 +14,7 @@ from histories.terms import LOCK_RENEWED_S, LOCK_TRUSTED_S, Body
 
 def shorten_lock_times() -> None:
     """Renew and trust locks in times that fit how long the broker's locks last here."""
-    from reput_client.group import queue_locks
+    from reput_client.consume.group import queue_locks
 
     queue_locks.RENEW_INTERVAL_S = LOCK_RENEWED_S  # type: ignore[misc]
     queue_locks.TRUSTED_S = LOCK_TRUSTED_S  # type: ignore[misc]
@@ -30,7 +30,7 @@ def install(recorder: Recorder, group: str) -> None:
 
 
 def _offsets(recorder: Recorder, group: str) -> None:
-    from reput_client.group.kept_offsets import BrokerOffsets
+    from reput_client.consume.group.kept_offsets import BrokerOffsets
 
     read, write = BrokerOffsets.read, BrokerOffsets.write
 
@@ -52,7 +52,7 @@ def _offsets(recorder: Recorder, group: str) -> None:
 
 
 def _pulls(recorder: Recorder, group: str) -> None:
-    from reput_client.group import fetching
+    from reput_client.consume.group import fetching
 
     pull_ext = fetching.pull_ext
 
@@ -65,8 +65,8 @@ def _pulls(recorder: Recorder, group: str) -> None:
 
 
 def _locks(recorder: Recorder, group: str) -> None:
-    from reput_client.group.membership import Membership
-    from reput_client.group.queue_locks import QueueLocks
+    from reput_client.consume.group.membership import Membership
+    from reput_client.consume.group.queue_locks import QueueLocks
 
     lock, unlock, leave = QueueLocks.lock, QueueLocks.unlock, Membership.leave
 
@@ -91,8 +91,8 @@ def _locks(recorder: Recorder, group: str) -> None:
 
 
 def _queues(recorder: Recorder, group: str) -> None:
-    from reput_client.group.fetching import Fetcher
-    from reput_client.group.handover import Handover
+    from reput_client.consume.group.fetching import Fetcher
+    from reput_client.consume.group.handover import Handover
 
     add, follow = Fetcher.add, Handover.follow
     begin_leaving, let_go = Handover._begin_leaving, Handover.let_go
@@ -132,7 +132,7 @@ def _names(queues: Any) -> list[list[Any]]:
 
 
 def _giving_back(recorder: Recorder, group: str) -> None:
-    from reput_client.group import giving_back, overdue
+    from reput_client.consume.group import giving_back, overdue
 
     send_back = giving_back.send_back
 

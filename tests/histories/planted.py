@@ -214,14 +214,14 @@ def deduplication_forgotten() -> None:
 
 def committed_too_soon() -> None:
     """what is handed out is committed, handled or not"""
-    from reput_client.group.progress import QueueProgress
+    from reput_client.consume.group.progress import QueueProgress
 
     QueueProgress.position = QueueProgress.handed_to  # type: ignore[assignment,method-assign]
 
 
 def owned_twice() -> None:
     """every member takes the first queue of each topic, whoever has it"""
-    from reput_client.group import rebalance
+    from reput_client.consume.group import rebalance
 
     real = rebalance.allocate
 
@@ -234,14 +234,14 @@ def owned_twice() -> None:
 
 def takes_at_once() -> None:
     """whoever is to have a queue that another member has takes it at once"""
-    from reput_client.group import handover
+    from reput_client.consume.group import handover
 
     handover.TAKE_AFTER_S = 0.0  # type: ignore[misc]
 
 
 def left_without_commit() -> None:
     """a queue that is given up is not committed"""
-    from reput_client.group.handover import Handover
+    from reput_client.consume.group.handover import Handover
 
     async def careless(self: Handover, queues: Any, timeout_s: float | None = None, **_: Any) -> None:
         if self._locks is not None:
@@ -252,7 +252,7 @@ def left_without_commit() -> None:
 
 def begins_one_too_far() -> None:
     """whoever takes a queue begins one message behind the group's offset"""
-    from reput_client.group.kept_offsets import BrokerOffsets
+    from reput_client.consume.group.kept_offsets import BrokerOffsets
 
     real = BrokerOffsets.read
 
@@ -265,7 +265,7 @@ def begins_one_too_far() -> None:
 
 def passes_over_what_failed() -> None:
     """in order, a message that could not be handled is passed over"""
-    from reput_client.group.orderly import OrderedServing
+    from reput_client.consume.group.orderly import OrderedServing
 
     def over(self: OrderedServing, taken: Any, at: float) -> None:
         assigned, message = taken

@@ -12,7 +12,7 @@ import pytest
 from broker_process import BrokerProcess, free_port
 from lossy_proxy import LossyProxy
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
-from reput_client.send_back import send_back
+from reput_client.consume.send_back import send_back
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.message import MessageQueue
 

@@ -12,12 +12,12 @@ from reput_client.blocking.consumer import Consumer
 from reput_client.blocking.offset_store import LocalFileOffsetStore, RemoteOffsetStore
 from reput_client.blocking.producer import Producer, TransactionProducer
 from reput_client.blocking.pull_consumer import PullConsumer
-from reput_client.group.failures import OnFailure, RetryHere, StopRunning
-from reput_client.group.giving_back import GiveBack
+from reput_client.consume.group.failures import OnFailure, RetryHere, StopRunning
+from reput_client.consume.group.giving_back import GiveBack
+from reput_client.consume.pull_result import PullResult, PullStatus
 from reput_client.offset_store import ReadOffsetType
 from reput_client.produce.posted import Posted
 from reput_client.produce.transactions import TransactionReceipt
-from reput_client.pull_result import PullResult, PullStatus
 from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
 from reput_protocol.group_terms import TransactionState

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from reput_client import batch_writer, bulk
+from reput_client import batch_writer
 from reput_client.blocking.client import BlockingClient, blocking, constructor, locked
+from reput_client.consume import bulk
 
 
 class BulkReader(BlockingClient[bulk.BulkReader]):
-    """Reads queues in bulk; a context manager. Arguments and errors are those of `reput_client.bulk.BulkReader`."""
+    """Reads queues in bulk; a context manager. Arguments, errors: `reput_client.consume.bulk.BulkReader`."""
 
     @constructor(bulk.BulkReader)
     def __init__(self, client: bulk.BulkReader) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, Self
 
-from reput_client import consumer as asynchronous
 from reput_client.blocking.client import BlockingClient, blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import BlockingOffsetStore
+from reput_client.consume import consumer as asynchronous
+from reput_client.consume.group.allocation import AllocationStrategy, averagely
+from reput_client.consume.group.failures import OnFailure
+from reput_client.consume.group.hands import Hands
+from reput_client.consume.group.starting import Start
 from reput_client.errors import ClientClosed
-from reput_client.group.allocation import AllocationStrategy, averagely
-from reput_client.group.failures import OnFailure
-from reput_client.group.hands import Hands
-from reput_client.group.starting import Start
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reput_client import pull_consumer as asynchronous
 from reput_client.blocking.client import BlockingClient, blocking, constructor
+from reput_client.consume import pull_consumer as asynchronous
 
 
 class PullConsumer(BlockingClient[asynchronous.PullConsumer]):

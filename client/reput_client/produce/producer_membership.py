@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from reput_client.group.client_id import new_client_id
+from reput_client.consume.group.client_id import new_client_id
 from reput_client.transport.address import Address
 from reput_client.transport.connection import Connection
 from reput_client.transport.runtime import Event

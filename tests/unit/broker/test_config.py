@@ -6,7 +6,7 @@ import pytest
 
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
-from reput_client.group import queue_locks
+from reput_client.consume.group import queue_locks
 from reput_protocol.errors import ReputError
 
 

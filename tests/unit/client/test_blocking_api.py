@@ -15,7 +15,7 @@ from reput_client import blocking
 from reput_client.batch_writer import BatchWriter
 from reput_client.blocking.bulk import BatchWriter as BlockingBatchWriter
 from reput_client.blocking.bulk import BulkReader as BlockingBulkReader
-from reput_client.bulk import BulkReader
+from reput_client.consume.bulk import BulkReader
 from reput_client.offset_store import OffsetStore
 
 PAIRS: list[tuple[type[Any], type[Any]]] = [

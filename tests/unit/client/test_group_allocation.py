@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_client.group.allocation import (
+from reput_client.consume.group.allocation import (
     AllocationStrategy,
     allocate,
     averagely,

@@ -6,9 +6,9 @@ import pytest
 
 from group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, member_of
 from pulls import add_pull
-from reput_client.group.assigned import Taken
-from reput_client.group.member import GroupMember
-from reput_client.group.rebalance import Assignment
+from reput_client.consume.group.assigned import Taken
+from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.message import MessageQueue
 
 QUEUE = MessageQueue("t", "b", 0)

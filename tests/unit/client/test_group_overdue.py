@@ -9,9 +9,9 @@ import pytest
 
 from group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
 from pulls import add_pull
-from reput_client.group.assigned import Taken
-from reput_client.group.overdue import Overdue
-from reput_client.group.rebalance import Assignment
+from reput_client.consume.group.assigned import Taken
+from reput_client.consume.group.overdue import Overdue
+from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.codes import RequestCode
 from reput_protocol.header import Value
 from reput_protocol.message import MessageQueue

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
-from reput_client.group.allocation import circularly
-from reput_client.group.rebalance import SETTLED_S, Assignment
+from reput_client.consume.group.allocation import circularly
+from reput_client.consume.group.rebalance import SETTLED_S, Assignment
 from reput_client.transport.routing import Route
 from reput_protocol.bodies_group import ConsumerList
 from reput_protocol.codes import RequestCode

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulls import add_pull, assigned
-from reput_client.group.assigned import AssignedQueue
-from reput_client.group.orderly import OrderedServing
-from reput_client.group.serving import TURN_S, FairServing, Serving
+from reput_client.consume.group.assigned import AssignedQueue
+from reput_client.consume.group.orderly import OrderedServing
+from reput_client.consume.group.serving import TURN_S, FairServing, Serving
 from reput_client.received import ReceivedMessage
 
 KINDS = pytest.mark.parametrize("kind", [FairServing, OrderedServing])

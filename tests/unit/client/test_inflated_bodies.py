@@ -6,10 +6,10 @@ import zlib
 
 import pytest
 
-from reput_client import message_columns
+from reput_client.consume import message_columns
+from reput_client.consume.message_columns import MessageColumns
+from reput_client.consume.pull_result import read_records
 from reput_client.errors import InflatedTooLarge
-from reput_client.message_columns import MessageColumns
-from reput_client.pull_result import read_records
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.record import Record, encode_record
 from reput_protocol.record_columns import RecordColumns

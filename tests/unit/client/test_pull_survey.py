@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reput_client.consume.pull_result import PulledMessages, read_pull, read_records
+from reput_client.consume.pull_survey import Pulled
 from reput_client.errors import DamagedMessage
-from reput_client.pull_result import PulledMessages, read_pull, read_records
-from reput_client.pull_survey import Pulled
 from reput_client.received import DamagedRecord, ReceivedMessage
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filters import TagFilter

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reput_client.consume.pull_result import PulledMessages, read_records
 from reput_client.errors import DamagedMessage, UnsupportedCompression
-from reput_client.pull_result import PulledMessages, read_records
 from reput_client.received import ReceivedMessage
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filters import TagFilter

@@ -1,0 +1,1 @@
+"""Consumers: members of a group, and readers that pull by offset."""

@@ -1,0 +1,171 @@
+"""Reading in bulk: the bounds of many queues at once, and ranges of a queue as blocks of records.
+
+For programs that read much and keep their own progress, such as the Spark source. There is no group and no waiting;
+what is not durable is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from reput_client.consume.fetching import FetchedBlock, fetch_ext, fetched_block
+from reput_client.consume.offsets import OffsetRequests
+from reput_client.consume.read_ahead import ReadAhead
+from reput_client.errors import BrokerNotFound
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.client import Client
+from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_protocol.bodies_bounds import QueueBoundsRequest, QueueBoundsTable
+from reput_protocol.bodies_route import ClusterInfo
+from reput_protocol.bodies_topic import TopicList
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_fetch import (
+    FETCH_BYTES,
+    QueryQueueBoundsHeader,
+)
+from reput_protocol.header import HeaderType, Value
+
+_MSGPACK: Final = HeaderType.MSGPACK
+
+
+class BulkReader(Client):
+    """Reads queues of one broker in bulk. An async context manager.
+
+    Args:
+        address: `host:port` of the broker, or several such under which it can be reached, with commas.
+        timeout_s: how long a request may take, reconnecting included.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        new_backoff: Callable[[], Backoff] = Backoff,
+    ) -> None:
+        super().__init__(
+            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
+        )
+        self._offsets = OffsetRequests(self._session)
+        self._ahead = self._new_ahead()
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone."""
+        super().after_fork()
+        self._ahead = self._new_ahead()
+
+    def _new_ahead(self) -> ReadAhead:
+        return ReadAhead(self._session.pump, RequestCode.FETCH_RECORDS)
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterInfo:
+        """Return the brokers of the cluster.
+
+        Raises:
+            BrokerNotFound: it has no master.
+        """
+        call = await self._session.ask_ok(
+            RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster"
+        )
+        found = ClusterInfo.from_json(call.body)
+        if not found.masters:
+            raise BrokerNotFound("", "")
+        return found
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics, system ones included."""
+        call = await self._session.ask_ok(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, what="list of topics"
+        )
+        return sorted(TopicList.from_json(call.body).topics)
+
+    async def queue_bounds(self, topics: Sequence[str]) -> QueueBoundsTable:
+        """Return the bounds of every readable queue of those of the topics that the broker has."""
+        call = await self._session.ask_ok(
+            RequestCode.QUERY_QUEUE_BOUNDS,
+            QueryQueueBoundsHeader().to_ext(_MSGPACK),
+            what="bounds of queues",
+            body=QueueBoundsRequest(list(topics)).to_json(),
+        )
+        return QueueBoundsTable.from_json(call.body)
+
+    async def offset_by_time(self, topic: str, queue_id: int, when_ms: int) -> int:
+        """Return the offset of the first message stored at or after a time; the end of the queue without one."""
+        return await self._offsets.offset_by_time(await self._session.queue(topic, queue_id, None), when_ms)
+
+    async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return a group's committed offset, or None if it has none."""
+        return await self._offsets.committed(group, await self._session.queue(topic, queue_id, None))
+
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit that a group goes on at `offset`."""
+        await self._offsets.commit(group, await self._session.queue(topic, queue_id, None), offset)
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    async def fetch(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        tags: str = "*",
+        generation: str | None = None,
+    ) -> FetchedBlock:
+        """Return the first records of `[start, end)` of a queue, as many as fit into `max_bytes`, one at least.
+
+        What comes after them is asked for at once, so that it arrives while these are looked at: whoever goes on at
+        `next_offset` with the same arguments finds it there.
+
+        Args:
+            tags: `*`, or tags joined by `||`; records whose tag only shares the hash of a wanted one come as well.
+            generation: of the topic, as `queue_bounds` gave it; a topic of another is not found.
+
+        Raises:
+            TopicNotFound, PermissionDenied, BrokerError: refused.
+            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+        """
+        deadline = self._session.deadline(None)
+        queue = (topic, queue_id)
+        ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags, generation)
+        call = await self._ahead.take(queue, ext, deadline)
+        if call is None:
+            call = await self._session.ask(
+                RequestCode.FETCH_RECORDS, ext, what=f"fetch from {topic}/{queue_id}", deadline=deadline
+            )
+        found = fetched_block(call)
+        if not found.moved and start < found.next_offset < min(end, found.max_offset):
+            await self._ask_ahead(
+                queue,
+                fetch_ext(topic, queue_id, found.next_offset, end, max_bytes, tags, generation),
+                deadline,
+            )
+        return found
+
+    async def prefetch(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        tags: str = "*",
+        generation: str | None = None,
+    ) -> None:
+        """Ask for what a `fetch` with the same arguments will want, without waiting; one request for each queue.
+
+        Raises:
+            ConnectFailed: there is no connection, and none can be made in time.
+        """
+        ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags, generation)
+        await self._ask_ahead((topic, queue_id), ext, self._session.deadline(None))
+
+    async def _ask_ahead(self, queue: tuple[str, int], ext: Mapping[str, Value], deadline: float) -> None:
+        self._ahead.drop(queue)
+        self._ahead.start(queue, ext, await self._session.open(None, deadline))

@@ -1,0 +1,109 @@
+"""What a member tells administrators who ask it, through the broker: what it is doing (307), how far it is (221)."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import traceback
+from typing import Final
+
+from reput_client.consume.group.assigned import AssignedQueue
+from reput_client.consume.group.fetching import Fetcher
+from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
+from reput_protocol.bodies_reset import ConsumerStatusBody
+from reput_protocol.bodies_running import (
+    PROP_CLIENT_VERSION,
+    PROP_CONSUME_ORDERLY,
+    PROP_CONSUME_TYPE,
+    PROP_CONSUMER_START_TIMESTAMP,
+    ConsumerRunningInfo,
+    ProcessQueueInfo,
+)
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands_consume import ConsumerRunningInfoHeader, ConsumerStatusHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.group_terms import ConsumeType
+
+_MIB: Final = 1 << 20
+
+
+class MemberAnswers:
+    """Answers for one member; `handle_with` makes it the one who is asked."""
+
+    def __init__(
+        self, group: str, subscriptions: Subscriptions, fetcher: Fetcher, started_ms: int, *, orderly: bool
+    ) -> None:
+        self._group = group
+        self._subscriptions = subscriptions
+        self._fetcher = fetcher
+        self._properties = {
+            PROP_CONSUME_ORDERLY: str(orderly).lower(),
+            PROP_CONSUME_TYPE: ConsumeType.CONSUME_PASSIVELY.value,
+            PROP_CONSUMER_START_TIMESTAMP: str(started_ms),
+        }
+
+    def handle_with(self, requests: RequestHandlers) -> None:
+        """Take such requests from now on."""
+        requests.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        requests.register(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._status)
+
+    def _running_info(self, request: BrokerRequest) -> None:
+        header = ConsumerRunningInfoHeader.from_ext(request.ext)
+        if self._is_ours(request, header.consumer_group):
+            info = ConsumerRunningInfo(
+                {**self._properties, PROP_CLIENT_VERSION: _client_version()},
+                self._subscriptions.data(),
+                {queue: _queue_info(assigned) for queue, assigned in self._fetcher.queues.items()},
+                jstack=_stacks() if header.jstack_enable else None,
+            )
+            request.answer(body=info.to_json())
+
+    def _status(self, request: BrokerRequest) -> None:
+        header = ConsumerStatusHeader.from_ext(request.ext)
+        if self._is_ours(request, header.group):
+            positions = {
+                queue: assigned.progress.position
+                for queue, assigned in self._fetcher.queues.items()
+                if queue.topic == header.topic
+            }
+            request.answer(body=ConsumerStatusBody(positions).to_json())
+
+    def _is_ours(self, request: BrokerRequest, group: str) -> bool:
+        if group == self._group:
+            return True
+        request.refuse(ErrorCode.NO_GROUP, f"this client is a member of {self._group}, not of {group}")
+        return False
+
+
+def _queue_info(assigned: AssignedQueue) -> ProcessQueueInfo:
+    position = assigned.progress.position
+    held = assigned.progress.in_flight + assigned.unserved
+    return ProcessQueueInfo(
+        commit_offset=assigned.committed or 0,
+        cached_msg_min_offset=position if held else 0,
+        cached_msg_max_offset=assigned.next_offset - 1 if held else 0,
+        cached_msg_count=held,
+        cached_msg_size_mib=assigned.held_bytes() // _MIB,
+        locked=assigned.locked_until < math.inf,
+        dropped=not assigned.is_served,
+    )
+
+
+def _client_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes long, and few members are ever asked
+
+    try:
+        return f"reput {version('reput')}"
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "reput"
+
+
+def _stacks() -> str:
+    """Return where each thread of this process is, as RocketMQ's clients do."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - documented, in spite of its name
+    )

@@ -1,0 +1,115 @@
+"""One queue in the hands of a member: what it pulls, holds and has handled, and whether the queue is still its own."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+from reput_client.consume.group.progress import QueueProgress
+from reput_client.consume.wanted import Wanted
+from reput_client.received import ReceivedMessage
+from reput_client.transport.connection import Connection
+from reput_client.transport.core import Call
+from reput_protocol.message import MessageQueue
+
+
+class AssignedQueue:
+    """The state of one queue.
+
+    Attributes:
+        next_offset: where the next pull starts.
+        committed: the offset that the group is known to have committed, or None.
+        confirmed: whether the queue is known to be ours since the connection to its broker was made. While it is not,
+            another member may have it: nothing of it is pulled or handed out.
+        leaving_until: set once the queue is given up: when what is in flight of it has had time enough. In order that
+            is `math.inf`, and the queue goes when nothing is in flight.
+        rewound: the broker sent us back, behind what is committed perhaps, so that the next commit may lower it.
+        locked_until: until when a queue that is consumed in order may be; for others, for ever.
+        suspended_until: when an orderly queue goes on whose message could not be handled.
+        unserved_bytes: the size of the pulls that messages to be handed out are in.
+        held_back: there was no room for another pull; whoever handles a message makes some.
+        failures: how often a message in flight could not be handled, by offset.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        wanted: Wanted,
+        start: int,
+        committed: int | None,
+        *,
+        locked_until: float = math.inf,
+        is_retry: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.wanted = wanted
+        self.is_retry = is_retry
+        self.next_offset = start
+        self.progress: QueueProgress[ReceivedMessage] = QueueProgress(start)
+        self.committed = committed
+        self.confirmed = True
+        self.leaving_until: float | None = None
+        self.rewound = False
+        self.locked_until = locked_until
+        self.suspended_until = -math.inf
+        self.connection: Connection | None = None
+        self.call: Call | None = None
+        self.call_deadline = math.inf
+        self.pause_until = -math.inf
+        self.waiting_results = 0
+        self._unserved = 0
+        self.unserved_bytes = 0
+        self.held_back = False
+        self.failures: dict[int, int] = {}
+
+    @property
+    def unserved(self) -> int:
+        """How many messages were pulled and not handed out."""
+        if self.progress.turn is not None:
+            self.progress.turn.tell()
+        return self._unserved
+
+    @unserved.setter
+    def unserved(self, count: int) -> None:
+        self._unserved = count
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether there is progress that no commit has told yet, or one may have been told that was taken back."""
+        return self.rewound or self.progress.position != self.committed
+
+    @property
+    def is_served(self) -> bool:
+        """Whether messages of it may be pulled and handed out."""
+        return self.confirmed and self.leaving_until is None
+
+    @property
+    def span(self) -> int:
+        """How many offsets lie between what is handled and what was pulled."""
+        return self.next_offset - self.progress.position
+
+    def held_bytes(self) -> int:
+        """Return the size of what is held: pulls with messages to hand out, and messages in flight."""
+        return self.unserved_bytes + sum(message.record_bytes for message in self.progress.in_hand)
+
+    def handled(self, message: ReceivedMessage) -> None:
+        """The application is done with `message`."""
+        queue_offset = message.queue_offset
+        if self.progress.handled(queue_offset, message) and self.failures:
+            self.failures.pop(queue_offset, None)
+
+    def cut(self, offset: int) -> None:
+        """The queue was set to `offset`: what is in flight from there on counts no more, nor how often it failed."""
+        self.progress.cut(offset)
+        self.failures = {at: attempts for at, attempts in self.failures.items() if at < offset}
+
+    def go_on_at(self, offset: int, committed: int | None) -> None:
+        """Another has had the queue meanwhile: forget what we knew of it."""
+        self.next_offset = offset
+        self.progress.restart(offset)
+        self.committed = committed
+        self.rewound = False
+        self.failures.clear()
+
+
+Taken: TypeAlias = tuple[AssignedQueue, ReceivedMessage]

@@ -1,0 +1,274 @@
+"""Queues change hands: taking those that should be ours, letting go of those that should not.
+
+Whoever lets go of a queue stops at once to hand out its messages, gives what is in flight a moment, and commits.
+Whoever takes one that a living member had waits longer than that moment, then asks for the committed offset. So nothing
+comes twice but what was in flight longer than that. Progress of a queue that is gone counts no more.
+
+In order nobody may start before what is in flight is done, however long that takes: the queue's lock is kept, and
+renewed, until then. Whoever is to have the queue next asks for the lock again and again.
+
+A queue whose broker was out of reach may have been another's meanwhile. It is asked again where the group has got to:
+if that is further than we have, or not where we left it, we go on there; otherwise nothing has happened.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from reput_client.consume.group.assigned import AssignedQueue
+from reput_client.consume.group.commits import Commits
+from reput_client.consume.group.fetching import Fetcher
+from reput_client.consume.group.kept_offsets import KeptOffsets
+from reput_client.consume.group.membership import Membership
+from reput_client.consume.group.queue_locks import QueueLocks
+from reput_client.consume.group.rebalance import RETURN_S, Assignment
+from reput_client.consume.group.starting import StartingPoints
+from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.transport.address import Address
+from reput_client.transport.session import Session
+from reput_protocol.errors import ReputError
+from reput_protocol.message import MessageQueue
+
+TAKE_AFTER_S: Final = 0.3
+"""How long a living member is given to let go of a queue: notified within 0.1 s, `LEAVE_AFTER_S`, and its commit."""
+LEAVE_AFTER_S: Final = 0.1
+_WHEN_ASSIGNED: Final = math.inf
+_LOCK_AGAIN_S: Final = 0.1
+_RETRY_S: Final = 0.5
+
+log = logging.getLogger("reput_client")
+
+
+class Handover:
+    """Makes what we have follow what should be ours; a background chore.
+
+    Attributes:
+        leaving: queues that are given up and of which something is still in flight.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        fetcher: Fetcher,
+        membership: Membership,
+        subscriptions: Subscriptions,
+        commits: Commits,
+        kept: KeptOffsets,
+        starting: StartingPoints,
+        locks: QueueLocks | None,
+    ) -> None:
+        """`locks` are those of an orderly member."""
+        self._session = session
+        self._fetcher = fetcher
+        self._membership = membership
+        self._subscriptions = subscriptions
+        self._commits = commits
+        self._kept = kept
+        self._starting = starting
+        self._locks = locks
+        self.leaving: dict[MessageQueue, AssignedQueue] = {}
+        self._taking: dict[MessageQueue, float] = {}  # wanted, and when to try
+
+    # -- what should be ours ---------------------------------------------------------------------------------------
+
+    def follow(self, assignment: Assignment) -> None:
+        """From now on these queues should be ours."""
+        now = self._session.runtime.now()
+        unknown = assignment.unknown
+        for queue, assigned in list(self._fetcher.queues.items()):
+            if queue not in assignment.queues and queue.topic not in unknown:
+                self._begin_leaving(assigned)
+        for queue in list(self._taking):
+            if queue not in assignment.queues and queue.topic not in unknown:
+                del self._taking[queue]
+        for queue in assignment.queues:
+            due = now
+            if queue in self._fetcher.queues:
+                if self._taking.get(queue) != _WHEN_ASSIGNED:
+                    continue
+            elif queue in self._taking:
+                continue
+            elif queue in self.leaving and self._orderly:
+                self._stay(self.leaving.pop(queue))
+                continue
+            elif assignment.others_may_return:
+                due = now + RETURN_S
+            if queue in assignment.from_living and not self._orderly:
+                due = max(due, now + TAKE_AFTER_S)
+            self._taking[queue] = due
+
+    def _begin_leaving(self, assigned: AssignedQueue) -> None:
+        del self._fetcher.queues[assigned.queue]
+        self._fetcher.halt(assigned)
+        grace_s = math.inf if self._orderly else LEAVE_AFTER_S
+        assigned.leaving_until = self._session.runtime.now() + grace_s
+        self.leaving[assigned.queue] = assigned
+        log.info("queue %s is given up", assigned.queue)
+
+    def _stay(self, assigned: AssignedQueue) -> None:
+        """A queue that waits for its message in flight is ours again; so is its lock, if nobody has taken it away."""
+        assigned.leaving_until = None
+        self._fetcher.add(assigned)
+        self.doubt_queue(assigned)
+
+    def lock_lost(self, assigned: AssignedQueue) -> None:
+        """The broker has given the lock of a queue to another member."""
+        if assigned.leaving_until is None:
+            self.doubt_queue(assigned)
+        else:
+            assigned.leaving_until = self._session.runtime.now()  # there is nothing left to wait for
+
+    def doubt(self, address: Address) -> None:
+        """The connection to a broker has ended: its queues may be others' until we are members again."""
+        for assigned in self._fetcher.queues.values():
+            route = self._session.routes.get(assigned.queue.topic)
+            if route is None or route.brokers.get(assigned.queue.broker_name) in (None, address):
+                self.doubt_queue(assigned)
+                self._taking[assigned.queue] = _WHEN_ASSIGNED
+
+    def doubt_queue(self, assigned: AssignedQueue) -> None:
+        """Hand out nothing more of a queue until it is confirmed to be ours."""
+        assigned.confirmed = False
+        self._fetcher.halt(assigned)
+        self._taking[assigned.queue] = self._session.runtime.now()
+
+    # -- what is ours ----------------------------------------------------------------------------------------------
+
+    def next_due(self) -> float:
+        """See `Chore`."""
+        now = self._session.runtime.now()
+        due = min(self._taking.values(), default=math.inf)
+        for assigned in self.leaving.values():
+            assert assigned.leaving_until is not None, "it is leaving"
+            due = min(due, assigned.leaving_until if assigned.progress.in_flight else now)
+        return due
+
+    async def do(self) -> None:
+        """See `Chore`."""
+        await self._leave_due()
+        await self._take_due()
+
+    def rewind(self) -> None:
+        """What is in flight of queues that are given up will not be finished here: whoever has them next gets it."""
+        for assigned in self.leaving.values():
+            assigned.progress.restart(assigned.progress.position)
+
+    async def _leave_due(self) -> None:
+        now = self._session.runtime.now()
+        ready = [
+            assigned
+            for assigned in self.leaving.values()
+            if not assigned.progress.in_flight or (assigned.leaving_until or 0.0) <= now
+        ]
+        if not ready:
+            return
+        for assigned in ready:
+            # From here on it is gone: whatever is still in flight counts for whoever has the queue next.
+            del self.leaving[assigned.queue]
+        await self.let_go(ready)
+
+    async def let_go(
+        self,
+        queues: Iterable[AssignedQueue],
+        timeout_s: float | None = None,
+        *,
+        locked: Collection[AssignedQueue] = (),
+    ) -> None:
+        """Commit queues for the last time and free their locks, but for those that are to stay `locked`."""
+        queues = list(queues)
+        await self._commits.commit_quietly(queues, timeout_s)
+        free = [assigned.queue for assigned in queues if assigned not in locked]
+        if self._locks is not None and free:
+            await self._locks.unlock(free, timeout_s)
+
+    async def _take_due(self) -> None:
+        now = self._session.runtime.now()
+        due = sorted(queue for queue, at in self._taking.items() if at <= now)
+        # One that we are about to leave comes back only once it has left.
+        blocked = [queue for queue in due if queue in self.leaving]
+        due = [queue for queue in due if queue not in self.leaving and self._is_member(queue)]
+        for queue in blocked:
+            self._taking[queue] = now + _LOCK_AGAIN_S
+        locked = await self._lock(due)
+        for queue in due:
+            if queue not in self._taking:
+                continue
+            if queue not in locked:
+                self._taking[queue] = self._session.runtime.now() + _LOCK_AGAIN_S
+                continue
+            try:
+                await self._take(queue, locked[queue])
+            except (ReputError, OSError) as error:
+                log.warning("queue %s is not taken yet: %s", queue, error)
+                self._taking[queue] = self._session.runtime.now() + _RETRY_S
+
+    def _is_member(self, queue: MessageQueue) -> bool:
+        """Whether the queue's broker knows us by now; a heartbeat is on its way otherwise."""
+        route = self._session.routes.get(queue.topic)
+        address = None if route is None else route.brokers.get(queue.broker_name)
+        if address is not None and self._membership.is_registered(address):
+            return True
+        self._taking[queue] = self._session.runtime.now() + _LOCK_AGAIN_S
+        return False
+
+    async def _lock(self, queues: list[MessageQueue]) -> dict[MessageQueue, float]:
+        """Return the queues that may be taken, with the time until which their locks may be relied on."""
+        if self._locks is None or not queues:
+            return dict.fromkeys(queues, math.inf)
+        return (await self._locks.lock(queues)).until
+
+    async def _take(self, queue: MessageQueue, locked_until: float) -> None:
+        committed = await self._kept.read(queue)
+        start = committed if committed is not None else await self._starting.first(queue)
+        if self._taking.pop(queue, None) is None:
+            if self._locks is not None:
+                await self._locks.unlock([queue])  # not wanted any more
+            return
+        assigned = self._fetcher.queues.get(queue)
+        if assigned is None:
+            topic = queue.topic
+            assigned = AssignedQueue(
+                queue,
+                self._subscriptions.wanted_of(topic),
+                start,
+                committed,
+                locked_until=locked_until,
+                is_retry=topic == self._subscriptions.retry,
+            )
+            log.info("queue %s is taken, from offset %d", queue, start)
+            self._fetcher.add(assigned)
+        else:
+            self._confirm(assigned, committed, start)
+            assigned.locked_until = locked_until
+            self._fetcher.wake()
+        if committed is None:
+            # Where the group begins must not depend on whether this member lives until its first commit.
+            self._commits.soon()
+
+    def _confirm(self, assigned: AssignedQueue, committed: int | None, start: int) -> None:
+        """The queue is ours again, or still."""
+        known, position = assigned.committed, assigned.progress.position
+        moved_on = committed is not None and committed > position
+        reset = known is not None and (committed is None or committed < known)
+        if moved_on or reset:
+            log.info("queue %s goes on at %d, not at %d", assigned.queue, start, position)
+            self._fetcher.halt(assigned)
+            assigned.go_on_at(start, committed)
+        assigned.confirmed = True
+
+    @property
+    def _orderly(self) -> bool:
+        return self._locks is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that should be ours is."""
+        return not self._taking
+
+    def forget(self) -> None:
+        """In a forked child: nothing is ours."""
+        self.leaving.clear()
+        self._taking.clear()

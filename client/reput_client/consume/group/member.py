@@ -1,0 +1,333 @@
+"""A member of a consumer group: what it consists of, and how it joins, lives and leaves."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from reput_client.consume.group.allocation import AllocationStrategy, averagely
+from reput_client.consume.group.answers import MemberAnswers
+from reput_client.consume.group.assigned import AssignedQueue, Taken
+from reput_client.consume.group.client_id import new_client_id
+from reput_client.consume.group.commits import Commits
+from reput_client.consume.group.fetching import Fetcher
+from reput_client.consume.group.flow import FlowLimits
+from reput_client.consume.group.handover import Handover
+from reput_client.consume.group.hands import Hands
+from reput_client.consume.group.kept_offsets import BrokerOffsets, KeptOffsets, StoredOffsets
+from reput_client.consume.group.membership import Membership
+from reput_client.consume.group.orderly import OrderedServing
+from reput_client.consume.group.overdue import Overdue
+from reput_client.consume.group.queue_locks import QueueLocks
+from reput_client.consume.group.rebalance import Assignment, Rebalancer
+from reput_client.consume.group.resets import ResetNotices
+from reput_client.consume.group.serving import FairServing, Serving
+from reput_client.consume.group.starting import Start, StartingPoints, consume_from_where
+from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.consume.offsets import OffsetRequests
+from reput_client.errors import NoQueue
+from reput_client.offset_store import OffsetStore
+from reput_client.transport.address import Address
+from reput_client.transport.background import Background, Chore
+from reput_client.transport.core import Waiter
+from reput_client.transport.session import Session, wall_clock_ms
+from reput_protocol.codes import RequestCode
+from reput_protocol.errors import TopicNotFound
+from reput_protocol.group_terms import MessageModel
+from reput_protocol.message import MessageQueue
+
+_SETTLE_S: Final = 1.0
+"""How long joining waits for queues that others have to let go of."""
+_STOP_S: Final = 0.5
+
+log = logging.getLogger("reput_client")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOptions:
+    """What kind of member; see `Consumer` for the meaning of each."""
+
+    group: str
+    subscriptions: Subscriptions
+    start: Start = "earliest"
+    model: MessageModel = MessageModel.CLUSTERING
+    orderly: bool = False
+    allocation: AllocationStrategy = averagely
+    limits: FlowLimits = field(default_factory=FlowLimits)
+    commit_interval_s: float = 5.0
+    heartbeat_interval_s: float = 30.0
+    handler_timeout_s: float = math.inf
+    offset_store: OffsetStore | None = None
+    wait_for_topic: bool = True
+
+
+class GroupMember:
+    """Owns the parts of a member and its background.
+
+    Attributes:
+        hands: what handlers of `run` have in theirs.
+        fetcher, serving, commits: pull, hand out and commit the queues that are ours; callers use them directly.
+    """
+
+    def __init__(self, session: Session, options: MemberOptions) -> None:
+        self.options = options
+        self._session = session
+        offsets = OffsetRequests(session)
+        clustering = options.model is MessageModel.CLUSTERING
+        kept: KeptOffsets = BrokerOffsets(offsets, options.group)
+        if options.offset_store is not None:
+            kept = StoredOffsets(options.offset_store)
+        now = session.runtime.now
+        self.serving: Serving = OrderedServing(now) if options.orderly else FairServing(now)
+        self.hands = Hands(self.serving.turn)
+        self.fetcher = Fetcher(
+            session,
+            options.group,
+            self.serving,
+            options.limits,
+            in_order=options.orderly,
+            commit_with_pulls=options.offset_store is None,
+        )
+        self._starting = StartingPoints(offsets, options.start, options.subscriptions.retry)
+        resets = ResetNotices(options.group, self.fetcher)
+        session.requests.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, resets.take)
+        MemberAnswers(
+            options.group, options.subscriptions, self.fetcher, wall_clock_ms(), orderly=options.orderly
+        ).handle_with(session.requests)
+        self.commits = Commits(session, self.fetcher, kept, options.commit_interval_s)
+        self._membership = Membership(
+            session,
+            options.group,
+            options.subscriptions,
+            options.model,
+            consume_from_where(options.start),
+            options.heartbeat_interval_s,
+            on_change=self._group_changed,
+            on_lost=self._broker_lost,
+            on_failure=self.fetcher.wake,
+        )
+        self._rebalancer = Rebalancer(
+            session,
+            self._membership,
+            options.subscriptions,
+            options.allocation if clustering else None,
+            on_assignment=self._assigned,
+        )
+        self._locks = (
+            QueueLocks(
+                session,
+                options.group,
+                lambda: self.client_id,
+                lambda: [*self.fetcher.queues.values(), *self._handover.leaving.values()],
+                on_lost=lambda assigned: self._handover.lock_lost(assigned),
+                on_renewed=self.fetcher.wake,
+            )
+            if options.orderly and clustering
+            else None
+        )
+        self._handover = Handover(
+            session,
+            self.fetcher,
+            self._membership,
+            options.subscriptions,
+            self.commits,
+            kept,
+            self._starting,
+            self._locks,
+        )
+        chores: list[Chore] = [self._membership, self._rebalancer, self._handover, self.commits]
+        if self._locks is not None:
+            chores.append(self._locks)
+        self._overdue: Overdue | None = None
+        if clustering and not options.orderly and options.handler_timeout_s < math.inf:
+            self._overdue = Overdue(
+                session,
+                options.group,
+                self.fetcher.queues,
+                self.serving,
+                self.hands,
+                options.handler_timeout_s,
+                self.handled,
+            )
+            chores.append(self._overdue)
+        self._background = Background(session, chores, on_failure=self.fetcher.wake)
+
+    @property
+    def client_id(self) -> str:
+        """What the group knows this member by; empty before it has joined."""
+        return self._membership.client_id
+
+    @property
+    def joined(self) -> bool:
+        """Whether it is a member and looks after itself."""
+        return self._background.running
+
+    @property
+    def failure(self) -> Exception | None:
+        """What no waiting cures: the group does not take us, a topic is gone and nothing is left, a fault of ours."""
+        if self._background.failure is not None:
+            return self._background.failure
+        if self._membership.failure is not None:
+            return self._membership.failure
+        return self._rebalancer.failure if not self.fetcher.queues else None
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Become a member and take the queues that fall to us. One that was cut short may be called again.
+
+        Queues that other members have to let go of first may come a moment later than this returns.
+
+        Raises:
+            ConnectFailed, RequestTimeout: no broker answers.
+            TopicNotFound: a topic does not exist, and it is not to be waited for.
+            NoQueue: a topic cannot be read.
+            BrokerError: the group does not take us.
+        """
+        session = self._session
+        deadline = session.deadline(None)
+        for topic in self.options.subscriptions.topics:
+            try:
+                route = await session.route(topic, deadline)
+            except TopicNotFound:
+                if not self.options.wait_for_topic:
+                    raise
+                self._wait_for(topic)
+                continue
+            if not route.readable:
+                raise NoQueue(topic, "readable queue")
+        if not self._membership.client_id:
+            connection = await session.open(None, deadline)
+            self._membership.client_id = new_client_id(connection.sock.getsockname()[0])
+        await self._membership.heartbeat()
+        await self._rebalancer.do()
+        if self._rebalancer.failure is not None:
+            raise self._rebalancer.failure
+        await self._settle()
+        self.commits.begin()
+        if self.commits.dirty():
+            self.commits.soon()
+        if self._locks is not None:
+            self._locks.begin()
+        if self._overdue is not None:
+            self._overdue.begin()
+        self._background.start()
+
+    def _wait_for(self, topic: str) -> None:
+        """Take the queues of a topic once it exists; everything in it is sent after this member came."""
+        if topic not in self._rebalancer.awaited:
+            log.warning(
+                "topic %s does not exist yet: group %s waits for it to be created (wait_for_topic=False raises)",
+                topic,
+                self.options.group,
+            )
+        self._rebalancer.awaited.add(topic)
+        self._starting.late_topics.add(topic)
+
+    async def _settle(self) -> None:
+        """Take what can be taken now."""
+        session = self._session
+        until = session.runtime.now() + _SETTLE_S
+        waiter = Waiter()
+        while True:
+            for chore in (self._membership, self._rebalancer, self._handover):
+                if chore.next_due() <= session.runtime.now():
+                    await chore.do()
+            if self._handover.settled or session.runtime.now() >= until:
+                return
+            await session.pump.wait(waiter, min(until, self._handover.next_due()))
+
+    async def leave(self, timeout_s: float) -> None:
+        """Commit, free locks, say that we are no member any more. Never raises; each request may take `timeout_s`.
+
+        In order, a queue with a message in somebody's hands stays locked until its lock expires, as if we had been
+        killed: nobody may begin with its next message before. The broker then hears of our end by the connection's, for
+        who says that he leaves gives up all his locks.
+        """
+        await self._background.stop(_STOP_S)
+        if self._session.connected:
+            queues = [*self.fetcher.queues.values(), *self._handover.leaving.values()]
+            in_hand = [
+                assigned for assigned in queues if self.options.orderly and assigned.progress.in_flight
+            ]
+            for assigned in in_hand:
+                log.warning("queue %s stays locked for a while, a message of it is in hand", assigned.queue)
+            await self._handover.let_go(queues, timeout_s, locked=in_hand)
+            if not in_hand:
+                await self._membership.leave(timeout_s)
+
+    async def ended(self) -> None:
+        """Return when nothing runs any more, after the session was closed."""
+        self.fetcher.wake()
+        await self._background.stop(math.inf)
+
+    def forget(self) -> None:
+        """In a forked child: be no member, with nothing in hand, until it joins by itself."""
+        for assigned in self.fetcher.queues.values():
+            assigned.leaving_until = 0.0
+            self.serving.forget(assigned)
+        self.fetcher.forget()
+        self._background.forget()
+        self._membership.forget()
+        self._rebalancer.forget()
+        self._handover.forget()
+        self.commits.forget()
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def handled(self, taken: Taken) -> None:
+        """The application is done with a message, and somebody may have waited for that."""
+        assigned, message = taken
+        assigned.handled(message)
+        if assigned.leaving_until is not None:
+            if not assigned.progress.in_flight:
+                self._background.wake()
+        elif assigned.held_back or self.options.orderly:
+            self.fetcher.wake()
+
+    def again(self, taken: Taken, after_s: float) -> None:
+        """The application has not handled a message: hand it out once more, or leave it to its queue's next owner."""
+        assigned, message = taken
+        if assigned.is_served:
+            self.serving.again(taken, self._session.runtime.now() + after_s)
+            self.fetcher.wake()
+        elif assigned.leaving_until is None:
+            self.fetcher.rewind_queue(assigned)
+        elif self.options.orderly:
+            assigned.progress.put_back(message.queue_offset)
+            self._background.wake()
+
+    def rewind(self) -> None:
+        """Hand out again what was handed out and not handled, or leave it to its queue's next owner."""
+        self.fetcher.rewind()
+        self._handover.rewind()
+        self._background.wake()
+
+    def find(self, queue: MessageQueue) -> AssignedQueue | None:
+        """Return a queue that is ours, or that we are leaving."""
+        return self.fetcher.queues.get(queue) or self._handover.leaving.get(queue)
+
+    def _group_changed(self) -> None:
+        self._rebalancer.soon()
+        self._background.wake()
+
+    def _assigned(self, assignment: Assignment) -> None:
+        self._handover.follow(assignment)
+        if self._rebalancer.failure is not None:
+            self.fetcher.wake()
+
+    def _broker_lost(self, address: Address) -> None:
+        self._handover.doubt(address)
+        self._rebalancer.cut_off()
+        self._background.wake()
+
+    async def members(self) -> list[str]:
+        """Return the client ids of the group's members, sorted, as one broker of the topics knows them.
+
+        Raises:
+            ReputError: it does not answer.
+        """
+        found = await self._membership.members(min(self._membership.addresses()))
+        return sorted(found)

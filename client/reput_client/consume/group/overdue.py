@@ -1,0 +1,158 @@
+"""Messages that were handed out and never handled: a handler hangs, or nobody says that it is done.
+
+One such message holds back the commits of its queue, and after a while its pulls (`FlowLimits.queue_span_max`). So what
+has been in hand for too long is given back to the broker, as if its handler had failed, and counts as handled here
+(RocketMQ: ConsumeMessageConcurrentlyService.cleanExpireMsg, consumeTimeout). If its handler finishes after all, nobody
+minds: the message comes twice then.
+
+A handler that hangs keeps its slot of `run(concurrency=n)` all the same. When all of them hang, this member handles
+nothing more, although it is one and keeps its queues: that is said in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from reput_client.consume.group.assigned import AssignedQueue, Taken
+from reput_client.consume.group.hands import Hands
+from reput_client.consume.group.serving import Serving
+from reput_client.consume.send_back import is_unsupported, send_back
+from reput_client.received import ReceivedMessage
+from reput_client.transport.session import Session
+from reput_protocol.errors import ReputError
+from reput_protocol.message import MessageQueue
+
+_LOOKS: Final = 4
+"""How often one message is looked at before it is overdue."""
+_INTERVAL_MAX_S: Final = 60.0
+
+log = logging.getLogger("reput_client")
+
+
+class Overdue:
+    """Looks for such messages now and then, so that handing one out costs nothing; a background chore.
+
+    The message that an iterating application has in its hands is left alone: nothing else waits for it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        queues: Mapping[MessageQueue, AssignedQueue],
+        serving: Serving,
+        hands: Hands,
+        timeout_s: float,
+        handled: Callable[[Taken], None],
+    ) -> None:
+        """Call `handled` with what the broker has taken back."""
+        self._session = session
+        self._group = group
+        self._queues = queues
+        self._serving = serving
+        self._hands = hands
+        self._timeout_s = timeout_s
+        self._handled = handled
+        self._seen: dict[tuple[MessageQueue, int], tuple[ReceivedMessage, float]] = {}
+        self._pending: deque[Taken] = deque()  # found to be overdue, and not given back yet
+        self._hanging: list[ReceivedMessage] = []  # in the hands of handlers for too long, given back or not
+        self._all_hang = False
+        self._due_at = math.inf
+
+    def begin(self) -> None:
+        """From now on it looks."""
+        self._due_at = self._session.runtime.now() + min(self._timeout_s / _LOOKS, _INTERVAL_MAX_S)
+
+    def next_due(self) -> float:
+        """See `Chore`."""
+        return self._due_at
+
+    async def do(self) -> None:
+        """See `Chore`. Gives one message back at most: that may take a while, and other chores wait for it."""
+        if not self._pending:
+            self._pending.extend(self._overdue())
+        self._look_at_handlers()
+        self.begin()
+        while self._pending:
+            taken = self._pending.popleft()
+            if self._is_in_hand(taken):
+                await self._give_back(taken)
+                break
+        if self._pending:
+            self._due_at = self._session.runtime.now()
+
+    def _is_in_hand(self, taken: Taken) -> bool:
+        """Whether a message is still to be given back; those before it have taken their time."""
+        assigned, message = taken
+        return (
+            self._queues.get(assigned.queue) is assigned
+            and assigned.progress.holds(message.queue_offset, message)
+            and not self._serving.will_come(message)
+        )
+
+    async def _give_back(self, taken: Taken) -> None:
+        try:
+            await send_back(
+                self._session,
+                taken[1],
+                group=self._group,
+                queue=taken[0].queue,
+                reason=f"not handled within {self._timeout_s:.6g} s",
+            )
+        except ReputError as error:
+            log.warning("%s; not given back: %s", self._story(taken), error)
+            if is_unsupported(error):
+                self._pending.clear()
+                self._due_at = math.inf
+        else:
+            log.warning("%s; given back", self._story(taken))
+            self._handled(taken)
+
+    def _look_at_handlers(self) -> None:
+        """Say when no handler of `run` is left that could handle anything, and when there is one again."""
+        held = self._hands.held()
+        overdue = [*self._hanging, *(message for _, message in self._pending)]
+        self._hanging = [message for message in held if any(message is other for other in overdue)]
+        all_hang = 0 < self._hands.count <= len(self._hanging)
+        if all_hang and not self._all_hang:
+            log.error(
+                "group %s: all %d handlers of run hang, each for more than %.6g s: this member handles nothing until "
+                "one of them returns, and keeps its queues; end it if none does",
+                self._group,
+                self._hands.count,
+                self._timeout_s,
+            )
+        elif self._all_hang and not all_hang:
+            log.warning("group %s: a handler of run has returned, messages are handled again", self._group)
+        self._all_hang = all_hang
+
+    def _overdue(self) -> list[Taken]:
+        now = self._session.runtime.now()
+        seen, self._seen = self._seen, {}
+        found: list[Taken] = []
+        for queue, assigned in self._queues.items():
+            for message in assigned.progress.in_hand:
+                if message is self._serving.turn.message and not self._hands.in_turn:
+                    continue
+                key = queue, message.queue_offset
+                before, since = seen.get(key, (None, now))
+                if before is not message:
+                    since = now
+                if now - since >= self._timeout_s:
+                    if not self._serving.will_come(message):
+                        found.append((assigned, message))
+                    since = now
+                self._seen[key] = message, since
+        return found
+
+    def _story(self, taken: Taken) -> str:
+        assigned, message = taken
+        topic, _, queue_id = assigned.queue
+        return (
+            f"group {self._group}: message {message.queue_offset} of {topic}/{queue_id} was not handled within "
+            f"{self._timeout_s:.6g} s"
+        )

@@ -1,0 +1,158 @@
+"""Locks of queues that are consumed in order: only the member that holds a queue's lock may consume it.
+
+A lock is the broker's to give (41) and to take away when it was not renewed for a minute. A member renews every 20 s,
+also the locks of queues that it is leaving and of which it has a message in hand, and stops consuming a queue whose
+lock was not confirmed for 30 s, so that nobody else can have it by then
+(RocketMQ: RebalanceImpl.lockAll, ProcessQueue.isLockExpired, REBALANCE_LOCK_INTERVAL, REBALANCE_LOCK_MAX_LIVE_TIME).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from reput_client.consume.group.assigned import AssignedQueue
+from reput_client.transport.address import Address
+from reput_client.transport.session import Session
+from reput_protocol.bodies_lock import LockBatchBody, LockBatchResult
+from reput_protocol.codes import RequestCode
+from reput_protocol.errors import ReputError
+from reput_protocol.message import MessageQueue
+
+RENEW_INTERVAL_S: Final = 20.0
+TRUSTED_S: Final = 30.0
+_RETRY_S: Final = 1.0
+
+log = logging.getLogger("reput_client")
+
+
+@dataclass(slots=True)
+class LockAnswers:
+    """What came of asking for locks.
+
+    Attributes:
+        until: the queues that are ours now, with the time until which that may be relied on.
+        unanswered: those of which nothing is known, since their broker did not answer.
+    """
+
+    until: dict[MessageQueue, float] = field(default_factory=dict)
+    unanswered: set[MessageQueue] = field(default_factory=set)
+
+
+class QueueLocks:
+    """Asks for locks, renews and frees them; a background chore of orderly members."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        client_id: Callable[[], str],
+        queues: Callable[[], Collection[AssignedQueue]],
+        on_lost: Callable[[AssignedQueue], None],
+        on_renewed: Callable[[], None],
+    ) -> None:
+        """Renew the locks of `queues`: what is ours, and what we are leaving.
+
+        `on_lost` is told of one that the broker does not confirm, `on_renewed` when one can be relied on again.
+        """
+        self._session = session
+        self._group = group
+        self._client_id = client_id
+        self._queues = queues
+        self._on_lost = on_lost
+        self._on_renewed = on_renewed
+        self._due_at = math.inf
+
+    def begin(self) -> None:
+        """From now on locks are renewed."""
+        self._due_at = self._session.runtime.now() + RENEW_INTERVAL_S
+
+    def next_due(self) -> float:
+        """See `Chore`."""
+        return self._due_at
+
+    async def do(self) -> None:
+        """See `Chore`: renew all locks; what cannot be asked is asked again next time."""
+        self.begin()
+        ours = [queue for queue in self._queues() if queue.is_served or queue.leaving_until is not None]
+        if not ours:
+            return
+        answers = await self.lock(assigned.queue for assigned in ours)
+        for assigned in ours:
+            until = answers.until.get(assigned.queue)
+            if assigned.queue in answers.unanswered:
+                self._due_at = self._session.runtime.now() + _RETRY_S
+            elif until is not None:
+                had_expired = assigned.locked_until <= self._session.runtime.now()
+                assigned.locked_until = until
+                if had_expired:
+                    self._on_renewed()
+            elif assigned in self._queues():
+                log.warning("group %s: the lock of %s is another member's", self._group, assigned.queue)
+                self._on_lost(assigned)
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> LockAnswers:
+        """Ask for the locks of `queues`, each at its broker. One that does not answer is passed over.
+
+        They are asked one after the other: a silent one costs the others its timeout.
+        """
+        answers = LockAnswers()
+        by_broker, answers.unanswered = await self._by_broker(queues)
+        for address, wanted in by_broker.items():
+            asked_at = self._session.runtime.now()
+            try:
+                call = await self._session.ask_ok(
+                    RequestCode.LOCK_BATCH_MQ,
+                    {},
+                    what=f"locks of {self._group}",
+                    address=address,
+                    body=self._body(wanted),
+                )
+                locked = LockBatchResult.from_json(call.body).locked
+            except ReputError as error:
+                log.warning("group %s: queues not locked, trying again: %s", self._group, error)
+                answers.unanswered.update(wanted)
+                continue
+            for queue in locked:
+                answers.until[queue] = asked_at + TRUSTED_S
+        return answers
+
+    async def unlock(self, queues: Iterable[MessageQueue], timeout_s: float | None = None) -> None:
+        """Free the locks of `queues`. One that cannot be freed expires; so a failure is only logged."""
+        by_broker, _ = await self._by_broker(queues)
+        for address, wanted in by_broker.items():
+            try:
+                await self._session.ask_ok(
+                    RequestCode.UNLOCK_BATCH_MQ,
+                    {},
+                    what=f"unlocking queues of {self._group}",
+                    address=address,
+                    body=self._body(wanted),
+                    deadline=self._session.deadline(timeout_s),
+                )
+            except ReputError as error:
+                log.warning("group %s: locks not freed, they expire in a minute: %s", self._group, error)
+
+    def _body(self, queues: list[MessageQueue]) -> bytes:
+        return LockBatchBody(self._client_id(), self._group, queues).to_json()
+
+    async def _by_broker(
+        self, queues: Iterable[MessageQueue]
+    ) -> tuple[dict[Address, list[MessageQueue]], set[MessageQueue]]:
+        """Return queues by the broker to ask, and those of which nobody says where their broker is."""
+        found: dict[Address, list[MessageQueue]] = defaultdict(list)
+        unknown: set[MessageQueue] = set()
+        deadline = self._session.deadline(None)
+        for queue in queues:
+            try:
+                found[await self._session.broker_address(queue, deadline)].append(queue)
+            except ReputError as error:
+                log.warning(
+                    "group %s: the broker of %s cannot be asked for its lock: %s", self._group, queue, error
+                )
+                unknown.add(queue)
+        return found, unknown

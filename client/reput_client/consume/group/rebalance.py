@@ -1,0 +1,189 @@
+"""Who should have which queue: asked of the brokers, and worked out by the group's rule (RocketMQ: RebalanceImpl)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from reput_client.consume.group.allocation import AllocationStrategy, allocate
+from reput_client.consume.group.membership import Membership
+from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.errors import BrokerNotFound
+from reput_client.transport.address import Address
+from reput_client.transport.routing import Route
+from reput_client.transport.session import Session
+from reput_protocol.errors import BrokerError, ReputError, TopicNotFound
+from reput_protocol.message import MessageQueue
+
+INTERVAL_S: Final = 20.0
+RETURN_S: Final = 1.0
+"""How long members that a broker has lost all at once, by a restart for example, are given to come back."""
+SETTLED_S: Final = 1.0
+"""After a change of the group, how long its members may still differ about who they are."""
+_RETRY_S: Final = 1.0
+
+log = logging.getLogger("reput_client")
+
+
+@dataclass(slots=True)
+class Assignment:
+    """The queues that should be ours.
+
+    `from_living` are those of them that another member may have which still is one: it needs a moment to let go.
+    `unknown` are topics of which nothing could be found out, so that what we have of them stays as it is.
+    `others_may_return`: we were cut off a moment ago, and perhaps all were; who is not back yet is not gone yet.
+    """
+
+    queues: set[MessageQueue] = field(default_factory=set)
+    from_living: set[MessageQueue] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    others_may_return: bool = False
+
+
+class Rebalancer:
+    """Works the assignment out anew when the group has changed, and every 20 s by itself; a background chore.
+
+    Without a strategy every queue is ours: a member that broadcasts.
+
+    Attributes:
+        failure: that a topic which was asked for is gone, or None.
+        awaited: topics that have not existed yet; that they do not is no failure.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        membership: Membership,
+        subscriptions: Subscriptions,
+        strategy: AllocationStrategy | None,
+        on_assignment: Callable[[Assignment], None],
+    ) -> None:
+        self._session = session
+        self._membership = membership
+        self._subscriptions = subscriptions
+        self._strategy = strategy
+        self._on_assignment = on_assignment
+        self.failure: TopicNotFound | None = None
+        self.awaited: set[str] = set()
+        self._members: dict[str, list[str]] = {}
+        self._settled_at: dict[str, float] = {}  # by topic, when all members know the same ones
+        self._due_at = 0.0
+        self._routes_due_at = -math.inf
+        self._cut_off = False
+        self._others_may_return_until = -math.inf
+
+    def next_due(self) -> float:
+        """See `Chore`."""
+        return self._due_at
+
+    def soon(self) -> None:
+        """The group has changed, or may have."""
+        self._due_at = self._session.runtime.now()
+
+    def cut_off(self) -> None:
+        """A connection is lost: what we had may be others' by now, and who they are is not known."""
+        self._cut_off = True
+        self._members.clear()
+
+    async def do(self) -> None:
+        """See `Chore`."""
+        now = self._session.runtime.now()
+        if self._cut_off:
+            self._others_may_return_until = now + RETURN_S
+        self._due_at = now + INTERVAL_S
+        refresh = now >= self._routes_due_at
+        if refresh:
+            self._routes_due_at = self._due_at
+        assignment = Assignment(others_may_return=now < self._others_may_return_until)
+        asked: dict[Address, list[str]] = {}
+        failure: TopicNotFound | None = None
+        for topic in self._subscriptions.all_topics:
+            try:
+                route = await self._route(topic, refresh)
+                if self._strategy is None:
+                    assignment.queues |= set(route.readable)
+                elif not self._membership.is_registered(min(route.brokers.values())):
+                    assignment.unknown.add(topic)  # once the broker knows us, this is done again
+                    self._membership.soon()
+                else:
+                    members = await self._members_at(route, asked)
+                    self._share_out(assignment, route, members, self._strategy)
+            except TopicNotFound as error:
+                self._session.routes.forget(topic)
+                if topic != self._subscriptions.retry:  # that one may not exist before anything has come back
+                    failure = failure if topic in self.awaited else error
+                    self._due_at = now + _RETRY_S
+            except ReputError as error:
+                log.warning("queues of %s not shared out, trying again: %s", topic, error)
+                assignment.unknown.add(topic)
+                self._due_at = self._session.runtime.now() + _RETRY_S
+                if isinstance(error, BrokerError):
+                    self._membership.soon()
+        self.failure = failure
+        self._cut_off &= bool(assignment.unknown)
+        self._on_assignment(assignment)
+
+    async def _route(self, topic: str, refresh: bool) -> Route:
+        route = None if refresh else self._session.routes.get(topic)
+        if route is None:
+            route = await self._session.fetch_route(topic, self._session.deadline(None))
+        if not route.brokers:
+            raise BrokerNotFound("any", topic)
+        self.awaited.discard(topic)
+        return route
+
+    async def _members_at(self, route: Route, asked: dict[Address, list[str]]) -> list[str]:
+        """Return the members as a broker of the topic knows them: one list for all topics of one broker."""
+        address = min(route.brokers.values())
+        if address not in asked:
+            asked[address] = await self._membership.members(address)
+        return asked[address]
+
+    def _share_out(
+        self, assignment: Assignment, route: Route, members: Sequence[str], strategy: AllocationStrategy
+    ) -> None:
+        me = self._membership.client_id
+        mine = set(allocate(strategy, me, route.readable, members))
+        if me not in members:
+            log.warning("the broker does not count us, %s, among the members of the group", me)
+            self._membership.soon()
+            self._due_at = self._session.runtime.now() + _RETRY_S
+        assignment.from_living |= self._from_living(route, mine, members, strategy)
+        assignment.queues |= mine
+        if set(self._members.get(route.topic, ())) != set(members):
+            self._settled_at[route.topic] = self._session.runtime.now() + SETTLED_S
+        self._members[route.topic] = list(members)
+
+    def _from_living(
+        self,
+        route: Route,
+        mine: set[MessageQueue],
+        members: Sequence[str],
+        strategy: AllocationStrategy,
+    ) -> set[MessageQueue]:
+        """Return those of our queues that another living member may have."""
+        me = self._membership.client_id
+        others = set(members) - {me}
+        # Before we came, the others had shared everything out among themselves.
+        before = self._members.get(route.topic) or sorted(others)
+        has_settled = self._session.runtime.now() >= self._settled_at.get(route.topic, math.inf)
+        if has_settled and not others.difference(before) and len(set(before).difference(members)) == 1:
+            # One has gone, and nothing else has happened: what was its own is nobody's.
+            return {
+                queue
+                for other in others.intersection(before)
+                for queue in mine.intersection(allocate(strategy, other, route.readable, before))
+            }
+        # Of several changes close together others may have heard one by one: what a member had that is gone may be
+        # a living one's for a moment.
+        return mine.difference(allocate(strategy, me, route.readable, before)) if others else set()
+
+    def forget(self) -> None:
+        """In a forked child: nothing is known."""
+        self._members.clear()
+        self._settled_at.clear()
+        self._cut_off = False
+        self._due_at = 0.0

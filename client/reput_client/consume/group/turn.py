@@ -1,0 +1,79 @@
+"""A turn: messages of one queue that an iterating application gets one after the other.
+
+Each is handled when the next is asked for, so all that has to be noted for one is that it is the one in hand now. What
+that means for the progress of its queue is worked out when somebody asks. Everything else (several messages in hand,
+messages that come again) goes without a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import length_hint
+from typing import TYPE_CHECKING, Final
+
+from reput_client.received import ReceivedMessage
+
+if TYPE_CHECKING:
+    from reput_client.consume.group.assigned import AssignedQueue, Taken
+
+_NONE: Final[Iterator[ReceivedMessage]] = iter(())
+
+
+class Turn:
+    """The turn of one consumer, which begins again and again.
+
+    Attributes:
+        message: the one in the application's hands, or None.
+        messages: those that follow it; who takes one from here puts it into `message` at once.
+        until: when to look round before the next one is taken, by `time.monotonic`.
+    """
+
+    __slots__ = ("_assigned", "_left", "_told", "message", "messages", "until")
+
+    def __init__(self) -> None:
+        self.message: ReceivedMessage | None = None
+        self.messages = _NONE
+        self.until = float("-inf")
+        self._assigned: AssignedQueue | None = None
+        self._told: ReceivedMessage | None = None  # the message in hand as the progress knows it
+        self._left = 0
+
+    def begin(self, taken: Taken, messages: Iterator[ReceivedMessage] = _NONE) -> None:
+        """A message was taken, and `messages` of its queue follow it. The one before is nobody's any more."""
+        self.rest()
+        self._assigned, self.message = taken
+        self._told = self.message
+        self.messages = messages
+        self._left = length_hint(messages)
+        if self._left:
+            self._assigned.progress.turn = self
+
+    def tell(self) -> None:
+        """Make the progress of the queue what it should be."""
+        told, message, assigned = self._told, self.message, self._assigned
+        if message is told or message is None or told is None or assigned is None:
+            return
+        self._told = message
+        left = length_hint(self.messages)
+        assigned.unserved -= self._left - left
+        self._left = left
+        assigned.progress.move_on(told.queue_offset, told, message.queue_offset, message)
+
+    def rest(self) -> None:
+        """Nothing follows in this turn. The message in hand stays there."""
+        if self._assigned is not None and self._assigned.progress.turn is self:
+            self.tell()
+            self._assigned.progress.turn = None
+        self.messages = _NONE
+        self.until = float("-inf")
+
+    def finish(self) -> Taken | None:
+        """End the turn and return what was in hand: it is the caller's now."""
+        self.rest()
+        assigned, message = self._assigned, self.message
+        self._assigned = self.message = self._told = None
+        return None if assigned is None or message is None else (assigned, message)
+
+    def is_of(self, assigned: AssignedQueue) -> bool:
+        """Whether it is the queue's turn."""
+        return self._assigned is assigned

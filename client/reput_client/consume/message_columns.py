@@ -1,0 +1,194 @@
+"""The messages of a pull as columns: NumPy arrays, and an Arrow batch where pyarrow is there. No object per message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reput_client.compression import INFLATED_TOTAL_MAX, compression_method, inflate
+from reput_client.errors import DamagedMessage, InflatedTooLarge, UnsupportedCompression
+from reput_protocol.codes import MessageSysFlag
+from reput_protocol.counted import counted
+from reput_protocol.properties import KEYS, TAGS
+from reput_protocol.record_columns import RecordColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IntArray: TypeAlias = NDArray[np.int64]
+ByteArray: TypeAlias = NDArray[np.uint8]
+
+
+class CodedValues(NamedTuple):
+    """A column of texts: row i has `values[codes[i]]`."""
+
+    values: list[str | None]
+    """Each once, in no particular order; None for rows that have none."""
+    codes: IntArray
+
+
+class MessageColumns:
+    """Messages of one queue, row by row in the order of their offsets. Checksums were verified when they came.
+
+    The numbers are native NumPy arrays of one value per message. Nothing is made before it is asked for.
+
+    Attributes:
+        topic, queue_id: whose messages they are.
+        records: the records' fields and places, for what has no column of its own here.
+    """
+
+    __slots__ = ("queue_id", "records", "topic")
+
+    def __init__(self, topic: str, queue_id: int, records: RecordColumns) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        return f"<columns of {counted(len(self), 'message')} of {self.topic}/{self.queue_id}>"
+
+    @property
+    def queue_offset(self) -> IntArray:
+        """The number of each message in its queue."""
+        return self.records.queue_offset
+
+    @property
+    def physical_offset(self) -> IntArray:
+        """Where each message is in the commit log."""
+        return self.records.physical_offset
+
+    @property
+    def born_timestamp_ms(self) -> IntArray:
+        """When each was made, by its producer's clock; milliseconds since 1970."""
+        return self.records.born_timestamp_ms
+
+    @property
+    def store_timestamp_ms(self) -> IntArray:
+        """When each was stored, by the broker's clock; milliseconds since 1970."""
+        return self.records.store_timestamp_ms
+
+    @property
+    def flag(self) -> NDArray[np.int32]:
+        """The application's flag of each."""
+        return self.records.flag
+
+    @property
+    def reconsume_times(self) -> NDArray[np.int32]:
+        """How often each was given back."""
+        return self.records.reconsume_times
+
+    @property
+    def compressed(self) -> NDArray[np.bool_]:
+        """Whether the producer compressed the body; `bodies` has it decompressed."""
+        flags: NDArray[np.bool_] = (self.records.sys_flag & MessageSysFlag.COMPRESSED) != 0
+        return flags
+
+    def body_matrix(self) -> ByteArray | None:
+        """Return the bodies as a table, a row of bytes for each; None if their sizes differ or one is compressed.
+
+        Where the records are of one size as well it is a view of what came, not a copy.
+        """
+        sizes, starts = self.records.body_size, self.records.body_position
+        if not len(self) or (sizes != sizes[0]).any() or self.compressed.any():
+            return None
+        steps = np.diff(starts)
+        if (steps != steps[:1]).any():
+            return self.bodies()[0].reshape(len(self), -1)
+        strides = (int(steps[0]) if len(steps) else 1, 1)
+        shape = (len(self), int(sizes[0]))
+        view: ByteArray = np.ndarray(shape, np.uint8, self.records.buffer, int(starts[0]), strides)
+        return view
+
+    def bodies(self, *, max_inflated: int = INFLATED_TOTAL_MAX) -> tuple[ByteArray, IntArray]:
+        """Return the bodies back to back, and where they begin and end: body i is `data[bounds[i]:bounds[i + 1]]`.
+
+        Args:
+            max_inflated: how many bytes the compressed ones may take together when they are decompressed.
+
+        Raises:
+            DamagedMessage: a compressed body cannot be decompressed; it names the first.
+            InflatedTooLarge: they take more than `max_inflated`.
+            UnsupportedCompression: a body is compressed with LZ4 or Zstandard.
+        """
+        inflated = self._inflated_bodies(max_inflated)
+        bounds, data, _, _ = self.records.gather(self.records.part("body"), replaced=inflated)
+        return np.frombuffer(data, np.uint8), np.asarray(bounds, np.int64)
+
+    def _inflated_bodies(self, max_inflated: int) -> dict[int, bytes]:
+        """Return the compressed bodies by row, decompressed."""
+        found: dict[int, bytes] = {}
+        left = max_inflated
+        for row in np.flatnonzero(self.compressed).tolist():
+            found[row] = body = self.inflated(row)
+            left -= len(body)
+            if left < 0:
+                raise InflatedTooLarge(self.topic, self.queue_id, max_inflated, row)
+        return found
+
+    def inflated(self, row: int) -> bytes:
+        """Return a compressed body, decompressed.
+
+        Raises:
+            DamagedMessage: it cannot be decompressed.
+            UnsupportedCompression: it is compressed with LZ4 or Zstandard.
+        """
+        offset = int(self.records.queue_offset[row])
+        method = compression_method(int(self.records.sys_flag[row]))
+        if method != "zlib":
+            raise UnsupportedCompression(str(method), offset)
+        try:
+            return inflate(self.records.body(row))
+        except ValueError as error:
+            raise DamagedMessage(self.topic, self.queue_id, offset, str(error)) from None
+
+    def tags(self) -> list[str | None]:
+        """Return the tag of each message, None for one without."""
+        return self.values_of(TAGS)
+
+    def keys(self) -> list[str | None]:
+        """Return the keys of each message, several with blanks between them, None for one without."""
+        return self.values_of(KEYS)
+
+    def values_of(self, name: str) -> list[str | None]:
+        """Return one property of each message, None for one without."""
+        values, codes = self.coded(name)
+        return [values[code] for code in codes.tolist()]
+
+    def coded(self, name: str) -> CodedValues:
+        """Return one property as its distinct values, and a number for each message that says which one it has.
+
+        For what repeats, tags above all: no text is made per message.
+        """
+        return CodedValues(*self.records.distinct(self.records.property(name)))
+
+    def take(self, rows: Any) -> MessageColumns:
+        """Return some of the messages: a slice, row numbers, or a truth value for each."""
+        return MessageColumns(self.topic, self.queue_id, self.records.take(rows))
+
+    def to_arrow(
+        self, names: tuple[str, ...] | None = None, *, max_inflated: int = INFLATED_TOTAL_MAX
+    ) -> pa.RecordBatch:
+        """Return the messages as an Arrow batch.
+
+        Args:
+            names: which columns, of `reput_client.consume.arrow_columns.COLUMNS`; all by default. Others
+                cost nothing.
+            max_inflated: as for `bodies`.
+
+        Raises:
+            ModuleNotFoundError: pyarrow is not installed.
+            DamagedMessage, InflatedTooLarge, UnsupportedCompression: as for `bodies`.
+        """
+        try:
+            from reput_client.consume.arrow_columns import record_batch
+        except ModuleNotFoundError as missing:
+            raise ModuleNotFoundError(
+                f"an Arrow batch needs {missing.name}, which is not installed: pip install {missing.name}",
+                name=missing.name,
+            ) from missing
+        return record_batch(self.records, lambda: self._inflated_bodies(max_inflated), names)

@@ -1,0 +1,294 @@
+"""Reading queues by offset: the caller decides what to read, from where, and what to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from reput_client.consume.column_pulls import (
+    COLUMN_BYTES,
+    NO_END,
+    ColumnsResult,
+    columns_result,
+    fetched,
+    no_columns,
+    require_columns,
+)
+from reput_client.consume.fetching import fetch_ext
+from reput_client.consume.offsets import OffsetRequests
+from reput_client.consume.pull_result import PullResult, PullStatus
+from reput_client.consume.pulling import (
+    PULL_BYTES_MAX,
+    PULL_GRACE_S,
+    PULL_MESSAGES_MAX,
+    pull_ext,
+    pull_result,
+)
+from reput_client.consume.read_ahead import ReadAhead
+from reput_client.consume.wanted import Wanted
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.client import Client
+from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
+from reput_protocol.filters import TagFilter
+from reput_protocol.header import Value
+from reput_protocol.message import MessageQueue
+from reput_protocol.names import check_client_group, check_topic
+
+
+class PullConsumer(Client):
+    """Pulls messages and keeps a group's offsets; an async context manager, under trio or asyncio.
+
+    Any number of tasks may share one: their pulls wait side by side on one connection.
+
+    Args:
+        address: `host:port` of a broker, several with commas, or a list of them.
+        group: the consumer group whose offsets `commit` and `committed` mean.
+        timeout_s: seconds a request may take, connecting included; a pull has its `wait_s` on top.
+
+    Raises:
+        InvalidName: the group's name breaks the rules.
+    """
+
+    def __init__(
+        self,
+        address: str | Iterable[str],
+        *,
+        group: str,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        new_backoff: Callable[[], Backoff] = Backoff,
+    ) -> None:
+        self.group = check_client_group(group)
+        super().__init__(
+            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, new_backoff=new_backoff
+        )
+        self._offsets = OffsetRequests(self._session)
+        self._new_read_aheads()
+
+    def _new_read_aheads(self) -> None:
+        self._read_ahead = ReadAhead(self._session.pump)
+        self._columns_ahead = ReadAhead(self._session.pump, RequestCode.FETCH_RECORDS)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the readable queues of `topic`.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        route = await self._session.fetch_route(check_topic(topic), self._session.deadline(None))
+        return list(route.readable)
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int = PULL_MESSAGES_MAX,
+        wait_s: float = 15.0,
+        tags: str = "*",
+        sql: str | None = None,
+        max_bytes: int = PULL_BYTES_MAX,
+        read_ahead: bool = False,
+        broker_name: str | None = None,
+    ) -> PullResult:
+        """Return messages of one queue from `offset` on, waiting up to `wait_s` seconds if there are none yet.
+
+        Args:
+            offset: the queue offset of the first wanted message.
+            max_messages, max_bytes: at most as much; the first message comes whatever its size.
+            tags: `*`, or tags joined by `||`.
+            sql: instead of tags, a SQL92 expression over the properties of messages, which the broker evaluates.
+            read_ahead: while the queue has more, ask for it at once, so that it arrives while these messages are
+                handled. A next pull from `next_begin_offset` with the same arguments takes it; its answer, the
+                queue's bounds included, may be as old as this pull. One answer per queue is kept.
+            broker_name: whose queue is meant; needed where several brokers have a queue `queue_id` of the topic.
+
+        Returns:
+            A result even where nothing was found: its status says why, its `next_begin_offset` where to go on.
+
+        Raises:
+            TopicNotFound, PermissionDenied, BrokerError: refused.
+            AmbiguousQueue: several brokers have such a queue, and `broker_name` names none.
+            FilterSyntaxError: `tags` cannot be parsed.
+            FilterRefused: the broker cannot parse `sql`; says where.
+            RecordMalformed: what came is no records. (One that cannot be read is a damaged message among the others.)
+            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+        """
+        if offset < 0 or max_messages < 1 or max_bytes < 1 or wait_s < 0:
+            raise ValueError("offset and wait_s must be 0 or more, max_messages and max_bytes 1 or more")
+        wanted = Wanted.of(tags, sql)
+        deadline = self._session.deadline(None)
+        queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
+
+        def ext(start: int, wait_s: float) -> dict[str, Value]:
+            return pull_ext(
+                self.group,
+                topic,
+                queue_id,
+                start,
+                wanted,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
+                wait_s=wait_s,
+            )
+
+        call = await self._read_ahead.take(queue, ext(offset, 0.0), deadline)
+        if call is None or (wait_s and call.answer.code == ResponseCode.PULL_NOT_FOUND):
+            call = await self._session.ask(
+                RequestCode.PULL_MESSAGE,
+                ext(offset, wait_s),
+                what=f"pull from {topic}/{queue_id}",
+                queue=queue,
+                deadline=deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0),
+            )
+        result = pull_result(queue, offset, call, wanted)
+        if read_ahead and offset < result.next_begin_offset < result.max_offset:
+            self._read_ahead.start(
+                queue, ext(result.next_begin_offset, 0.0), self._session.known_connection(queue)
+            )
+        return result
+
+    async def pull_columns(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        wait_s: float = 15.0,
+        tags: str = "*",
+        max_bytes: int = COLUMN_BYTES,
+        read_ahead: bool = True,
+        broker_name: str | None = None,
+    ) -> ColumnsResult:
+        """Return messages of one queue from `offset` on as columns, waiting up to `wait_s` seconds if there are none.
+
+        For programs that read much: the broker sends blocks of its log without looking at single messages, and no
+        object is made for a message here. Checksums are verified, and tags compared, for all messages at once.
+
+        Args:
+            tags: `*`, or tags joined by `||`.
+            max_bytes: at most so many bytes of records, 4 MiB at most; the first message comes whatever its size.
+            read_ahead: ask for what comes next at once, so that it arrives while these are handled.
+            broker_name: whose queue is meant; needed where several brokers have a queue `queue_id` of the topic.
+
+        Raises:
+            DamagedMessage: the message at `offset` cannot be read; `offset` + 1 goes on behind it. (Of messages further
+                on, those before a damaged one come first. With `tags` its offset may be that of an earlier message that
+                has another tag, where not even its record can be read.)
+            TopicNotFound, PermissionDenied, BrokerError: refused. Apache RocketMQ's broker does not know this request.
+            FilterSyntaxError: `tags` cannot be parsed.
+            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+            ModuleNotFoundError: NumPy is not installed.
+        """
+        if offset < 0 or max_bytes < 1 or wait_s < 0:
+            raise ValueError("offset and wait_s must be 0 or more, max_bytes 1 or more")
+        require_columns()
+        tag_filter = TagFilter.parse(tags)
+        deadline = self._session.deadline(None)
+        queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
+        ext = fetch_ext(topic, queue_id, offset, NO_END, max_bytes, tags)
+        call = await self._columns_ahead.take(queue, ext, deadline)
+        if call is None:
+            call = await self._session.ask(
+                RequestCode.FETCH_RECORDS,
+                ext,
+                what=f"fetch from {topic}/{queue_id}",
+                queue=queue,
+                deadline=deadline,
+            )
+        result = fetched(topic, queue_id, offset, call, tag_filter)
+        is_beyond = result.status is PullStatus.OFFSET_ILLEGAL and offset > result.max_offset
+        if is_beyond or result.status is PullStatus.NO_NEW_MESSAGE:
+            # Blocks end with what is durable; an ordinary pull sees further, and can wait.
+            return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
+        if read_ahead and offset < result.next_begin_offset < result.max_offset:
+            following = fetch_ext(topic, queue_id, result.next_begin_offset, NO_END, max_bytes, tags)
+            self._columns_ahead.start(queue, following, self._session.known_connection(queue))
+        return result
+
+    async def _pull_as_columns(
+        self, queue: MessageQueue, offset: int, wait_s: float, tag_filter: TagFilter, max_bytes: int
+    ) -> ColumnsResult:
+        topic, broker_name, queue_id = queue
+        pulled = await self.pull(
+            topic,
+            queue_id,
+            offset,
+            wait_s=wait_s,
+            tags=tag_filter.expression,
+            max_bytes=max_bytes,
+            broker_name=broker_name,
+        )
+        empty = ColumnsResult(
+            PullStatus.NO_NEW_MESSAGE if pulled.status is PullStatus.FOUND else pulled.status,
+            no_columns(topic, queue_id),
+            pulled.next_begin_offset,
+            pulled.min_offset,
+            pulled.max_offset,
+        )
+        records = pulled.messages.record_data
+        return columns_result(topic, queue_id, offset, records, empty, tag_filter)
+
+    async def commit(self, topic: str, queue_id: int, offset: int, *, broker_name: str | None = None) -> None:
+        """Commit that the group goes on at `offset`; it may be lower than before, which rewinds.
+
+        Once this returns, the commit survives a killed broker.
+
+        Args:
+            broker_name: whose queue is meant, here and below; needed where several brokers have one of that number.
+        """
+        await self._offsets.commit(self.group, await self._queue(topic, queue_id, broker_name), offset)
+
+    async def committed(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        broker_name: str | None = None,
+        set_zero_if_not_found: bool = False,
+    ) -> int | None:
+        """Return the group's committed offset, or None if it has none.
+
+        With `set_zero_if_not_found` it is 0, as for RocketMQ's clients, for a group that has none where the queue still
+        has all its messages and they are recent.
+        """
+        return await self._offsets.committed(
+            self.group,
+            await self._queue(topic, queue_id, broker_name),
+            set_zero_if_not_found=set_zero_if_not_found,
+        )
+
+    async def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
+        """Return the offset of the first message that is still in the queue."""
+        return await self._offsets.min_offset(await self._queue(topic, queue_id, broker_name))
+
+    async def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
+        """Return the offset that the queue's next message will get."""
+        return await self._offsets.max_offset(await self._queue(topic, queue_id, broker_name))
+
+    async def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        when: datetime | int,
+        boundary: str = BoundaryType.LOWER,
+        *,
+        broker_name: str | None = None,
+    ) -> int:
+        """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970).
+
+        Beyond the last message it is the queue's end, before the first one its beginning. With `boundary="UPPER"`
+        the last of several messages of that millisecond is meant.
+        """
+        queue = await self._queue(topic, queue_id, broker_name)
+        return await self._offsets.offset_by_time(queue, when, boundary)
+
+    async def _queue(self, topic: str, queue_id: int, broker_name: str | None) -> MessageQueue:
+        return await self._session.queue(check_topic(topic), queue_id, broker_name)
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone."""
+        super().after_fork()
+        self._new_read_aheads()

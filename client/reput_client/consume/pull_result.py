@@ -1,0 +1,209 @@
+"""What one pull brought."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from itertools import chain, repeat
+from typing import NamedTuple, overload
+
+from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
+from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
+from reput_protocol import kernel
+from reput_protocol.buffers import Buffer
+from reput_protocol.counted import counted
+from reput_protocol.errors import RecordMalformed
+from reput_protocol.filters import TagFilter
+from reput_protocol.record_row import QUEUE_OFFSET, TAG, WIDTH
+
+log = logging.getLogger("reput_client")
+
+
+class PullStatus(Enum):
+    """How a pull went (RocketMQ: PullStatus). In every case `next_begin_offset` says where to continue."""
+
+    FOUND = "FOUND"
+    NO_NEW_MESSAGE = "NO_NEW_MSG"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+class PulledMessages(Sequence[ReceivedMessage]):
+    """The messages of a pull. Each is made when it is asked for, over the bytes that came from the broker.
+
+    A broker filters tags by their hash; what only shares the hash of a wanted tag is left out here. A message whose
+    record cannot be read, or is not the one that was asked for, is there, and raises `DamagedMessage` when its content
+    is looked at, as does one that fails its checksum.
+    """
+
+    __slots__ = ("_messages", "_records", "_rows")
+
+    def __init__(
+        self,
+        topic: str,
+        records: Buffer,
+        tag_filter: TagFilter | None = None,
+        broker_name: str = "",
+        pulled: Pulled | None = None,
+    ) -> None:
+        """Read the records and verify their checksums; with `pulled`, check that they are the ones it asked for.
+
+        Raises:
+            RecordMalformed: the records do not add up; with `pulled`, not even so far that damage could be told apart.
+        """
+        data = records if type(records) is bytes else bytes(records)
+        surveyed: list[SurveyedMessage] | None = None
+        table = read_records(data) if pulled is None else read_pull(data, pulled)
+        if table is None:
+            assert pulled is not None, "records that nothing is known of are sound"
+            surveyed = _survey(data, pulled)
+            table = array("q", chain.from_iterable(message.row for message in surveyed))
+        self._records = PulledRecords(topic, broker_name, data, table)
+        self._rows: Sequence[int] = range(0, len(table), WIDTH)
+        """Where the row of each message starts in the table."""
+        if tag_filter is not None and not tag_filter.matches_all:
+            values, codes = kernel.distinct(data, table, TAG, WIDTH)
+            is_wanted = [tag_filter.matches_tag(value.decode("utf-8", "replace") or None) for value in values]
+            self._rows = [WIDTH * row for row, code in enumerate(codes) if is_wanted[code]]
+        self._messages: list[ReceivedMessage] | None = None
+        if surveyed is not None and pulled is not None:
+            self._messages = list(self._with_damaged(surveyed, pulled.queue_id))
+
+    def _with_damaged(self, surveyed: list[SurveyedMessage], queue_id: int) -> Iterator[ReceivedMessage]:
+        """Yield all messages in order. The tag of a damaged one is unknown; no filter hides damage."""
+        records = self._records
+        wanted = frozenset(self._rows)
+        at = 0
+        for start, end, queue_offset, damage, _ in surveyed:
+            if damage:
+                found = records.data[start:end]
+                yield DamagedRecord(records.topic, records.broker_name, queue_id, queue_offset, found, damage)
+                continue
+            if at in wanted:
+                yield ReceivedMessage(records, at)
+            at += WIDTH
+
+    @property
+    def record_bytes(self) -> int:
+        """The size of everything the pull brought."""
+        return len(self._records.data)
+
+    @property
+    def record_data(self) -> bytes:
+        """Everything the pull brought: records back to back, as they came."""
+        return self._records.data
+
+    def _at(self, index: int) -> ReceivedMessage:
+        if self._messages is not None:
+            return self._messages[index]
+        return ReceivedMessage(self._records, self._rows[index])
+
+    def __len__(self) -> int:
+        return len(self._rows if self._messages is None else self._messages)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        if self._messages is not None:
+            return iter(self._messages)
+        return map(ReceivedMessage, repeat(self._records), self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> ReceivedMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ReceivedMessage]: ...
+    def __getitem__(self, index: int | slice) -> ReceivedMessage | list[ReceivedMessage]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"message {index} of {size}")
+        return self._at(index % size)
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self), 'message')} of {self._records.topic}>"
+
+
+def read_records(data: bytes) -> array[int]:
+    """Return the table of the records that fill `data`.
+
+    Raises:
+        RecordMalformed: something else is among them; `index` and `position` say where.
+    """
+    table, end, _, _, reason = kernel.scan_records(data, 0, len(data))
+    if end < len(data):
+        raise RecordMalformed(len(table) // WIDTH, end, reason or "a blank record, the end of a file")
+    return table
+
+
+def read_pull(data: bytes, pulled: Pulled) -> array[int] | None:
+    """Return the table of the records that a pull brought; None if they are not all the ones it asked for.
+
+    Without a filter no message is left out, except those that expired before the first one.
+    """
+    topic, queue_id, offset, next_offset, filtered = pulled
+    table, end = kernel.queue_records(data, 0, len(data), topic.encode(), queue_id, offset, False)
+    if end < len(data):
+        return None
+    if table:
+        after = table[QUEUE_OFFSET - WIDTH] + 1
+        if after > next_offset or (after != next_offset and not filtered):
+            return None
+    return table
+
+
+def _survey(data: bytes, pulled: Pulled) -> list[SurveyedMessage]:
+    surveyed = survey(data, pulled)
+    damaged = [message for message in surveyed if message.damage]
+    if damaged:
+        log.warning(
+            "pull from %s/%d: %d of %d messages are damaged; the first, at offset %d: %s",
+            pulled.topic,
+            pulled.queue_id,
+            len(damaged),
+            len(surveyed),
+            damaged[0].queue_offset,
+            damaged[0].damage,
+        )
+    return surveyed
+
+
+class FoundMessages(NamedTuple):
+    """Messages found by key, newest first."""
+
+    messages: PulledMessages
+    complete: bool
+    """False while the broker makes its index again after a crash: messages may be missing."""
+
+
+class PullResult:
+    """Status, messages and the offsets to continue with.
+
+    Attributes:
+        status: how the pull went.
+        messages: a sequence of `ReceivedMessage`, empty unless `status` is FOUND.
+        next_begin_offset: the queue offset of the next pull, even when nothing was found.
+        min_offset, max_offset: the bounds of the queue; `max_offset` is the next one to be written.
+    """
+
+    __slots__ = ("max_offset", "messages", "min_offset", "next_begin_offset", "status")
+
+    def __init__(
+        self,
+        status: PullStatus,
+        messages: PulledMessages,
+        next_begin_offset: int,
+        min_offset: int,
+        max_offset: int,
+    ) -> None:
+        self.status = status
+        self.messages = messages
+        self.next_begin_offset = next_begin_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    def __repr__(self) -> str:
+        return (
+            f"<PullResult {self.status.name}, {counted(len(self.messages), 'message')}, next {self.next_begin_offset}, "
+            f"queue [{self.min_offset}, {self.max_offset})>"
+        )
