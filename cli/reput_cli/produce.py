@@ -19,7 +19,7 @@ from reput_cli.output import Printer
 from reput_cli.positions import TimeType
 from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent
-from reput_client.receipts import SendReceipt
+from reput_client.produce.receipts import SendReceipt
 from reput_protocol.counted import counted
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.exit_codes import ExitCode

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
     from reput_client.produce.posted import Posted
     from reput_client.produce.producer import Producer
+    from reput_client.produce.receipts import SendReceipt
     from reput_client.produce.transactions import TransactionProducer, TransactionReceipt
-    from reput_client.receipts import SendReceipt
     from reput_client.received import ReceivedMessage
     from reput_protocol.group_terms import TransactionState
     from reput_protocol.message import Message, MessageQueue
@@ -184,7 +184,7 @@ _MODULES = {
     "RequesterGone": "reput_client.errors",
     "RetryHere": "reput_client.consume.group.failures",
     "SendOutcomeUnknown": "reput_client.errors",
-    "SendReceipt": "reput_client.receipts",
+    "SendReceipt": "reput_client.produce.receipts",
     "StopRunning": "reput_client.consume.group.failures",
     "StoreUnavailable": "reput_client.errors",
     "TopicNotFound": "reput_client.errors",

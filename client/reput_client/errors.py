@@ -37,7 +37,7 @@ from reput_protocol.errors import (
 
 if TYPE_CHECKING:
     from reput_client.produce.posted import Posted
-    from reput_client.receipts import SendReceipt
+    from reput_client.produce.receipts import SendReceipt
 
 __all__ = [
     "AckNotReached",

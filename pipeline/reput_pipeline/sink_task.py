@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from reput_client.batch_writer import StagingScope
 from reput_client.blocking import Message, Producer
 from reput_client.blocking.bulk import BatchWriter
+from reput_client.produce.batch_writer import StagingScope
 from reput_client.produce.unique_ids import new_generator
 from reput_pipeline.errors import SinkError
 from reput_pipeline.record_blocks import Columns, encode_records

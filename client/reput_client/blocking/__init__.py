@@ -17,8 +17,8 @@ from reput_client.consume.group.giving_back import GiveBack
 from reput_client.consume.pull_result import PullResult, PullStatus
 from reput_client.offset_store import ReadOffsetType
 from reput_client.produce.posted import Posted
+from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.transactions import TransactionReceipt
-from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
 from reput_protocol.group_terms import TransactionState
 from reput_protocol.message import Message, MessageQueue

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from reput_client import batch_writer
 from reput_client.blocking.client import BlockingClient, blocking, constructor, locked
 from reput_client.consume import bulk
+from reput_client.produce import batch_writer
 
 
 class BulkReader(BlockingClient[bulk.BulkReader]):
@@ -25,7 +25,7 @@ class BulkReader(BlockingClient[bulk.BulkReader]):
 
 
 class BatchWriter(BlockingClient[batch_writer.BatchWriter]):
-    """Writes blocks in bulk; a context manager. Arguments and errors are those of `reput_client.batch_writer`."""
+    """Writes blocks in bulk; a context manager. Arguments, errors: `reput_client.produce.batch_writer`."""
 
     @constructor(batch_writer.BatchWriter)
     def __init__(self, client: batch_writer.BatchWriter) -> None:

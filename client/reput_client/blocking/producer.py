@@ -20,8 +20,8 @@ from reput_client.produce import transactions
 from reput_client.produce.posted import Posted
 from reput_client.produce.producer import SEND_TIMEOUT_S
 from reput_client.produce.producer_membership import HEARTBEAT_INTERVAL_S
+from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.transactions import TransactionReceipt
-from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import CONNECT_TIMEOUT_S

@@ -176,8 +176,8 @@ class MessageColumns:
         """Return the messages as an Arrow batch.
 
         Args:
-            names: which columns, of `reput_client.consume.arrow_columns.COLUMNS`; all by default. Others
-                cost nothing.
+            names: which columns, of `reput_client.consume.arrow_columns.COLUMNS`; all by default. A column that
+                is left out costs nothing.
             max_inflated: as for `bodies`.
 
         Raises:

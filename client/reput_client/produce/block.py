@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_client.produce.puts import Putter, check_ack, outcome_unknown, result_of
-from reput_client.receipts import BlockReceipts, SendReceipt
+from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.address import Address
 from reput_client.transport.connection import Connection
 from reput_client.transport.core import Call, RequestTemplate

@@ -17,8 +17,8 @@ from reput_client.errors import (
 )
 from reput_client.produce.block import Block, Terms
 from reput_client.produce.puts import outcome_unknown, too_large
+from reput_client.produce.receipts import ChainedReceipts, SendReceipt
 from reput_client.produce.sender import Sender
-from reput_client.receipts import ChainedReceipts, SendReceipt
 from reput_client.transport.address import Address
 from reput_client.transport.routing import Route
 from reput_client.transport.session import Session

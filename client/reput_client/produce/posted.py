@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from reput_client.produce.block import PostedBlock
-from reput_client.receipts import SendReceipt
+from reput_client.produce.receipts import SendReceipt
 from reput_protocol.errors import ReputError
 
 

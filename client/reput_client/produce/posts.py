@@ -18,8 +18,8 @@ from reput_client.produce.block import PostedBlock, Terms
 from reput_client.produce.callbacks import Callbacks
 from reput_client.produce.posted import Posted
 from reput_client.produce.puts import outcome_unknown
+from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.sender import Sender
-from reput_client.receipts import SendReceipt
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from reput_client.errors import AckNotReached, ClientClosed, RequestTimeout, SendOutcomeUnknown
-from reput_client.receipts import SendReceipt
+from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.connection import Connection
 from reput_client.transport.core import Call, RequestTemplate, Waiter
 from reput_client.transport.session import Session, wall_clock_ms

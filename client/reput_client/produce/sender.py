@@ -12,7 +12,7 @@ from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import Block, PostedBlock
 from reput_client.produce.link import Link
 from reput_client.produce.puts import Putter, outcome_unknown
-from reput_client.receipts import SendReceipt
+from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.address import Address
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.core import Waiter

@@ -12,11 +12,11 @@ import pytest
 
 import reput_client
 from reput_client import blocking
-from reput_client.batch_writer import BatchWriter
 from reput_client.blocking.bulk import BatchWriter as BlockingBatchWriter
 from reput_client.blocking.bulk import BulkReader as BlockingBulkReader
 from reput_client.consume.bulk import BulkReader
 from reput_client.offset_store import OffsetStore
+from reput_client.produce.batch_writer import BatchWriter
 
 PAIRS: list[tuple[type[Any], type[Any]]] = [
     (reput_client.Producer, blocking.Producer),

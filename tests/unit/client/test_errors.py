@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from reput_client import errors
-from reput_client.receipts import SendReceipt
+from reput_client.produce.receipts import SendReceipt
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 

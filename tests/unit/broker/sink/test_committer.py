@@ -24,8 +24,8 @@ from reput_broker.sink.pace import Pace
 from reput_broker.sink.pieces import Pieces
 from reput_broker.sink.publisher import Publisher
 from reput_broker.store.errors import StoreDamaged
-from reput_client.batch_writer import BatchWriter, StagingScope
 from reput_client.consume.bulk import BulkReader
+from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.bodies_stage import StagedPart
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.message import Message

@@ -15,7 +15,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.sink import committer, sync_ahead
 from reput_broker.sink.staged_checks import check_staged
 from reput_broker.sink.staging_file import StagingFile
-from reput_client.batch_writer import BatchWriter, StagingScope
+from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.errors import BrokerError, RecordMalformed
 from reput_protocol.message import Message
 from reput_protocol.put_block import DEFAULT_LIMITS, encode_put_block
