@@ -13,7 +13,7 @@ import pytest
 import reput_client.blocking
 from faces import FACES, Face, open_sockets
 from fakes import HANG_UP, SILENCE, Answer, FakeBroker
-from reput_client import Message, connection
+from reput_client import Message
 from reput_client.errors import (
     AckNotReached,
     BrokerNotFound,
@@ -24,6 +24,7 @@ from reput_client.errors import (
     RequestTimeout,
     SendOutcomeUnknown,
 )
+from reput_client.transport import connection
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerBusy, MessageRefused, TopicNotFound
 from reput_protocol.header import Header

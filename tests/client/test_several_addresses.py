@@ -12,8 +12,9 @@ import pytest
 
 from faces import FACES, Face
 from fakes import SILENCE, Answer, FakeBroker
-from reput_client import Message, connection
+from reput_client import Message
 from reput_client.errors import BrokerNotFound, ConnectFailed, SendOutcomeUnknown
+from reput_client.transport import connection
 from reput_protocol.bodies import BrokerData, QueueData, TopicRoute
 from reput_protocol.codes import RequestCode, ResponseCode
 
