@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from reput_client.admin import Admin
     from reput_client.consume.column_pulls import ColumnsResult
     from reput_client.consume.consumer import Consumer
-    from reput_client.consume.group.failures import OnFailure, RetryHere, StopRunning
-    from reput_client.consume.group.giving_back import GiveBack
+    from reput_client.consume.group.failures import GiveBack, OnFailure, RetryHere, StopRunning
     from reput_client.consume.message_columns import MessageColumns
     from reput_client.consume.pull_consumer import PullConsumer
     from reput_client.consume.pull_result import PullResult, PullStatus
@@ -147,7 +146,7 @@ _MODULES = {
     "ErrorCode": "reput_client.errors",
     "FilterRefused": "reput_client.errors",
     "FilterSyntaxError": "reput_client.errors",
-    "GiveBack": "reput_client.consume.group.giving_back",
+    "GiveBack": "reput_client.consume.group.failures",
     "GroupNotFound": "reput_client.errors",
     "InflatedTooLarge": "reput_client.errors",
     "InvalidMessage": "reput_client.errors",

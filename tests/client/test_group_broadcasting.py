@@ -11,7 +11,7 @@ import pytest
 from faces import FACES, Face
 from fakes import FakeBroker
 from reput_client import Message
-from reput_client.consume.group.local_offsets import offset_file
+from reput_client.consume.group.commits import offset_file
 from reput_client.errors import OffsetStoreInUse
 from reput_protocol.codes import RequestCode
 

@@ -11,7 +11,7 @@ import pytest
 from faces import FACES, Face
 from fakes import Answer, FakeBroker
 from reput_client import GiveBack, Message, RetryHere, StopRunning
-from reput_client.consume.group import giving_back
+from reput_client.consume.group import failures
 from reput_client.consume.group.failures import Decision, Failure, OnFailure, Verdict
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -130,8 +130,8 @@ def test_the_application_chooses_delay_and_attempts(face: Face, broker: FakeBrok
 def test_what_the_broker_does_not_take_comes_again_here(
     face: Face, broker: FakeBroker, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(giving_back, "DELAY_LEVELS_MS", (20,) * 18)
-    monkeypatch.setattr(giving_back, "_KEPT_S", 0.02)
+    monkeypatch.setattr(failures, "DELAY_LEVELS_MS", (20,) * 18)
+    monkeypatch.setattr(failures, "_KEPT_S", 0.02)
 
     async def scenario() -> None:
         await fill(face, broker, b"a", b"bad", b"c")
@@ -187,7 +187,7 @@ def test_the_delay_here_is_the_one_that_a_broker_would_take() -> None:
     def delay_s(attempts: int, came_back: int = 0) -> float:
         message: Any = Seen()
         message.reconsume_times = came_back
-        return giving_back._delay_s(Failure(message, ValueError(), attempts, "g", False))
+        return failures._delay_s(Failure(message, ValueError(), attempts, "g", False))
 
     assert [delay_s(attempts) for attempts in (1, 2, 3)] == [10.0, 30.0, 60.0]
     assert delay_s(1, came_back=2) == 60.0

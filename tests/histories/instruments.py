@@ -30,7 +30,7 @@ def install(recorder: Recorder, group: str) -> None:
 
 
 def _offsets(recorder: Recorder, group: str) -> None:
-    from reput_client.consume.group.kept_offsets import BrokerOffsets
+    from reput_client.consume.group.commits import BrokerOffsets
 
     read, write = BrokerOffsets.read, BrokerOffsets.write
 
@@ -132,9 +132,9 @@ def _names(queues: Any) -> list[list[Any]]:
 
 
 def _giving_back(recorder: Recorder, group: str) -> None:
-    from reput_client.consume.group import giving_back, overdue
+    from reput_client.consume.group import failures, overdue
 
-    send_back = giving_back.send_back
+    send_back = failures.send_back
 
     async def noted(session: Any, message: Any, **options: Any) -> None:
         body = Body.of(message.body)
@@ -155,4 +155,4 @@ def _giving_back(recorder: Recorder, group: str) -> None:
             raise
         recorder.note("backed", asked=asked, **facts)
 
-    giving_back.send_back = overdue.send_back = noted
+    failures.send_back = overdue.send_back = noted

@@ -214,7 +214,7 @@ def deduplication_forgotten() -> None:
 
 def committed_too_soon() -> None:
     """what is handed out is committed, handled or not"""
-    from reput_client.consume.group.progress import QueueProgress
+    from reput_client.consume.group.assigned import QueueProgress
 
     QueueProgress.position = QueueProgress.handed_to  # type: ignore[assignment,method-assign]
 
@@ -252,7 +252,7 @@ def left_without_commit() -> None:
 
 def begins_one_too_far() -> None:
     """whoever takes a queue begins one message behind the group's offset"""
-    from reput_client.consume.group.kept_offsets import BrokerOffsets
+    from reput_client.consume.group.commits import BrokerOffsets
 
     real = BrokerOffsets.read
 
@@ -265,7 +265,7 @@ def begins_one_too_far() -> None:
 
 def passes_over_what_failed() -> None:
     """in order, a message that could not be handled is passed over"""
-    from reput_client.consume.group.orderly import OrderedServing
+    from reput_client.consume.group.serving import OrderedServing
 
     def over(self: OrderedServing, taken: Any, at: float) -> None:
         assigned, message = taken

@@ -12,8 +12,8 @@ from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.allocation import AllocationStrategy, averagely
 from reput_client.consume.group.failures import OnFailure
-from reput_client.consume.group.hands import Hands
-from reput_client.consume.group.starting import Start
+from reput_client.consume.group.subscriptions import Start
+from reput_client.consume.group.turn import Hands
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
 from reput_client.transport.backoff import Backoff

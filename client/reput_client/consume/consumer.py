@@ -9,16 +9,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from reput_client.consume.group.allocation import AllocationStrategy, averagely
-from reput_client.consume.group.failures import OnFailure
-from reput_client.consume.group.flow import FlowLimits
-from reput_client.consume.group.giving_back import GiveBack
-from reput_client.consume.group.handling import Handling
-from reput_client.consume.group.hands import Hands
-from reput_client.consume.group.local_offsets import FileOwner, offset_file
+from reput_client.consume.group.commits import FileOwner, offset_file
+from reput_client.consume.group.failures import GiveBack, OnFailure
+from reput_client.consume.group.fetching import FlowLimits
+from reput_client.consume.group.handling import Handling, Taking
 from reput_client.consume.group.member import GroupMember, MemberOptions
-from reput_client.consume.group.starting import Start, checked_start
-from reput_client.consume.group.subscriptions import parse_topics
-from reput_client.consume.group.taking import Taking
+from reput_client.consume.group.subscriptions import Start, checked_start, parse_topics
+from reput_client.consume.group.turn import Hands
 from reput_client.consume.send_back import send_back
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
@@ -384,11 +381,7 @@ class Consumer(Client):
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         try:
             if concurrency > 1:
-                from reput_client.consume.concurrent_handling import (
-                    handle_concurrently,  # needs an event loop
-                )
-
-                await handle_concurrently(self._taking, self._handling, handler, concurrency)
+                await self._handling.run_concurrently(handler, concurrency)
             else:
                 await self._handling.run_in_turn(handler)
         finally:

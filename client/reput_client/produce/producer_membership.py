@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from reput_client.consume.group.client_id import new_client_id
 from reput_client.transport.address import Address
+from reput_client.transport.client import new_client_id
 from reput_client.transport.connection import Connection
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session

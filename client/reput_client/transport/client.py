@@ -1,10 +1,12 @@
-"""What every client has: a session, opening and closing it, and the runtime that its waits are made of."""
+"""What every client has: a session, opening and closing it, the runtime that its waits are made of, and an id."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.runtime import Runtime
@@ -65,3 +67,17 @@ class Client:
     def runtime(self) -> Runtime:
         """What this client's waits are made of."""
         return self._session.runtime
+
+
+_FIRST: Final = -1
+_last_ns = _FIRST
+
+
+def new_client_id(local_ip: str) -> str:
+    """Return an id that no other client has: address, process and a number, as RocketMQ's clients write it.
+
+    Members sort these ids to share the queues out, so an id must stay the same for as long as its client is a member.
+    """
+    global _last_ns
+    _last_ns = max(time.time_ns(), _last_ns + 1)  # two clients of one tick of the clock differ all the same
+    return f"{local_ip}@{os.getpid()}#{_last_ns}"

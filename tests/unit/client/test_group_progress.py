@@ -7,7 +7,7 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_client.consume.group.progress import QueueProgress
+from reput_client.consume.group.assigned import QueueProgress
 
 
 @cache

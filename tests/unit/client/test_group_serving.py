@@ -6,9 +6,7 @@ import pytest
 
 from pulls import add_pull, assigned
 from reput_client.consume.group.assigned import Taken
-from reput_client.consume.group.orderly import OrderedServing
-from reput_client.consume.group.retry_topic import RetriedMessage
-from reput_client.consume.group.serving import FairServing
+from reput_client.consume.group.serving import FairServing, OrderedServing, RetriedMessage
 from reput_protocol.message import MessageQueue
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pulls import add_pull, assigned
 from reput_client.consume.group.assigned import AssignedQueue
-from reput_client.consume.group.orderly import OrderedServing
-from reput_client.consume.group.serving import TURN_S, FairServing, Serving
+from reput_client.consume.group.serving import TURN_S, FairServing, OrderedServing, Serving
 from reput_client.received import ReceivedMessage
 
 KINDS = pytest.mark.parametrize("kind", [FairServing, OrderedServing])

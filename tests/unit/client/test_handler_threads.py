@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from reput_client.blocking.consumer import run_in_threads
-from reput_client.consume.group.hands import Hands
-from reput_client.consume.group.turn import Turn
+from reput_client.consume.group.turn import Hands, Turn
 from reput_client.received import ReceivedMessage
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from reput_client.blocking import LocalFileOffsetStore
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.consume.group.kept_offsets import StoredOffsets
+from reput_client.consume.group.commits import StoredOffsets
 from reput_client.errors import ConnectFailed, OffsetStoreDamaged, RequestTimeout
 from reput_client.offset_store import ReadOffsetType, RemoteOffsetStore
 from reput_protocol.errors import BrokerBusy, BrokerError, ErrorCode, PermissionDenied, ReputError

@@ -1,7 +1,12 @@
-"""What a member tells administrators who ask it, through the broker: what it is doing (307), how far it is (221)."""
+"""What a member does when the broker asks or tells it something on behalf of an administrator.
+
+It reports what it is doing (307) and its progress (221), and continues elsewhere once the group's offsets
+were set (220).
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import threading
@@ -12,7 +17,7 @@ from reput_client.consume.group.assigned import AssignedQueue
 from reput_client.consume.group.fetching import Fetcher
 from reput_client.consume.group.subscriptions import Subscriptions
 from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
-from reput_protocol.bodies_reset import ConsumerStatusBody
+from reput_protocol.bodies_reset import ConsumerStatusBody, ResetOffsetBody
 from reput_protocol.bodies_running import (
     PROP_CLIENT_VERSION,
     PROP_CONSUME_ORDERLY,
@@ -22,11 +27,36 @@ from reput_protocol.bodies_running import (
     ProcessQueueInfo,
 )
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands_consume import ConsumerRunningInfoHeader, ConsumerStatusHeader
+from reput_protocol.commands_consume import ConsumerRunningInfoHeader, ConsumerStatusHeader, ResetOffsetHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.group_terms import ConsumeType
 
+log = logging.getLogger("reput_client")
+
 _MIB: Final = 1 << 20
+
+
+class ResetNotices:
+    """Drops what is held of queues whose offsets were set, and goes on where they are now.
+
+    The answer to a queue's next pull would say the same. What is in flight is finished; it counts if it lies before the
+    new place.
+    """
+
+    def __init__(self, group: str, fetcher: Fetcher) -> None:
+        self._group = group
+        self._fetcher = fetcher
+
+    def take(self, request: BrokerRequest) -> None:
+        """Handle a request 220."""
+        if ResetOffsetHeader.from_ext(request.ext).group == self._group:
+            for queue, offset in ResetOffsetBody.from_json(request.body).offset_table.items():
+                assigned = self._fetcher.queues.get(queue)
+                if assigned is not None:
+                    log.info("queue %s was set to offset %d", queue, offset)
+                    self._fetcher.go_on_at(assigned, offset)
+            self._fetcher.wake()
+        request.answer()
 
 
 class MemberAnswers:

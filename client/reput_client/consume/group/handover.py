@@ -19,14 +19,12 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from reput_client.consume.group.assigned import AssignedQueue
-from reput_client.consume.group.commits import Commits
+from reput_client.consume.group.commits import Commits, KeptOffsets
 from reput_client.consume.group.fetching import Fetcher
-from reput_client.consume.group.kept_offsets import KeptOffsets
 from reput_client.consume.group.membership import Membership
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import RETURN_S, Assignment
-from reput_client.consume.group.starting import StartingPoints
-from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.consume.group.subscriptions import StartingPoints, Subscriptions
 from reput_client.transport.address import Address
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError

@@ -8,29 +8,24 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from reput_client.consume.group.allocation import AllocationStrategy, averagely
-from reput_client.consume.group.answers import MemberAnswers
+from reput_client.consume.group.answers import MemberAnswers, ResetNotices
 from reput_client.consume.group.assigned import AssignedQueue, Taken
-from reput_client.consume.group.client_id import new_client_id
-from reput_client.consume.group.commits import Commits
-from reput_client.consume.group.fetching import Fetcher
-from reput_client.consume.group.flow import FlowLimits
+from reput_client.consume.group.commits import BrokerOffsets, Commits, KeptOffsets, StoredOffsets
+from reput_client.consume.group.fetching import Fetcher, FlowLimits
 from reput_client.consume.group.handover import Handover
-from reput_client.consume.group.hands import Hands
-from reput_client.consume.group.kept_offsets import BrokerOffsets, KeptOffsets, StoredOffsets
 from reput_client.consume.group.membership import Membership
-from reput_client.consume.group.orderly import OrderedServing
 from reput_client.consume.group.overdue import Overdue
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import Assignment, Rebalancer
-from reput_client.consume.group.resets import ResetNotices
-from reput_client.consume.group.serving import FairServing, Serving
-from reput_client.consume.group.starting import Start, StartingPoints, consume_from_where
-from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.consume.group.serving import FairServing, OrderedServing, Serving
+from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions, consume_from_where
+from reput_client.consume.group.turn import Hands
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import NoQueue
 from reput_client.offset_store import OffsetStore
 from reput_client.transport.address import Address
 from reput_client.transport.background import Background, Chore
+from reput_client.transport.client import new_client_id
 from reput_client.transport.core import Waiter
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.codes import RequestCode

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from reput_client.consume.group.assigned import AssignedQueue, Taken
-from reput_client.consume.group.hands import Hands
 from reput_client.consume.group.serving import Serving
+from reput_client.consume.group.turn import Hands
 from reput_client.consume.send_back import is_unsupported, send_back
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session

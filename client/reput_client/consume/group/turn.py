@@ -1,8 +1,9 @@
-"""A turn: messages of one queue that an iterating application gets one after the other.
+"""The messages that an application or its handlers hold at this moment.
 
-Each is handled when the next is asked for, so all that has to be noted for one is that it is the one in hand now. What
-that means for the progress of its queue is worked out when somebody asks. Everything else (several messages in hand,
-messages that come again) goes without a turn.
+A turn: messages of one queue that an iterating application gets one after the other. Each is handled when the
+next is asked for, so all that has to be noted for one is that the application holds it. What that means for
+the progress of its queue is computed when it is needed. Everything else (several messages at a time, messages
+that come again) goes without a turn.
 """
 
 from __future__ import annotations
@@ -77,3 +78,37 @@ class Turn:
     def is_of(self, assigned: AssignedQueue) -> bool:
         """Whether it is the queue's turn."""
         return self._assigned is assigned
+
+
+class Hands:
+    """One hand for each handler that may run at a time; none while `run` does not.
+
+    With one hand it holds the message of the consumer's turn, so that nothing has to be noted here.
+
+    Attributes:
+        slots: with several hands, what each of them holds. Whoever handles messages writes its own.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.count = 0
+        self.slots: list[ReceivedMessage | None] = []
+
+    def begin(self, count: int) -> None:
+        """`run` begins, with so many handlers at a time."""
+        self.count = count
+        self.slots = [None] * (count if count > 1 else 0)
+
+    def end(self) -> None:
+        """`run` has ended."""
+        self.begin(0)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the message of the turn is a handler's, and not an iterating application's."""
+        return self.count == 1
+
+    def held(self) -> list[ReceivedMessage]:
+        """Return the messages that handlers have."""
+        slots = [self._turn.message] if self.in_turn else self.slots
+        return [message for message in slots if message is not None]
