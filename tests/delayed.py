@@ -19,7 +19,7 @@ import trio
 from faults.workload import abandon
 from reput_broker.compose_delay import DelayParts
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delivery.cancelling import Cancelling
+from reput_broker.delay.cancel import Cancelling
 from reput_broker.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -177,7 +177,7 @@ class DelayBench:
 
     async def listed(self, count: int = 7) -> list[bytes]:
         """The bodies of all messages that wait, as pages of `count` give them."""
-        from reput_broker.delivery.waiting_messages import WalkCursor
+        from reput_broker.delay.waiting_messages import WalkCursor
 
         bodies, cursor = [], WalkCursor()
         await self.processor._waiting.settle()

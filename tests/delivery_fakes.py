@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from reput_broker.delivery.client_table import ClientChannel
+from reput_broker.groups.client_table import ClientChannel
 from reput_broker.request import ClientAnswer, Request, Response
 from reput_protocol.bodies_heartbeat import ConsumerData, SubscriptionData
 from reput_protocol.codes import LanguageCode

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.delivery.queue_locks import QueueLocks as BrokerLocks
+from reput_broker.groups.queue_locks import QueueLocks as BrokerLocks
 from reput_client.consume.group.member import GroupMember, MemberOptions
 from reput_client.consume.group.subscriptions import parse_topics
 from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType

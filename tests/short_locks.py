@@ -16,7 +16,7 @@ TRUSTED_S: Final = 1.5
 
 def shorten_in_broker(lifetime_s: float = LIFETIME_S) -> None:
     """Let the locks of a broker in this process expire after `lifetime_s`."""
-    from reput_broker.delivery.queue_locks import QueueLocks
+    from reput_broker.groups.queue_locks import QueueLocks
 
     QueueLocks.lifetime_s = lifetime_s  # type: ignore[assignment,method-assign]
 

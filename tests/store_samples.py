@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.store.options import StoreOptions
-from reput_broker.store_tools.verify import Verification
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tools.verify import Verification
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.hashing import index_hash
 from reput_protocol.message import Message

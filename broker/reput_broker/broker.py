@@ -25,9 +25,8 @@ from reput_broker.compose_delay import DelayParts
 from reput_broker.compose_groups import GroupParts, open_groups
 from reput_broker.compose_retry import RetryParts
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delivery.deduplication import Deduplication
-from reput_broker.delivery.reply_push import ReplyPusher
 from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.disk_figures import refresh_disk_figures
@@ -55,6 +54,7 @@ from reput_broker.processors.topic import TopicProcessor
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Handler, Request
+from reput_broker.retry.deduplication import Deduplication
 from reput_broker.server.dispatch import Dispatcher
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.services import AllocateService, OffsetSaveService, ReputMessageService, StoreUpkeep

@@ -6,20 +6,20 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delivery.cancelling import Cancelling
-from reput_broker.delivery.delay_service import DelayService, ParkedArrivals
-from reput_broker.delivery.deliverer import Deliverer
-from reput_broker.delivery.level_counts import LevelCounts
-from reput_broker.delivery.own_puts import OwnPuts
-from reput_broker.delivery.parking import Parking
-from reput_broker.delivery.record_reader import RecordReader
-from reput_broker.delivery.schedule import Schedule
-from reput_broker.delivery.timer_feed import TimerFeed
-from reput_broker.delivery.timer_wheel import SLOTS
-from reput_broker.delivery.waiting_messages import WaitingMessages
+from reput_broker.delay.cancel import Cancelling
+from reput_broker.delay.deliverer import Deliverer
+from reput_broker.delay.level_counts import LevelCounts
+from reput_broker.delay.parking import Parking
+from reput_broker.delay.record_reader import RecordReader
+from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.service import DelayService, ParkedArrivals
+from reput_broker.delay.timer_feed import TimerFeed
+from reput_broker.delay.timer_wheel import SLOTS
+from reput_broker.delay.waiting_messages import WaitingMessages
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.observe.metrics_delays import DelaySources
 from reput_broker.processors.delay import DelayProcessor
+from reput_broker.put.own_puts import OwnPuts
 from reput_broker.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import encode

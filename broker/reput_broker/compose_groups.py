@@ -9,26 +9,25 @@ import structlog
 import trio
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.delivery.consumer_groups import ConsumerGroups
-from reput_broker.delivery.lag import LagService
-from reput_broker.delivery.membership import Membership
-from reput_broker.delivery.notifications import GroupNotifier
-from reput_broker.delivery.offset_resets import PendingResets
-from reput_broker.delivery.offset_setting import OffsetSetting
-from reput_broker.delivery.progress import GroupProgress
-from reput_broker.delivery.queue_locks import QueueLocks
-from reput_broker.delivery.requesters import Requesters
-from reput_broker.delivery.store_times import StoreTimes
+from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.lag import LagService
+from reput_broker.groups.membership import Membership
+from reput_broker.groups.notifications import GroupNotifier
+from reput_broker.groups.offset_setting import OffsetSetting, PendingResets
+from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.queue_locks import QueueLocks
+from reput_broker.groups.reply_push import Requesters
+from reput_broker.groups.store_times import StoreTimes
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import Counters
 from reput_broker.processors.client import ClientProcessor
-from reput_broker.processors.commits import OffsetCommits
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.group_members import GroupMembersProcessor
 from reput_broker.processors.group_offsets import GroupOffsetsProcessor
 from reput_broker.processors.group_overview import GroupOverviewProcessor
 from reput_broker.processors.group_settings import GroupSettingsProcessor
 from reput_broker.processors.lock import LockProcessor
+from reput_broker.processors.offset import OffsetCommits
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Client, Handler
 from reput_broker.store.message_store import MessageStore

@@ -8,28 +8,27 @@ from collections.abc import Awaitable, Callable
 
 from reput_broker.compose_groups import GroupParts
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delivery.op_queue import OpQueue
-from reput_broker.delivery.op_writer import OpWriter
-from reput_broker.delivery.own_puts import OwnPuts
-from reput_broker.delivery.parking import Parking
-from reput_broker.delivery.sent_back import SentBack
-from reput_broker.delivery.transaction_check import TransactionCheckService
-from reput_broker.delivery.transaction_questions import TransactionQuestions
-from reput_broker.delivery.transaction_recovery import recover_transactions
-from reput_broker.delivery.transactions import Transactions
+from reput_broker.delay.parking import Parking
 from reput_broker.observe.retry_counts import RetryCounts
 from reput_broker.processors.appender import Appender
-from reput_broker.processors.put_back_once import PutBackOnce
+from reput_broker.processors.put_once import PutBackOnce
 from reput_broker.processors.send_back import SendBackProcessor
 from reput_broker.processors.send_redirects import SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.processors.transaction import TransactionProcessor
+from reput_broker.put.own_puts import OwnPuts
 from reput_broker.put_lock import PutLock
 from reput_broker.request import Handler
+from reput_broker.retry.repeated_send_back import SentBack
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import TableSaver
 from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.transactions.check import TransactionCheckService
+from reput_broker.transactions.op_queue import OpQueue, OpWriter
+from reput_broker.transactions.questions import TransactionQuestions
+from reput_broker.transactions.recovery import recover_transactions
+from reput_broker.transactions.transactions import Transactions
 from reput_protocol.codes import AckLevel
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from reput_broker.store_tools.verify_parts import Directory
+from reput_broker.tools.verify_parts import Directory
 from reput_pipeline.auditing import audit
 from reput_pipeline.jobs.directories import directory_arguments, locked
 from reput_pipeline.jobs.frame import job, main

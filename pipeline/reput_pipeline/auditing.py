@@ -1,6 +1,6 @@
 """Check a store directory on Spark: the log file by file, and beside it the index files.
 
-The rules are those of `reput store verify`, whose findings come out word for word (`store_tools/verify_parts.py`).
+The rules are those of `reput store verify`, whose findings come out word for word (`tools/verify_parts.py`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store_tools.index_raw import RawIndex
-from reput_broker.store_tools.report import Report
-from reput_broker.store_tools.verify import Verification
-from reput_broker.store_tools.verify_index_file import verify_index_file
-from reput_broker.store_tools.verify_parts import (
+from reput_broker.tools.index_raw import RawIndex
+from reput_broker.tools.report import Report
+from reput_broker.tools.verify import Verification
+from reput_broker.tools.verify_index import verify_index_file
+from reput_broker.tools.verify_parts import (
     Directory,
     Part,
     PartFindings,

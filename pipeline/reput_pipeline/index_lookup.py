@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from reput_broker.store_tools.index_raw import RawIndex, common_slots
+from reput_broker.tools.index_raw import RawIndex, common_slots
 from reput_pipeline.offline_store import OfflineStore
 from reput_protocol.hashing import index_hash
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from reput_broker.store_tools.tables import apply_journal, find_journal, offsets_in, table_in_force
+from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
 from reput_client.blocking import Admin
 from reput_pipeline.archives.plan import addresses_of, catalog_of
 from reput_pipeline.jobs.run import JobRun

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reput_broker.store.queue.unit import UNIT, UNIT_BYTES
-from reput_broker.store_tools.unit_files import UnitFiles
+from reput_broker.tools.unit_files import UnitFiles
 from reput_pipeline.offline_plan import WantedRange
 from reput_protocol.record_columns import BoolArray, IntArray
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 from reput_broker.store.opening.directory_swap import standing_for
 from reput_broker.store.queue.extension_unit import MAX_ADDRESS
 from reput_broker.store.queue.unit import PRE_BLANK_SIZE
-from reput_broker.store_tools.layout import Stream, StreamFile, read_stream
-from reput_broker.store_tools.log_reader import Damage, LogBatch, read_log
-from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
+from reput_broker.tools.layout import Stream, StreamFile, read_stream
+from reput_broker.tools.log_reader import Damage, LogBatch, read_log
+from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.errors import DamagedStore, DataLost
 from reput_pipeline.log_order import Units, Window, read_units, windows

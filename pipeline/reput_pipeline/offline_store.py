@@ -13,8 +13,8 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT
-from reput_broker.store_tools.layout import QueueDirectory, StoreLayout, Stream
-from reput_broker.store_tools.unit_files import OpenFiles, UnitFiles
+from reput_broker.tools.layout import QueueDirectory, StoreLayout, Stream
+from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.errors import DamagedStore, NotAStore
 from reput_pipeline.options import SourceOptions
 from reput_pipeline.places import Generations, QueueKey, TopicKey

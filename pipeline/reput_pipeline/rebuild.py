@@ -2,7 +2,7 @@
 
 The units of queues are written by one task for each file of the log, in place and without a shuffle. The key index is a
 chain from entry to entry, so this process makes it, beside the tasks. What is made lies beside what is there until it
-is whole (`store_tools/rebuild.py`).
+is whole (`tools/rebuild.py`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ import click
 
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import ForeignFile
-from reput_broker.store_tools.index_sizes import index_sizes
-from reput_broker.store_tools.layout import StoreLayout
-from reput_broker.store_tools.rebuild import Derived, DerivedFactory, hand_out
-from reput_broker.store_tools.rebuild import rebuild as make_anew
-from reput_broker.store_tools.rebuild_index import IndexRebuild
-from reput_broker.store_tools.rebuild_parts import QueuesInParts, write_units
-from reput_broker.store_tools.rebuild_queues import refuse_other_delays, refuse_other_queues
-from reput_broker.store_tools.report import no_progress
-from reput_broker.store_tools.verify import Verification
-from reput_broker.store_tools.verify_parts import Directory
+from reput_broker.tools.index_raw import index_sizes
+from reput_broker.tools.layout import StoreLayout
+from reput_broker.tools.rebuild import (
+    Derived,
+    DerivedFactory,
+    IndexRebuild,
+    hand_out,
+    refuse_other_delays,
+    refuse_other_queues,
+)
+from reput_broker.tools.rebuild import rebuild as make_anew
+from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
+from reput_broker.tools.report import no_progress
+from reput_broker.tools.verify import Verification
+from reput_broker.tools.verify_parts import Directory
 from reput_pipeline.auditing import audit
 from reput_pipeline.jobs.directories import directory_arguments, locked
 from reput_pipeline.jobs.frame import job, main

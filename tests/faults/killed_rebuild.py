@@ -20,7 +20,7 @@ from faults.workload import abandon
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening import directory_swap
 from reput_broker.store.options import StoreOptions
-from reput_broker.store_tools.rebuild import REBUILDERS, rebuild
+from reput_broker.tools.rebuild import REBUILDERS, rebuild
 from reput_protocol.record import Record, decode_record
 from retention import Cleaning, FakeMachine
 from store_samples import examine

@@ -24,9 +24,9 @@ from faults.workload import abandon
 from reput_broker.store.errors import ForeignFile, StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store_tools.repair import apply_repair
-from reput_broker.store_tools.repair_plan import RepairPlan, plan_repair
-from reput_broker.store_tools.verify import Verification
+from reput_broker.tools.repair import apply_repair
+from reput_broker.tools.repair_plan import RepairPlan, plan_repair
+from reput_broker.tools.verify import Verification
 from reput_protocol.record import Record
 from stores import FakeClock, dispatch_all, opened, put, read_queue, small_options, tree
 

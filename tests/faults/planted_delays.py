@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from reput_broker.delivery import parked, timer_feed
-from reput_broker.delivery.cancelling import Cancelling
-from reput_broker.delivery.parked import Parked
-from reput_broker.delivery.timer_checkpoint import TimerProgress
-from reput_broker.delivery.timer_log import TimerLog
-from reput_broker.delivery.timers import Timers
+from reput_broker.delay import parked, timer_feed
+from reput_broker.delay.cancel import Cancelling
+from reput_broker.delay.parked import Parked
+from reput_broker.delay.timer_checkpoint import TimerProgress
+from reput_broker.delay.timer_log import TimerLog
+from reput_broker.delay.timers import Timers
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.record import Record
 

@@ -15,9 +15,10 @@ from reput_broker.store.opening import log_locks as log_dir_locks
 from reput_broker.store.opening import start as opening
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.opening.log_locks import LogDirectoryLocks
-from reput_broker.store_tools import rebuild, rebuild_queues, repair, repair_files
-from reput_broker.store_tools.rebuild_queues import QueuesRebuild
-from reput_broker.store_tools.repair_side import SideDirectory
+from reput_broker.tools import rebuild, repair, repair_files
+from reput_broker.tools import rebuild as rebuild_queues
+from reput_broker.tools.rebuild import QueuesRebuild
+from reput_broker.tools.repair import SideDirectory
 
 
 def _nothing(*_: object, **__: object) -> None:

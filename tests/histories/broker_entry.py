@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--bug", choices=[*planted.BUGS])
     arguments, command = parser.parse_known_args()
     Pulse(Recorder(arguments.history, "broker"))
-    from reput_broker.delivery import membership
+    from reput_broker.groups import membership
 
     membership._SCAN_S = _SCAN_S  # type: ignore[misc]
     shorten_in_broker(terms.LOCK_TIMEOUT_S)

@@ -59,7 +59,7 @@ def lost_wake_up() -> None:
 
 def dead_member_stays() -> None:
     """a member whose connection ends stays in its group"""
-    from reput_broker.delivery.membership import Membership
+    from reput_broker.groups.membership import Membership
 
     Membership.gone = Membership.expire = lambda *_: None  # type: ignore[method-assign]
 
@@ -88,14 +88,14 @@ def commit_goes_back() -> None:
 
 def lock_given_twice() -> None:
     """whoever asks for the lock of a queue gets it"""
-    from reput_broker.delivery.queue_locks import QueueLocks
+    from reput_broker.groups.queue_locks import QueueLocks
 
     QueueLocks.lock = lambda *arguments: list(arguments[-1])  # type: ignore[method-assign]
 
 
 def lock_never_free() -> None:
     """a lock stays with the member that had it first, for ever"""
-    from reput_broker.delivery.queue_locks import QueueLocks
+    from reput_broker.groups.queue_locks import QueueLocks
 
     real = QueueLocks.lock
 
@@ -168,8 +168,8 @@ def dead_letter_twice() -> None:
 
 def delayed_early() -> None:
     """delayed messages fire a third of a second before their time"""
-    from reput_broker.delivery.due_timers import DueTimers
-    from reput_broker.delivery.levels import Level
+    from reput_broker.delay.due_timers import DueTimers
+    from reput_broker.delay.levels import Level
 
     due_ms, take = Level.due_ms, DueTimers.take
 
@@ -179,7 +179,7 @@ def delayed_early() -> None:
 
 def delayed_twice() -> None:
     """after a kill the schedule does not look in the log for what it has delivered"""
-    from reput_broker.delivery.delivered import DeliveredRecords
+    from reput_broker.delay.schedule import DeliveredRecords
 
     DeliveredRecords._note = lambda *_: None  # type: ignore[method-assign]
 
@@ -203,7 +203,7 @@ def half_message_delivered() -> None:
 
 def deduplication_forgotten() -> None:
     """a broker that was restarted knows no message that was put before"""
-    from reput_broker.delivery.deduplication import Deduplication
+    from reput_broker.retry.deduplication import Deduplication
 
     Deduplication.find_all = lambda *arguments: [None for _ in arguments[-1]]  # type: ignore[method-assign]
     Deduplication.find_alone = lambda *_: None  # type: ignore[method-assign]

@@ -11,10 +11,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reput_broker.delivery.offset_set import OffsetSet
-from reput_broker.delivery.timer_unit import NO_POSITION
-from reput_broker.delivery.timer_wheel import PRECISION_MS, slot_of
-from reput_broker.delivery.timers import Timed, Timers
+from reput_broker.delay.offset_set import OffsetSet
+from reput_broker.delay.timer_log import NO_POSITION
+from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
+from reput_broker.delay.timers import Timed, Timers
 from stores import T0
 
 SLOTS = 400

@@ -14,9 +14,9 @@ from reput_broker.observe.metrics_store import StoreFigures
 from reput_protocol.names import is_system_group
 
 if TYPE_CHECKING:
-    from reput_broker.delivery.consumer_groups import ConsumerGroups
-    from reput_broker.delivery.lag import LagFigures
-    from reput_broker.delivery.progress import GroupProgress
+    from reput_broker.groups.consumer_groups import ConsumerGroups
+    from reput_broker.groups.lag import LagFigures
+    from reput_broker.groups.progress import GroupProgress
     from reput_broker.tables.offsets import ConsumerOffsetManager
     from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 

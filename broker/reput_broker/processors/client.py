@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import trio
 
-from reput_broker.delivery.membership import MemberConflict, Membership
+from reput_broker.groups.membership import MemberConflict, Membership
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.topics import TopicConfigManager

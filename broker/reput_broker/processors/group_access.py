@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput_broker.delivery.consumer_groups import ConsumerGroups
+from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.request import Refusal
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.bodies_group import SubscriptionGroupConfig

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import trio
 
 from reput_broker.body_turns import write_in_turns
-from reput_broker.delivery.client_table import ClientChannel
-from reput_broker.delivery.membership import Membership
+from reput_broker.groups.client_table import ClientChannel
+from reput_broker.groups.membership import Membership
 from reput_broker.request import ClientBusy, ClientGone, ClientSilent, Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 import trio
 
 from reput_broker.body_turns import write_in_turns
-from reput_broker.delivery.consumer_groups import ConsumerGroups
-from reput_broker.delivery.offset_setting import OffsetSetting
-from reput_broker.delivery.progress import GroupProgress
-from reput_broker.delivery.store_times import StoreTimes
+from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.offset_setting import OffsetSetting
+from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.store_times import StoreTimes
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response

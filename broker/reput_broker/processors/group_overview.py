@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 import trio
 
 from reput_broker.body_turns import write_in_turns
-from reput_broker.delivery.client_table import ClientChannel
-from reput_broker.delivery.consumer_groups import ConsumerGroup
-from reput_broker.delivery.lag import LagFigures
-from reput_broker.delivery.membership import Membership
-from reput_broker.delivery.progress import GroupProgress
-from reput_broker.delivery.queue_locks import QueueLocks
-from reput_broker.delivery.store_times import StoreTimes
+from reput_broker.groups.client_table import ClientChannel
+from reput_broker.groups.consumer_groups import ConsumerGroup
+from reput_broker.groups.lag import LagFigures
+from reput_broker.groups.membership import Membership
+from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.queue_locks import QueueLocks
+from reput_broker.groups.store_times import StoreTimes
 from reput_broker.processors.group_access import no_group
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore

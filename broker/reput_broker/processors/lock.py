@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from reput_broker.body_turns import write_in_turns
-from reput_broker.delivery.queue_locks import QueueLocks
+from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.topics import TopicConfigManager

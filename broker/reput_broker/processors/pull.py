@@ -8,14 +8,14 @@ from collections.abc import Awaitable
 import structlog
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.delivery.offset_resets import PendingResets
-from reput_broker.delivery.progress import GroupProgress
+from reput_broker.groups.offset_setting import PendingResets
+from reput_broker.groups.progress import GroupProgress
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
 from reput_broker.processors.cold_reads import ColdReads
-from reput_broker.processors.commits import OffsetCommits
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.offset import OffsetCommits
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing

@@ -3,18 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 import trio
 
-from reput_broker.delivery.block_ids import unique_ids_of
-from reput_broker.delivery.deduplication import Deduplication, Place
-from reput_broker.delivery.sent_alone import Content
 from reput_broker.processors.appender import Appender
-from reput_broker.request import Outcome, Request, Result
+from reput_broker.request import Outcome, Refusal, Request, Result
+from reput_broker.retry.deduplication import Deduplication, Place, StoredBefore
+from reput_broker.retry.repeated_send_back import SendBackKey, SentBack
+from reput_broker.retry.sent_alone import Content
 from reput_broker.store.results import PutResult, PutStatus
+from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Dedup
 from reput_protocol.commands import PutMessageHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.properties import UNIQ_KEY, find_property_in
+from reput_protocol.record import Record
+from reput_protocol.record_layout import HEAD_BYTES, I32, topic_field
+
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
+
+
+def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], list[int]]:
+    """Return the unique ids and the sizes of the records of a block.
+
+    A block that breaks a rule may give anything, or fewer: whoever stores it judges it.
+
+    Raises:
+        Refusal: a record has no unique id, or that of one before it.
+    """
+    data = bytes(block)
+    after_body = len(topic_field(topic.encode())[1]) + 2
+    unique_ids: list[str] = []
+    sizes: list[int] = []
+    position, end = 0, len(data)
+    while position + HEAD_BYTES <= end and len(unique_ids) < count:
+        (size,) = I32.unpack_from(data, position)
+        (body_size,) = I32.unpack_from(data, position + HEAD_BYTES - 4)
+        properties_at = position + HEAD_BYTES + max(0, body_size) + after_body
+        if not properties_at <= position + size <= end:
+            break
+        found = find_property_in(data, _UNIQ_KEY, properties_at, position + size)
+        if found is None:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"deduplication knows messages by their unique id, but record {len(unique_ids)} has none; give each a "
+                f"property {UNIQ_KEY}",
+            )
+        unique_ids.append(found.decode(errors="replace"))
+        sizes.append(size)
+        position += size
+    if len(set(unique_ids)) < len(unique_ids):
+        twice = next(one for index, one in enumerate(unique_ids) if one in unique_ids[:index])
+        raise Refusal(
+            ErrorCode.DUPLICATE,
+            f"two messages of the block have the unique id {twice!r}; send one of them, or give each its own",
+        )
+    return unique_ids, sizes
+
 
 _LOOKS_AT_ONCE = 4
 Work = Callable[[], PutResult]
@@ -128,3 +175,52 @@ class PutOnce:
             return result
 
         return put_once
+
+
+class PutBackOnce:
+    """Has them appended that are not stored yet."""
+
+    def __init__(self, sent_back: SentBack, appender: Appender) -> None:
+        self._appender = appender
+        self._sent_back = sent_back
+        self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
+
+    def append(
+        self, key: SendBackKey | None, group: str, record: Record, put: Work, append: Append, *, look: bool
+    ) -> Result:
+        """Have `put` run by `append`, or the outcome that it had the first time.
+
+        Args:
+            key: names the message; None for one that its client does not name.
+            group: sends it back.
+            record: what `put` appends.
+            put: appends it; does not wait.
+            append: runs under the put lock what it is given, and answers.
+            look: whether it may have been stored so long ago that only the index knows it.
+
+        Raises:
+            Refusal: it cannot be told as yet whether it is stored. Nothing was stored.
+        """
+        if look and key is not None and record.unique_key is not None:
+            return self._look_and_append(key, record, record.unique_key, put, append)
+        return append(partial(self._put_once, key, group, record, put, None))
+
+    async def _look_and_append(
+        self, key: SendBackKey, record: Record, unique_id: str, put: Work, append: Append
+    ) -> Outcome:
+        known = None
+        if self._sent_back.settle():
+            known = await trio.to_thread.run_sync(self._sent_back.find, key, unique_id, limiter=self._limiter)
+        result = append(partial(self._put_once, key, key.group, record, put, known))
+        return await self._appender.finish(result)
+
+    def _put_once(
+        self, key: SendBackKey | None, group: str, record: Record, put: Work, known: StoredBefore | None
+    ) -> PutResult:
+        before = self._sent_back.stored_before(key, group, record, known)
+        if before is not None:
+            return before
+        result = put()
+        if result.status is PutStatus.PUT_OK:
+            self._sent_back.remember(key, group, record, result)
+        return result

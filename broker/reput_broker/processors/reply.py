@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from reput_broker.delivery.reply_push import ReplyPusher
+from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.observe.counters import Counters
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.send_records import record_of

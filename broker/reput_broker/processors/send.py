@@ -8,17 +8,16 @@ from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Final
 
-from reput_broker.delivery.deduplication import StoredBefore
-from reput_broker.delivery.requesters import Requesters
-from reput_broker.delivery.sent_alone import content_of
-from reput_broker.delivery.sent_back import SendBackKey
+from reput_broker.groups.reply_push import Requesters
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.put_back_once import PutBackOnce
-from reput_broker.processors.put_once import Alone, PutOnce, Work
+from reput_broker.processors.put_once import Alone, PutBackOnce, PutOnce, Work
 from reput_broker.processors.send_records import BatchParts, SendParts, records_of
 from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.retry.deduplication import StoredBefore
+from reput_broker.retry.repeated_send_back import SendBackKey
+from reput_broker.retry.sent_alone import content_of
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult

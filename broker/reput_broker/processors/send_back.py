@@ -5,19 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable
 
-from reput_broker.delivery.parking import Parking
-from reput_broker.delivery.queue_reader import record_at
-from reput_broker.delivery.send_back import Returned, can_come_back, returned_message
-from reput_broker.delivery.sent_back import SEND_BACK_ID_MAX, SendBackKey, is_id
+from reput_broker.delay.parking import Parking
 from reput_broker.observe.retry_counts import RetryCounts
 from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.put_back_once import PutBackOnce
-from reput_broker.processors.put_once import Work
+from reput_broker.processors.put_once import PutBackOnce, Work
 from reput_broker.processors.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.retry.repeated_send_back import SEND_BACK_ID_MAX, SendBackKey, is_id
+from reput_broker.retry.send_back import Returned, can_come_back, returned_message
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.transactions.queue_reader import record_at
 from reput_protocol.bodies_group import SubscriptionGroupConfig
 from reput_protocol.codes import AckLevel, Perm, RequestCode, ResponseCode
 from reput_protocol.commands_consume import SendBackHeader

@@ -11,18 +11,18 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from reput_broker.delivery.half_messages import HALF_PROPERTIES_BYTES_MAX, half_record
-from reput_broker.delivery.parked import number_of
-from reput_broker.delivery.parking import Parking
-from reput_broker.delivery.queue_locks import QueueLocks
-from reput_broker.delivery.send_back import DeadLetterReason, dead_letter, origin_of, why_resent_dead
-from reput_broker.delivery.transactions import Transactions
+from reput_broker.delay.parked import number_of
+from reput_broker.delay.parking import Parking
+from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.delay_stats import UNKNOWN_TOPIC
 from reput_broker.observe.retry_counts import RetryCounts
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.send_records import Redirected
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Refusal, Request
+from reput_broker.retry.send_back import DeadLetterReason, dead_letter, origin_of, why_resent_dead
+from reput_broker.transactions.half_messages import HALF_PROPERTIES_BYTES_MAX, half_record
+from reput_broker.transactions.transactions import Transactions
 from reput_protocol import properties as names
 from reput_protocol.commands import SendMessageHeader
 from reput_protocol.errors import ErrorCode

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput_broker.delivery.half_messages import HalfMessage, committed_record, half_message_of
-from reput_broker.delivery.parking import Parking
-from reput_broker.delivery.queue_reader import record_at
-from reput_broker.delivery.transaction_check import CheckOptions
-from reput_broker.delivery.transactions import Standing, Transactions
+from reput_broker.delay.parking import Parking
 from reput_broker.observe.retry_counts import RetryCounts
 from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.transactions.check import CheckOptions
+from reput_broker.transactions.half_messages import HalfMessage, committed_record, half_message_of
+from reput_broker.transactions.queue_reader import record_at
+from reput_broker.transactions.transactions import Standing, Transactions
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands_transaction import EndTransactionHeader
 from reput_protocol.errors import ErrorCode

@@ -9,8 +9,9 @@ is asked for, and the one before it waited for, so that no sync of others waits 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -18,15 +19,103 @@ import trio
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.processors.appender import Appender
 from reput_broker.sink.intent import Intent, QueuePlace
-from reput_broker.sink.pace import Pace
-from reput_broker.sink.pieces import Piece, Pieces
 from reput_broker.sink.queue_records import records_from
 from reput_broker.sink.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.stats import StoreStats
 from reput_broker.tables.topics import TopicConfigManager
+from reput_protocol.kernel import record_starts
 from reput_protocol.put_block import BlockCheck
 from reput_protocol.record_view import record_views
+
+SHARED_BYTES: Final = 64 * 1024
+"""A piece beside others' puts: half a millisecond, of which no producer notices much."""
+ALONE_BYTES: Final = 256 * 1024
+"""A piece while nobody else puts: who comes then waits for one such piece at most."""
+SHARED_SYNC_BYTES: Final = 1 << 20
+ALONE_SYNC_BYTES: Final = 4 << 20
+ALONE_AFTER_S: Final = 0.25
+
+
+class Pace:
+    """Watches what others put while a batch is published.
+
+    Args:
+        stats: count all puts.
+        clock_s: seconds that only go forward.
+        most: bytes that a piece may have at most, whatever others do.
+        quiet_s: for how long nobody has put, as far as is known.
+    """
+
+    def __init__(
+        self, stats: StoreStats, clock_s: Callable[[], float], most: int, quiet_s: float = 0.0
+    ) -> None:
+        self._stats = stats
+        self._clock_s = clock_s
+        self._most = most
+        self._puts = stats.put_blocks
+        self._others_at = clock_s() - max(0.0, quiet_s)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else has put for a while."""
+        return self._clock_s() - self._others_at > ALONE_AFTER_S
+
+    @property
+    def piece_bytes(self) -> int:
+        """How large the next piece may be."""
+        return min(ALONE_BYTES if self.is_alone else SHARED_BYTES, self._most)
+
+    @property
+    def sync_bytes(self) -> int:
+        """How much is appended before a sync is asked for."""
+        return ALONE_SYNC_BYTES if self.is_alone else SHARED_SYNC_BYTES
+
+    def others_put(self, own: int) -> bool:
+        """Whether others have put since this was asked last, besides `own` puts of the batch itself."""
+        puts, self._puts = self._puts + own, self._stats.put_blocks
+        if self._puts <= puts:
+            return False
+        self._others_at = self._clock_s()
+        return True
+
+
+class Piece(NamedTuple):
+    """Records that are put together."""
+
+    data: memoryview
+    messages: int
+    """How many records these are."""
+
+
+class Pieces:
+    """What is left of a block, from which pieces are taken one by one.
+
+    Args:
+        block: whole records back to back.
+        skipped: how many of them are left out.
+    """
+
+    def __init__(self, block: bytearray | memoryview, skipped: int = 0) -> None:
+        self._block = memoryview(block)
+        self._starts = record_starts(block, 0, len(block))
+        self._first = skipped
+
+    def take(self, most: int) -> Piece | None:
+        """Return the next records, of at most `most` bytes or one alone; None if none is left."""
+        starts, first, size = self._starts, self._first, len(self._block)
+        if first >= len(starts):
+            return None
+        start = starts[first]
+        if size - start <= most:
+            stop, end = len(starts), size
+        else:
+            stop = max(first + 1, bisect_right(starts, start + most) - 1)
+            end = starts[stop] if stop < len(starts) else size
+        self._first = stop
+        return Piece(self._block[start:end], stop - first)
+
 
 log = structlog.get_logger(__name__)
 

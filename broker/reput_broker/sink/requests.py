@@ -19,13 +19,12 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.sink.batches import CommittedBatches
 from reput_broker.sink.committer import Commit, Committer
-from reput_broker.sink.staged_checks import CheckedBlocks, check_staged, queues_of
-from reput_broker.sink.staging import STAGING_ID, Staging, remove
+from reput_broker.sink.staging import STAGING_ID, Staging, SyncAhead, remove
 from reput_broker.sink.staging_file import StagingFile, StagingKey
-from reput_broker.sink.sync_ahead import SyncAhead
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.bodies_stage import CommitStagedBody
+from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands_stage import (
     AbortStagedHeader,
@@ -39,8 +38,68 @@ from reput_protocol.commands_stage import (
 )
 from reput_protocol.counted import counted
 from reput_protocol.errors import ErrorCode, RecordMalformed, ReputError
-from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockLimits
+from reput_protocol.kernel import COLUMNS, scan_records
+from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockLimits, check_put_block
 from reput_protocol.record_layout import BLANK_BYTES
+from reput_protocol.staged_blocks import StagedBlock, staged_blocks
+
+
+class CheckedBlocks(NamedTuple):
+    """The blocks of a request that pass."""
+
+    blocks: list[StagedBlock]
+    sealed: bool
+    """Whether a record of them holds a checksum over itself."""
+
+
+def queues_of(checked: CheckedBlocks) -> set[tuple[str, int]]:
+    """Return the topics and queues of blocks."""
+    return {(block.topic, block.queue_id) for block in checked.blocks}
+
+
+def check_staged(body: Buffer, limits: BlockLimits, record_max: int) -> CheckedBlocks:
+    """Check the blocks of a request.
+
+    Args:
+        body: whole staged blocks and nothing else.
+        limits: of a block.
+        record_max: bytes that a file of the log holds.
+
+    Raises:
+        RecordMalformed: a block or record breaks a rule.
+    """
+    blocks = list(staged_blocks(body))
+    sealed = False
+    for block in blocks:
+        data = memoryview(body)[block.start : block.end]
+        check = check_put_block(
+            data, topic=block.topic, queue_id=block.queue_id, count=block.messages, limits=limits
+        )
+        sealed = sealed or bool(check.sealed)
+        _check_records(data, record_max)
+    return CheckedBlocks(blocks, sealed)
+
+
+def _check_records(data: memoryview, record_max: int) -> None:
+    """Refuse records that no file of the log holds, and those without a unique id.
+
+    By their unique ids a start knows what of a batch is in the log.
+    """
+    table, *_ = scan_records(data, 0, len(data))
+    width = len(COLUMNS)
+    sizes, id_sizes = table[COLUMNS.index("size") :: width], table[COLUMNS.index("unique_id_size") :: width]
+    for index, (size, id_size) in enumerate(zip(sizes, id_sizes, strict=True)):
+        if size > record_max:
+            reason = (
+                f"the record has {size} bytes, but a file of the log holds {record_max} "
+                "(store.commit_log_file_size)"
+            )
+        elif not id_size:
+            reason = "it has no unique id; give each record a property UNIQ_KEY"
+        else:
+            continue
+        raise RecordMalformed(index, table[width * index], reason)
+
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """The settings of consumer groups (RocketMQ: SubscriptionGroupManager), kept in `config/subscriptionGroup.json`.
 
 A group is created by an administrator or, where `groups.auto_create` is on, when a client first says that it is a
-member or pulls for it. The table says what a group may do; who is in it is told in `delivery/consumer_groups.py`.
+member or pulls for it. The table says what a group may do; who is in it is told in `groups/consumer_groups.py`.
 Members of the file that we do not know (a newer RocketMQ's) are kept and written back.
 """
 

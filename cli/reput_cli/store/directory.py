@@ -18,8 +18,8 @@ from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from reput_broker.store.opening.lock import DirectoryLock
-    from reput_broker.store_tools.layout import Geometry, StoreLayout
-    from reput_broker.store_tools.verify import Verification
+    from reput_broker.tools.layout import Geometry, StoreLayout
+    from reput_broker.tools.verify import Verification
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -147,14 +147,14 @@ def _require_store(directory: StoreDirectory) -> None:
 
 def layout_of(directory: StoreDirectory) -> StoreLayout:
     """List the files of a directory."""
-    from reput_broker.store_tools.layout import StoreLayout
+    from reput_broker.tools.layout import StoreLayout
 
     return StoreLayout(directory.root, directory.commit_log_dirs, _geometry_of(directory))
 
 
 def _geometry_of(directory: StoreDirectory) -> Geometry:
     """Return the sizes that the user gave."""
-    from reput_broker.store_tools.layout import Geometry
+    from reput_broker.tools.layout import Geometry
 
     return Geometry(
         directory.commit_log_file_size,
@@ -173,8 +173,8 @@ def examined(
     faults_kept: int | None = None,
 ) -> Verification:
     """Check everything in a directory, which is locked already, and return what was found; `what` the bar says."""
-    from reput_broker.store_tools.report import FAULTS_KEPT
-    from reput_broker.store_tools.verify import Verification
+    from reput_broker.tools.report import FAULTS_KEPT
+    from reput_broker.tools.verify import Verification
 
     with progress(settings, what) as report_progress:
         verification = Verification(

@@ -64,7 +64,7 @@ def dump(
 
     Exit code 7 if something in the part that was printed is no sound record.
     """
-    from reput_broker.store_tools.dump import NotThere
+    from reput_broker.tools.dump import NotThere
 
     printer = Printer(settings)
     damaged = False
@@ -91,7 +91,7 @@ def _rows(
     queue: tuple[str, int] | None,
     bounds: tuple[int | None, int | None, int | None],
 ) -> Iterator[dict[str, Any]]:
-    from reput_broker.store_tools import dump as dumps
+    from reput_broker.tools import dump as dumps
 
     part = dumps.DumpRange(*bounds)
     layout = layout_of(directory)

@@ -20,7 +20,7 @@ from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable_json
 
 if TYPE_CHECKING:
-    from reput_broker.store_tools.export import ExportRange, TopicExport
+    from reput_broker.tools.export import ExportRange, TopicExport
     from reput_protocol.record import Record
 
 
@@ -75,9 +75,9 @@ def export(
 
     Every record is checked. A damaged message is left out and named on stderr; the exit code is then 7.
     """
-    from reput_broker.store_tools.dump import NotThere
-    from reput_broker.store_tools.export import TopicExport
-    from reput_broker.store_tools.export_parquet import ParquetMissing, require_parquet, write_parquet
+    from reput_broker.tools.dump import NotThere
+    from reput_broker.tools.export import TopicExport
+    from reput_broker.tools.export_parquet import ParquetMissing, require_parquet, write_parquet
 
     printer = Printer(settings)
     if form == "parquet":
@@ -113,7 +113,7 @@ def export(
 
 
 def _range(start: Position | None, stop: Position | None) -> ExportRange:
-    from reput_broker.store_tools.export import ExportRange
+    from reput_broker.tools.export import ExportRange
 
     return ExportRange(
         start.offset if start else None,
@@ -124,7 +124,7 @@ def _range(start: Position | None, stop: Position | None) -> ExportRange:
 
 
 def _good(source: TopicExport, report_progress: Callable[[int, int], None]) -> Iterator[Record]:
-    from reput_broker.store_tools.export import BadMessage
+    from reput_broker.tools.export import BadMessage
 
     done = -1
     for message in source.messages():
@@ -138,7 +138,7 @@ def _good(source: TopicExport, report_progress: Callable[[int, int], None]) -> I
 
 
 def _write_lines(file: TextIO, records: Iterator[Record]) -> int:
-    from reput_broker.store_tools.record_fields import record_fields
+    from reput_broker.tools.dump import record_fields
 
     count = 0
     for record in records:

@@ -23,7 +23,7 @@ from reput_protocol.counted import counted
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from reput_broker.store_tools.verify import Verification
+    from reput_broker.tools.verify import Verification
 
 _SIZES = "--index-slots and --index-entries; RocketMQ's are 5000000 and 20000000"
 
@@ -54,10 +54,9 @@ def rebuild(
     --index-entries.
     """
     from reput_broker.store.errors import ForeignFile
-    from reput_broker.store_tools.index_sizes import index_sizes
-    from reput_broker.store_tools.rebuild import REBUILDERS
-    from reput_broker.store_tools.rebuild import rebuild as make_anew
-    from reput_broker.store_tools.rebuild_queues import refuse_other_delays, refuse_other_queues
+    from reput_broker.tools.index_raw import index_sizes
+    from reput_broker.tools.rebuild import REBUILDERS, refuse_other_delays, refuse_other_queues
+    from reput_broker.tools.rebuild import rebuild as make_anew
 
     directory = replace(directory, index_entries=index_entries)
     wanted = [name for name, chosen in (("queues", queues), ("index", index)) if chosen] or list(REBUILDERS)

@@ -20,8 +20,8 @@ from reput_cli.store.directory import (
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from reput_broker.store_tools.repair_plan import RepairPlan
-    from reput_broker.store_tools.verify import Verification
+    from reput_broker.tools.repair_plan import RepairPlan
+    from reput_broker.tools.verify import Verification
 
 
 @click.command()
@@ -53,7 +53,7 @@ def repair(
                     write_line(line)
             printer.note(f"nothing was changed; to do it: reput store repair {directory.root} --yes")
             return ExitCode.DAMAGE
-        from reput_broker.store_tools.repair import apply_repair
+        from reput_broker.tools.repair import apply_repair
 
         lock.acquire()
         with progress(settings, "repairing") as report_progress:
@@ -80,7 +80,7 @@ def repair(
 
 def _plan(verification: Verification, directory: StoreDirectory) -> RepairPlan:
     from reput_broker.store.errors import ForeignFile
-    from reput_broker.store_tools.repair_plan import plan_repair
+    from reput_broker.tools.repair_plan import plan_repair
 
     try:
         return plan_repair(verification)

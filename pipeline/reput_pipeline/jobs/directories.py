@@ -13,8 +13,8 @@ import click
 from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
-from reput_broker.store_tools.layout import Geometry
-from reput_broker.store_tools.verify_parts import Directory
+from reput_broker.tools.layout import Geometry
+from reput_broker.tools.verify_parts import Directory
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.errors import NotAnArchive, NotAStore
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from delayed import TOPIC, DelayBench, bench_options
-from reput_broker.delivery.parked import CANCELLED_BORN
+from reput_broker.delay.parked import CANCELLED_BORN
 from reput_broker.request import Refusal
 from reput_protocol.names import DELAY_CANCEL_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import encode_properties

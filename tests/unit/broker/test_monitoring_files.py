@@ -11,9 +11,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delivery.consumer_groups import ConsumerGroups
-from reput_broker.delivery.lag import LagFigures
-from reput_broker.delivery.progress import GroupProgress
+from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.lag import LagFigures
+from reput_broker.groups.progress import GroupProgress
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.delay_stats import DelayStats
 from reput_broker.observe.health import Health

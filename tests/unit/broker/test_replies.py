@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from broker_bench import T0, BenchClient, BrokerBench, broker_bench
-from reput_broker.delivery.reply_push import PUSH_TIMEOUT_S, SETTLE_S
+from reput_broker.groups.reply_push import PUSH_TIMEOUT_S, SETTLE_S
 from reput_broker.request import ClientAnswer, ClientBusy, ClientGone, ClientSilent, Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands import SendMessageHeader, SendMessageResult

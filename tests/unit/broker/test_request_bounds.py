@@ -16,7 +16,7 @@ import trio
 
 from broker_bench import BenchClient, broker_bench
 from reput_broker.body_turns import write_in_turns
-from reput_broker.delivery import offset_setting
+from reput_broker.groups import offset_setting
 from reput_broker.long_polling import HELD_BYTES
 from reput_broker.request import Request, Response
 from reput_protocol.bodies_heartbeat import (

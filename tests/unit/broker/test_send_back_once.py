@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from broker_bench import BenchClient, BrokerBench, broker_bench
-from reput_broker.delivery.sent_back import SentBack
+from reput_broker.retry.repeated_send_back import SentBack
 from reput_protocol.codes import RequestCode
 from reput_protocol.header import HeaderType
 from reput_protocol.record import Record

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from delayed import WHEEL_SLOTS, DelayBench, bench_options
-from reput_broker.delivery import timer_wheel
-from reput_broker.delivery.timer_wheel import SLOT_BYTES
+from reput_broker.delay import timer_wheel
+from reput_broker.delay.timer_wheel import SLOT_BYTES
 from reput_broker.store.errors import DiskFull
 from tasks import run_by_the_clock
 

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from broker_bench import T0, BenchClient, BrokerBench, Half, broker_bench
-from reput_broker.delivery import transaction_check
+from reput_broker.transactions import check as transaction_check
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.group_terms import TransactionState
 from reput_protocol.header import HeaderType

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from planted_damage import KINDS, Finding, Planter, explained
-from reput_broker.store_tools.verify_parts import Directory
+from reput_broker.tools.verify_parts import Directory
 from reput_pipeline.auditing import audit
 from reput_pipeline.jobs.run import JobRun
 from store_samples import copied, fill

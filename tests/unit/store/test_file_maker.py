@@ -20,7 +20,7 @@ from reput_broker.store.log.file_maker import FileMaker
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
-from reput_broker.store_tools.layout import StoreLayout
+from reput_broker.tools.layout import StoreLayout
 from stores import FakeClock, bodies, dispatch_all, opened, put, small_options
 
 FILE = 4096

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden.test_mini_store import mini_store
-from reput_broker.store_tools.dump import (
+from reput_broker.tools.dump import (
     DumpRange,
     NotThere,
     dump_checkpoint,
@@ -18,9 +18,9 @@ from reput_broker.store_tools.dump import (
     dump_queue,
     dump_topics,
 )
-from reput_broker.store_tools.export import BadMessage, ExportRange, TopicExport
-from reput_broker.store_tools.export_parquet import ParquetMissing, write_parquet
-from reput_broker.store_tools.layout import StoreLayout
+from reput_broker.tools.export import BadMessage, ExportRange, TopicExport
+from reput_broker.tools.export_parquet import ParquetMissing, write_parquet
+from reput_broker.tools.layout import StoreLayout
 from reput_protocol.record import Record
 from store_samples import fill, records_of, write_index
 from stores import T0, flip_bit

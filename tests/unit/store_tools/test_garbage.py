@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store_tools.dump import DumpRange, dump_index, dump_log, dump_offsets, dump_topics
-from reput_broker.store_tools.export import ExportRange, TopicExport
-from reput_broker.store_tools.layout import Geometry, StoreLayout
-from reput_broker.store_tools.repair import apply_repair
-from reput_broker.store_tools.repair_plan import plan_repair
+from reput_broker.tools.dump import DumpRange, dump_index, dump_log, dump_offsets, dump_topics
+from reput_broker.tools.export import ExportRange, TopicExport
+from reput_broker.tools.layout import Geometry, StoreLayout
+from reput_broker.tools.repair import apply_repair
+from reput_broker.tools.repair_plan import plan_repair
 from store_samples import copied, examine, fill, write_index
 from stores import opened, small_options
 

@@ -9,9 +9,8 @@ import pytest
 
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_broker.store.errors import ForeignFile
-from reput_broker.store_tools.layout import Geometry
-from reput_broker.store_tools.rebuild import rebuild
-from reput_broker.store_tools.rebuild_queues import QueuesRebuild, refuse_other_queues
+from reput_broker.tools.layout import Geometry
+from reput_broker.tools.rebuild import QueuesRebuild, rebuild, refuse_other_queues
 from store_samples import examine, fill
 from stores import bodies, dispatch_all, opened, put, small_options, tree
 

@@ -11,11 +11,9 @@ from golden.test_mini_store import INDEX, index_digests, mini_store, open_mini
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
-from reput_broker.store_tools.index_sizes import IndexSizes, index_sizes
-from reput_broker.store_tools.layout import Geometry, StoreLayout
-from reput_broker.store_tools.rebuild import rebuild
-from reput_broker.store_tools.rebuild_index import IndexRebuild, IndexSizesUnknown
-from reput_broker.store_tools.rebuild_queues import QueuesRebuild
+from reput_broker.tools.index_raw import IndexSizes, index_sizes
+from reput_broker.tools.layout import Geometry, StoreLayout
+from reput_broker.tools.rebuild import IndexRebuild, IndexSizesUnknown, QueuesRebuild, rebuild
 from reput_protocol.record import decode_record
 from store_samples import examine, fill
 from stores import FakeClock, dispatch_all, killed, opened, put, small_options

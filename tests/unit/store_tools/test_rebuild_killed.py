@@ -16,8 +16,7 @@ from faults.recorder import Recorder
 from reput_broker.store.errors import FlushFailed
 from reput_broker.store.file_io import sync_directory
 from reput_broker.store.opening import directory_swap
-from reput_broker.store_tools.rebuild import REBUILDERS, rebuild
-from reput_broker.store_tools.rebuild_index import IndexRebuild
+from reput_broker.tools.rebuild import REBUILDERS, IndexRebuild, rebuild
 from store_samples import MESSAGES, QUEUES, examine, fill
 from stores import bodies, killed, opened, small_options
 

@@ -10,10 +10,9 @@ import pytest
 
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store_tools.layout import Geometry, StoreLayout
-from reput_broker.store_tools.rebuild import rebuild
-from reput_broker.store_tools.rebuild_parts import QueuesInParts, write_units
-from reput_broker.store_tools.rebuild_queues import QueuesRebuild
+from reput_broker.tools.layout import Geometry, StoreLayout
+from reput_broker.tools.rebuild import QueuesRebuild, rebuild
+from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
 from store_samples import copied, examine, fill
 from stores import dispatch_all, opened, put, small_options, tree
 

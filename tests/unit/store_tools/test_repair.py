@@ -14,10 +14,10 @@ import pytest
 from faults.recorder import Recorder
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store_tools.repair import RepairResult, apply_repair
-from reput_broker.store_tools.repair_files import copy_part, move
-from reput_broker.store_tools.repair_plan import RepairPlan, plan_repair
 from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tools.repair import RepairResult, apply_repair
+from reput_broker.tools.repair_files import copy_part, move
+from reput_broker.tools.repair_plan import RepairPlan, plan_repair
 from store_samples import QUEUES, copied, examine, fill, hashes, named, records_of
 from stores import FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
 
@@ -259,7 +259,7 @@ def test_killed_in_the_middle_the_same_repair_can_be_made_again(
     place = records_of(store)[40]
     flip_bit(place.path, place.body)
     without_mark(store)
-    from reput_broker.store_tools import repair
+    from reput_broker.tools import repair
 
     for step in ("_write_checkpoint", "rebuild", "cut_log"):
         root = copied(store, store.with_name(step))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from golden.test_mini_store import mini_store, open_mini
-from reput_broker.store_tools.report import FIGURES
+from reput_broker.tools.report import FIGURES
 from store_samples import copied, examine, fill, hashes, named, records_of
 from stores import FakeClock, bodies, dispatch_all, flip_bit, killed, opened, put, small_options
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from golden.test_mini_store import mini_store, open_mini
-from reput_broker.store_tools.index_raw import RawIndex
-from reput_broker.store_tools.report import Report
-from reput_broker.store_tools.verify_index_file import verify_index_file
+from reput_broker.tools.index_raw import RawIndex
+from reput_broker.tools.report import Report
+from reput_broker.tools.verify_index import verify_index_file
 from store_samples import copied, examine, fill, named, records_of, write_index
 from stores import flip_bit
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store_tools.verify import Verification
-from reput_broker.store_tools.verify_parts import Directory, examine_part, parts_of, put_together
+from reput_broker.tools.verify import Verification
+from reput_broker.tools.verify_parts import Directory, examine_part, parts_of, put_together
 from store_samples import copied, examine, fill
 from stores import flip_bit
 

@@ -3,7 +3,7 @@
 Refused by name is whatever this broker's own work would make wrong: queues, tables or copies of messages that would
 lack what is appended here, or lose what recovery cuts. Nothing has been changed when that is noticed. Everything else
 that is not ours (tables of features that are not there, position files) lies as it lay; nobody here reads, writes or
-deletes it. What waits for its time is not the store's either, but the broker's (`delivery/schedule.py`).
+deletes it. What waits for its time is not the store's either, but the broker's (`delay/schedule.py`).
 docs/formats.md has the whole table.
 """
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from delivery_fakes import FakeClient, channel_of
-from reput_broker.delivery.client_table import ClientTable
-from reput_broker.delivery.producer_groups import ProducerGroups
+from reput_broker.groups.client_table import ClientTable
+from reput_broker.groups.producer_groups import ProducerGroups
 from reput_protocol.codes import LanguageCode
 
 

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from delivery_fakes import channel_of, consumer_data
-from reput_broker.delivery.consumer_groups import ConsumerGroups
-from reput_broker.delivery.subscriptions import Wanted
+from reput_broker.groups.consumer_groups import ConsumerGroups, Wanted
 from reput_protocol.bodies_heartbeat import SubscriptionData
 from reput_protocol.group_terms import MessageModel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import time
 
-from reput_broker.delivery.due import Due
-from reput_broker.delivery.due_timers import DueTimers
+from reput_broker.delay.due import Due
+from reput_broker.delay.due_timers import DueTimers
 
 SLOT, OTHER = 5000, 6000
 

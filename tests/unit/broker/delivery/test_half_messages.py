@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reput_broker.delivery.half_messages import (
+from reput_broker.transactions.half_messages import (
     check_body,
     committed_record,
     discarded_record,

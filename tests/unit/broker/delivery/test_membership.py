@@ -9,10 +9,10 @@ import pytest
 
 from delivery_fakes import FakeClient, consumer_data
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.delivery.consumer_groups import ConsumerGroups
-from reput_broker.delivery.membership import Membership
-from reput_broker.delivery.notifications import GroupNotifier
-from reput_broker.delivery.queue_locks import QueueLocks
+from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.membership import Membership
+from reput_broker.groups.notifications import GroupNotifier
+from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import Counters
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.bodies_heartbeat import ConsumerData

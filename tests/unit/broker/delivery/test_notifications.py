@@ -14,8 +14,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from delivery_fakes import FakeClient, channel_of, consumer_data
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.delivery.consumer_groups import ConsumerGroups
-from reput_broker.delivery.notifications import GroupNotifier
+from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.notifications import GroupNotifier
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.group_terms import MessageModel
 from reput_protocol.header import HeaderType

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.delivery.op_queue import OpQueue, half_offsets_of
+from reput_broker.transactions.op_queue import OpQueue, half_offsets_of
 from reput_protocol.host import Host
 from reput_protocol.properties import encode_properties
 from reput_protocol.record import Record

@@ -20,9 +20,7 @@ from reput_broker.sink import committer as committing
 from reput_broker.sink import intent as intents
 from reput_broker.sink import publisher as publishing
 from reput_broker.sink.intent import IntentFile, QueuePlace
-from reput_broker.sink.pace import Pace
-from reput_broker.sink.pieces import Pieces
-from reput_broker.sink.publisher import Publisher
+from reput_broker.sink.publisher import Pace, Pieces, Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_client.consume.bulk import BulkReader
 from reput_client.produce.batch_writer import BatchWriter, StagingScope

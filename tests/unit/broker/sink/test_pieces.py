@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.sink.pace import ALONE_BYTES, ALONE_SYNC_BYTES, SHARED_BYTES, SHARED_SYNC_BYTES, Pace
-from reput_broker.sink.pieces import Piece, Pieces
+from reput_broker.sink.publisher import (
+    ALONE_BYTES,
+    ALONE_SYNC_BYTES,
+    SHARED_BYTES,
+    SHARED_SYNC_BYTES,
+    Pace,
+    Piece,
+    Pieces,
+)
 from reput_broker.store.stats import StoreStats
 from reput_protocol.message import Message
 from reput_protocol.put_block import check_put_block, encode_put_block

@@ -12,8 +12,9 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.sink import committer, sync_ahead
-from reput_broker.sink.staged_checks import check_staged
+from reput_broker.sink import committer
+from reput_broker.sink import staging as sync_ahead
+from reput_broker.sink.requests import check_staged
 from reput_broker.sink.staging_file import StagingFile
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.errors import BrokerError, RecordMalformed

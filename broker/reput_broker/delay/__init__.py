@@ -1,0 +1,1 @@
+"""Messages for later: delay levels, timers, cancellations (RocketMQ: ScheduleMessageService, TimerMessageStore)."""

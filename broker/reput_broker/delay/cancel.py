@@ -1,0 +1,249 @@
+"""Take parked messages back by their key, and say truthfully whether that was in time.
+
+A message is cancelled when the record that says so is in the log: in the same step of the event loop it is still
+waiting, and from then on it is never delivered. Whoever asked hears of it once that record is on the disk, so that no
+crash can prove the answer wrong. One that waits no more is told to be delivered, unless the log says that it was
+cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import trio
+
+from reput_broker.delay.level_counts import LevelCounts
+from reput_broker.delay.levels import Cancellations
+from reput_broker.delay.parked import DeleteId, Parked, cancelling_record, origin_of, parked_of
+from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.timer_wheel import slot_of
+from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor, until
+from reput_broker.put.own_puts import OwnPuts
+from reput_broker.request import Refusal
+from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult, PutStatus
+from reput_protocol.bodies_delay import CancelOutcome
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from reput_protocol.record import Record
+from reput_protocol.record_view import RecordView
+
+_FOUND_MAX = 64
+_WALKED_AT_ONCE = 256
+_RECORD_BYTES = 512
+"""More than a record has beside its properties."""
+
+
+@dataclass(slots=True)
+class Cancelled:
+    """What cancelling one message came to."""
+
+    parked: Parked
+    outcome: CancelOutcome
+    end_offset: int = 0
+    """It is certain once the log is on the disk up to here."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the log says of a key."""
+
+    waiting: list[Parked]
+    """Parked records, each at the last place where it was parked."""
+    cancelled: set[int]
+    """Log offsets of parked records that a record of ours cancels."""
+    deleted: set[tuple[DeleteId, int]]
+    """What RocketMQ's delete messages cancel, and in which slot of the wheel."""
+
+    def cancels(self, parked: Parked) -> bool:
+        """Whether a message was cancelled before."""
+        return parked.physical_offset in self.cancelled or any(
+            (delete, parked.out_ms) in self.deleted for delete in parked.cancelled_by
+        )
+
+
+class Cancelling:
+    """Cancels messages of one schedule.
+
+    Args:
+        schedule, cancellations, counts: what waits, told what does not any more.
+        store: asked for keys.
+        puts: takes its turn with everybody else's puts.
+        waiting: walked over where the index cannot answer.
+        clock_ms: wall clock.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        cancellations: Cancellations,
+        counts: LevelCounts,
+        store: MessageStore,
+        puts: OwnPuts,
+        waiting: WaitingMessages,
+        *,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._schedule = schedule
+        self._cancellations = cancellations
+        self._counts = counts
+        self._store = store
+        self._puts = puts
+        self._waiting = waiting
+        self._clock_ms = clock_ms
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def cancel(self, topic: str, key: str) -> list[Cancelled]:
+        """Cancel the messages for `topic` with this unique id or key; return what that came to for each.
+
+        Raises:
+            Refusal: the store takes nothing now (nothing was cancelled that is not returned by asking again), or what
+                has just been put is not ready to be looked at yet.
+        """
+        results: dict[int, Cancelled] = {}
+        moved: set[int] = set()
+        while True:
+            self._puts.wrote()
+            await self._waiting.settle()
+            found = await self._find(topic, key)
+            has_moved = False
+            for parked in found.waiting:
+                place = parked.physical_offset
+                if place in results:
+                    continue
+                if found.cancels(parked):
+                    outcome = CancelOutcome.ALREADY_CANCELLED
+                    results[place] = Cancelled(parked, outcome, self._store.max_physical_offset)
+                    continue
+                cancelled = await self._cancel(parked)
+                if (
+                    cancelled.outcome is CancelOutcome.DELIVERED
+                    and self._is_far(parked)
+                    and place not in moved
+                ):
+                    moved.add(place)  # unless it has been parked anew meanwhile
+                    has_moved = True
+                    continue
+                results[place] = cancelled
+            if not has_moved:
+                return [*results.values()]
+
+    def _is_far(self, parked: Parked) -> bool:
+        return not parked.level and self._schedule.timers.is_far(
+            parked.out_ms, parked.record.store_timestamp_ms
+        )
+
+    # -- finding -------------------------------------------------------------------------------------------
+
+    async def _find(self, topic: str, key: str) -> _Found:
+        """Find records by the index; where it is off, or being made again, by looking at everything that waits."""
+        is_settled = True
+        try:
+            self._store.settle_index()
+        except DiskFull:
+            is_settled = False
+        records: list[bytes] = []
+        for parking_topic in (SCHEDULE_TOPIC, TIMER_TOPIC, DELAY_CANCEL_TOPIC):
+            found = await trio.to_thread.run_sync(
+                self._store.query_message, parking_topic, key, _FOUND_MAX, limiter=self._limiter
+            )
+            is_settled = is_settled and found.is_complete and len(found.records) < _FOUND_MAX
+            records += found.records
+        parked_records = [parked for data in records if (parked := parked_of(data)) is not None]
+        if not is_settled:
+            cursor = WalkCursor()
+            while (some := await self._waiting.next(cursor, _WALKED_AT_ONCE)) is not None:
+                parked_records += [parked for parked in some if has_key(parked, key)]
+        by_place = {parked.physical_offset: parked for parked in parked_records if parked.topic == topic}
+        return _found([by_place[place] for place in sorted(by_place)], records)
+
+    # -- deciding ------------------------------------------------------------------------------------------
+
+    async def _cancel(self, parked: Parked) -> Cancelled:
+        slot_ms: int | None = slot_of(parked.out_ms)
+        if self._is_far(parked):
+            slot_with = self._schedule.timers.slot_with
+            slot_ms = await trio.to_thread.run_sync(slot_with, parked.physical_offset, limiter=self._limiter)
+        record = cancelling_record(parked, slot_ms or slot_of(parked.out_ms), self._clock_ms())
+        size = len(record.properties) + _RECORD_BYTES
+        while True:
+            try:
+                cancelled = await self._puts.in_turn(size, lambda: self._cancel_now(parked, slot_ms, record))
+            except DiskFull as error:
+                raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
+            except (FileNotMade, StoreClosed) as error:
+                raise Refusal(ErrorCode.BUSY, str(error)) from error
+            if cancelled is not None:
+                return cancelled
+            await until(lambda: not self._schedule.timers.due.is_loading)
+
+    def _cancel_now(self, parked: Parked, slot_ms: int | None, record: Record) -> Cancelled | None:
+        """Decide, and put the record; None if that cannot be told until slots that are near have been loaded."""
+        if parked.physical_offset in self._schedule.cancelled:
+            return Cancelled(parked, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
+        if self._is_waiting(parked, slot_ms):
+            return Cancelled(parked, CancelOutcome.CANCELLED, self._put(parked, record).end_offset)
+        if not parked.level and self._schedule.timers.due.is_loading:
+            return None
+        if parked.physical_offset in self._schedule.stats.dropped_places:
+            return Cancelled(parked, CancelOutcome.DROPPED)
+        return Cancelled(parked, CancelOutcome.DELIVERED)
+
+    def _is_waiting(self, parked: Parked, slot_ms: int | None) -> bool:
+        queue_offset, timers = parked.record.queue_offset, self._schedule.timers
+        if parked.level:
+            level = self._schedule.levels.of(parked.level)
+            return queue_offset >= level.next_offset and queue_offset not in level.done_ahead
+        if parked.physical_offset in self._schedule.consumed:
+            return False
+        if timers.due.is_waiting(parked.physical_offset):
+            return True
+        return slot_ms is not None and slot_ms >= timers.begun_until
+
+    def _put(self, parked: Parked, record: Record) -> PutResult:
+        """Put the record that cancels a message, and let it wait no more."""
+        result = self._store.put_record(record)
+        if result.status is not PutStatus.PUT_OK:
+            code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY
+            raise Refusal(code, f"it cannot be written down ({result.status}); the message still waits")
+        self._puts.wrote()
+        schedule, queue_offset = self._schedule, parked.record.queue_offset
+        schedule.cancelled.add(parked.physical_offset)
+        if parked.level:
+            self._cancellations.add(result.queue_offset, parked.level, queue_offset)
+        else:
+            schedule.timers.due.done(parked.physical_offset)
+        schedule.stats.cancelled[parked.topic] += 1
+        self._counts.waits_no_more(parked.topic, parked.level, queue_offset)
+        return result
+
+
+def has_key(parked: Parked, key: str) -> bool:
+    """Whether a parked record has this unique id or key."""
+    return key == parked.unique_key or key in parked.record.keys
+
+
+def _found(found: list[Parked], records: Iterable[bytes]) -> _Found:
+    messages = [parked for parked in found if parked.cancels is None]
+    # Of one of these another one was made on the way: the message is parked there now.
+    made_of = {origin_of(parked.record) for parked in messages if parked.rolled}
+    cancelled: set[int] = set()
+    for data in records:
+        record = RecordView(data, 0)
+        origin = origin_of(record)
+        if origin is not None and record.topic == DELAY_CANCEL_TOPIC:
+            cancelled.add(origin)
+    deleted: set[tuple[DeleteId, int]] = set()
+    for parked in found:
+        origin = origin_of(parked.record)
+        if parked.cancels is None:
+            continue
+        if origin is not None and not parked.rolled:
+            cancelled.add(origin)
+        else:
+            deleted.add((parked.cancels, parked.out_ms))
+    return _Found(
+        [parked for parked in messages if parked.physical_offset not in made_of], cancelled, deleted
+    )

@@ -1,0 +1,257 @@
+"""Put the copies of messages whose time has come, many at a time (RocketMQ: deliverMessage,
+TimerDequeuePutMessageService).
+
+Messages of one queue go into the log together, in the order of their times, and one sync covers whatever was put
+since the last. A message is delivered when its copy is in the log; that, and that it was not cancelled before, is
+decided in one step of the event loop, so that cancelling can be told truthfully.
+
+What cannot be delivered and never will is dropped and counted: a message whose topic has been deleted meanwhile,
+whose record has left the log or is damaged, or which the store does not take. A queue that is no more (a topic can be
+altered) is replaced by one that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from reput_broker.delay.due import Due
+from reput_broker.delay.levels import Levels
+from reput_broker.delay.parked import Parked, delivered_copy, parked_of, rolled_copy
+from reput_broker.delay.record_reader import RecordReader
+from reput_broker.delay.timers import Timers
+from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.put.own_puts import OwnPuts
+from reput_broker.store.errors import DiskFull, FileNotMade
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutStatus
+from reput_broker.tables.topics import TopicConfigManager
+from reput_protocol.errors import InvalidMessage
+from reput_protocol.names import TIMER_TOPIC, TRANS_HALF_TOPIC
+
+log = structlog.get_logger(__name__)
+
+_TAKEN_MAX = 64
+_TAKEN_OF_LEVELS_MIN = 16
+_PUT_BYTES_MAX = 1 << 20
+
+
+class Copy(NamedTuple):
+    """One message on its way into the log."""
+
+    due: Due
+    parked: Parked
+    topic: str
+    queue_id: int
+    data: bytes
+
+
+class Stuck(Exception):
+    """The store takes nothing now; the same messages are to be tried again."""
+
+
+class Deliverer:
+    """Moves messages from the schedule into their queues. One owner, one step at a time.
+
+    Args:
+        store: put into.
+        puts: takes its turn with everybody else's puts.
+        reader: fetches the parked records.
+        topics: say where messages can still go.
+        levels, timers: say what is due, and are told what became of it.
+        cancelled: log offsets of parked records that must not be delivered.
+        stats: counted in.
+        clock_ms: wall clock.
+        waits_no_more: told topic, delay level and place of each message that is done with.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        puts: OwnPuts,
+        reader: RecordReader,
+        topics: TopicConfigManager,
+        levels: Levels,
+        timers: Timers,
+        cancelled: set[int],
+        stats: DelayStats,
+        *,
+        clock_ms: Callable[[], int],
+        waits_no_more: Callable[[str, int, int], None],
+    ) -> None:
+        self._store = store
+        self._puts = puts
+        self._reader = reader
+        self._topics = topics
+        self._levels = levels
+        self._timers = timers
+        self._cancelled = cancelled
+        self._stats = stats
+        self._clock_ms = clock_ms
+        self._waits_no_more = waits_no_more
+        self._store_host = store.options.host.packed()
+        self._with_crc = store.options.record_crc
+        self._put_bytes_max = min(_PUT_BYTES_MAX, store.options.commit_log_file_size // 4)
+
+    async def step(self, *, with_timers: bool = True) -> int:
+        """Deliver some of what is due; return how many messages were done with, 0 if none is due.
+
+        Raises:
+            Stuck: the store takes nothing now; what was not done fires again.
+        """
+        now_ms = self._clock_ms()
+        timed = self._timers.due.take(now_ms, _TAKEN_MAX) if with_timers else []
+        dues = timed + self._levels.take(now_ms, max(_TAKEN_OF_LEVELS_MIN, _TAKEN_MAX - len(timed)))
+        if not dues:
+            return 0
+        try:
+            found = await self._reader.read([(due.physical_offset, due.size) for due in dues])
+            for copies in self._copies(dues, found, now_ms):
+                await self._put(copies)
+        finally:
+            self._timers.due.give_back(due for due in timed if self._is_open(due))
+        return len(dues)
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next message fires; None if none waits in memory or at the head of a level."""
+        times = (self._timers.due.next_ms, self._levels.next_ms(self._clock_ms()))
+        return min((time for time in times if time is not None), default=None)
+
+    # -- what is put ---------------------------------------------------------------------------------------
+
+    def _copies(self, dues: Sequence[Due], found: Sequence[bytes | None], now_ms: int) -> list[list[Copy]]:
+        """Return what is to be put, each list for one queue and small enough for one put; drop what cannot be."""
+        queues: dict[tuple[str, int], list[Copy]] = {}
+        for due, data in zip(dues, found, strict=True):
+            copy = self._copy_of(due, data, now_ms)
+            if copy is not None:
+                queues.setdefault((copy.topic, copy.queue_id), []).append(copy)
+        lists: list[list[Copy]] = []
+        for copies in queues.values():
+            size = self._put_bytes_max
+            for copy in copies:
+                size += len(copy.data)
+                if size > self._put_bytes_max:
+                    lists.append([])
+                    size = len(copy.data)
+                lists[-1].append(copy)
+        return lists
+
+    def _copy_of(self, due: Due, data: bytes | None, now_ms: int) -> Copy | None:
+        if data is None:
+            self._drop(due, None, "lost")
+            return None
+        parked = parked_of(data)
+        if parked is None:
+            self._drop(due, None, "unreadable")
+            return None
+        if not due.level and self._is_deleted(due, parked):
+            self._done(due, None)
+            return None
+        if due.rolls and parked.due_ms > now_ms:
+            return self._rolled(due, parked)
+        if not due.level and parked.cancels is not None:
+            self._done(due, None)  # it has come to its own slot, too late to be heeded there
+            return None
+        config = self._topics.get(parked.topic)
+        if config is None or parked.topic == TRANS_HALF_TOPIC:
+            self._drop(due, parked, "no_topic")
+            return None
+        queue_id = parked.queue_id
+        if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+            queue_id %= max(1, config.read_queue_nums)
+        try:
+            data = delivered_copy(parked, queue_id, self._store_host, with_crc=self._with_crc)
+        except InvalidMessage:
+            self._drop(due, parked, "refused")
+            return None
+        return Copy(due, parked, parked.topic, queue_id, data)
+
+    def _rolled(self, due: Due, parked: Parked) -> Copy | None:
+        try:
+            data = rolled_copy(parked, self._store_host, with_crc=self._with_crc)
+        except InvalidMessage:  # its properties take all the room that there is
+            self._drop(due, parked, "refused")
+            return None
+        return Copy(due, parked, TIMER_TOPIC, 0, data)
+
+    def _is_deleted(self, due: Due, parked: Parked) -> bool:
+        """Whether a delete message in the same slot names this one."""
+        deletes = self._timers.due.slots[due.place].deletes
+        if not deletes:
+            return False
+        for delete in parked.cancelled_by:
+            if delete in deletes:
+                deletes[delete] = None
+                return True
+        return False
+
+    # -- putting -------------------------------------------------------------------------------------------
+
+    async def _put(self, copies: list[Copy]) -> None:
+        size = sum([len(copy.data) for copy in copies])
+        try:
+            await self._puts.in_turn(size, lambda: self._put_now(copies))
+        except (DiskFull, FileNotMade) as error:
+            raise Stuck(str(error)) from error
+
+    def _put_now(self, copies: list[Copy]) -> None:
+        """Put what has not been cancelled meanwhile, together."""
+        copies = [copy for copy in copies if self._is_open(copy.due)]
+        if not copies:
+            return
+        before = self._store.max_physical_offset
+        first = copies[0]
+        result = self._store.put_encoded(first.topic, first.queue_id, [copy.data for copy in copies])
+        if result.status is PutStatus.MESSAGE_ILLEGAL:  # one that no file of the log has room for any more
+            if len(copies) == 1:
+                self._drop(first.due, first.parked, "refused")
+                return
+            for copy in copies:  # the others can be put
+                self._put_now([copy])
+            return
+        if result.status is not PutStatus.PUT_OK:
+            raise Stuck(str(result.status))
+        self._puts.wrote()
+        for copy in copies:
+            self._delivered(copy, before, result.store_timestamp_ms)
+
+    # -- what became of it ---------------------------------------------------------------------------------
+
+    def _delivered(self, copy: Copy, before: int, stored_ms: int) -> None:
+        stats = self._stats
+        if copy.topic == TIMER_TOPIC:
+            stats.rolled += 1
+        else:
+            stats.delivered[copy.parked.topic] += 1
+            stats.error_seconds.observe(max(0, stored_ms - copy.due.due_ms) / 1000)
+            self._waits_no_more(copy.parked.topic, copy.due.level, copy.due.place)
+        self._done(copy.due, before)
+
+    def _drop(self, due: Due, parked: Parked | None, reason: str) -> None:
+        self._stats.note_dropped(reason, due.physical_offset)
+        if parked is not None:
+            self._waits_no_more(parked.topic, due.level, due.place)
+        self._done(due, None)
+        log.warning(
+            "delayed_message_dropped",
+            reason=reason,
+            topic=None if parked is None else parked.topic,
+            physical_offset=due.physical_offset,
+            hint="its record stays in the log until its file expires: reput store dump",
+        )
+
+    def _done(self, due: Due, delivered_from: int | None) -> None:
+        if due.level:
+            self._levels.done(due, delivered_from=delivered_from)
+        else:
+            self._timers.due.done(due.physical_offset, delivered_from=delivered_from)
+
+    def _is_open(self, due: Due) -> bool:
+        """Whether the message is still to be delivered."""
+        if due.level:
+            return due.physical_offset not in self._cancelled
+        return self._timers.due.is_waiting(due.physical_offset)

@@ -1,0 +1,80 @@
+"""How many messages of the delay levels wait, and for which topic: counted by reading them once, in the background.
+
+For each level a mark runs along its queue, from where delivery is to the end and on with it. What lies before the mark
+has been counted and is taken back when it is done with; what is done with before the mark comes never was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from reput_broker.delay.levels import Level, Levels, LevelStore
+from reput_broker.delay.record_reader import RecordReader
+from reput_broker.observe.delay_stats import DelayStats
+from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.properties import find_property
+from reput_protocol.record_view import RecordView
+
+_RECORDS_A_STEP = 64
+
+
+class LevelCounts:
+    """The marks of one store. One owner."""
+
+    def __init__(
+        self, levels: Levels, store: LevelStore, reader: RecordReader, cancelled: set[int], stats: DelayStats
+    ) -> None:
+        self._levels = levels
+        self._store = store
+        self._reader = reader
+        self._cancelled = cancelled
+        self._stats = stats
+        self._marks = dict.fromkeys((level.number for level in levels.levels), 0)
+        self._counted: dict[int, Counter[str]] = {level.number: Counter() for level in levels.levels}
+
+    def waits_no_more(self, topic: str, level: int, place: int) -> None:
+        """Take a message back that is done with, if it has been counted.
+
+        Args:
+            topic: what it is for.
+            level: its delay level, 0 for a time of its own.
+            place: queue offset in the queue of its level.
+        """
+        if level:
+            if place >= self._marks[level]:
+                return
+            self._counted[level][topic] -= 1
+        self._stats.waiting[topic] -= 1
+
+    def count_anew(self, level: Level) -> None:
+        """Count the messages of a level again: nobody knows any more for what those were that have been lost."""
+        for topic, number in self._counted[level.number].items():
+            self._stats.waiting[topic] -= number
+        self._counted[level.number].clear()
+        self._marks[level.number] = 0
+
+    async def step(self) -> int:
+        """Count some messages; return how many, 0 if all have been."""
+        counted = 0
+        for level, _ in self._levels.waiting():
+            counted += await self._count(level)
+        return counted
+
+    async def _count(self, level: Level) -> int:
+        mark = max(self._marks[level.number], level.next_offset)
+        units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, mark, _RECORDS_A_STEP)
+        places = [(physical_offset, size) for physical_offset, size, _ in units]
+        found = await self._reader.read(places)
+        for number, (place, data) in enumerate(zip(places, found, strict=True), mark):
+            if (
+                number >= level.next_offset
+                and number not in level.done_ahead
+                and place[0] not in self._cancelled
+            ):
+                topic = None if data is None else find_property(RecordView(data, 0).properties, b"REAL_TOPIC")
+                if topic is not None:
+                    name = topic.decode("utf-8", "replace")
+                    self._counted[level.number][name] += 1
+                    self._stats.waiting[name] += 1
+        self._marks[level.number] = mark + len(places)
+        return len(places)

@@ -1,0 +1,298 @@
+"""The 18 delay levels: a queue each in `SCHEDULE_TOPIC_XXXX`, in which the entries say when messages are due.
+
+(RocketMQ: ScheduleMessageService.) All messages of a level wait equally long, so a queue is in the order of delivery,
+and how far it has been delivered is one number. What has been delivered further ahead is remembered until that number
+has come so far; the copies of it, and so of all that is beyond the number, lie behind a log offset.
+
+A clock that is set back makes messages wait that were parked before; never longer than the level's delay, counted from
+when the clock was seen to lie behind.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, Protocol
+
+from reput_broker.delay.due import Due
+from reput_broker.delay.offsets import LevelProgress
+from reput_broker.delay.parked import origin_of
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.queue.extension_unit import is_address
+from reput_broker.store.queue.unit import ConsumeQueueUnit
+from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
+from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC
+from reput_protocol.properties import find_property
+from reput_protocol.record import decode_record
+from reput_protocol.record_view import RecordView
+
+_UNITS_A_READ = 128
+
+
+class LevelStore(Protocol):
+    """What this needs of the message store."""
+
+    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[ConsumeQueueUnit]: ...  # noqa: D102
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int: ...  # noqa: D102
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int: ...  # noqa: D102
+    def message_at(self, physical_offset: int) -> bytes | None: ...  # noqa: D102
+
+
+class Level:
+    """One level."""
+
+    def __init__(self, number: int, delay_ms: int) -> None:
+        self.number = number
+        self.queue_id = number - 1
+        self.delay_ms = delay_ms
+        self.next_offset = 0
+        """Queue offset of the first message that is not done with."""
+        self.done_ahead: set[int] = set()
+        """Queue offsets of later messages that are."""
+        self.ahead_from: int | None = None
+        """The copies of those lie in the log from here on."""
+        self.head: tuple[int, int] | None = None
+        """The first message's queue offset and the deliver time that its entry holds, once that has been looked up."""
+        self._held_back: tuple[int, int] | None = None
+        """Up to which queue offset messages wait no longer than until when, because the clock was set back."""
+
+    def due_ms(self, queue_offset: int, deliver_ms: int, now_ms: int) -> int:
+        """Return when a message is due, with the clock as it is."""
+        if deliver_ms <= now_ms + self.delay_ms:
+            return deliver_ms
+        if self._held_back is None or self._held_back[0] < queue_offset:
+            self._held_back = (queue_offset, now_ms + self.delay_ms)
+        return self._held_back[1]
+
+    def done(self, queue_offset: int, delivered_from: int | None) -> None:
+        """Note that a message is done with."""
+        if queue_offset > self.next_offset:
+            self.done_ahead.add(queue_offset)
+            if delivered_from is not None and self.ahead_from is None:
+                self.ahead_from = delivered_from
+            return
+        self.next_offset = max(self.next_offset, queue_offset + 1)
+        self.advance()
+
+    def advance(self) -> None:
+        """Move on over what is done with."""
+        while self.next_offset in self.done_ahead:
+            self.done_ahead.discard(self.next_offset)
+            self.next_offset += 1
+        if not self.done_ahead:
+            self.ahead_from = None
+
+
+class Levels:
+    """All levels of one store. One owner.
+
+    Args:
+        store: asked for the queues.
+        cancelled: log offsets of parked records that must not be delivered.
+        on_lost: told of a level how many of its messages had left the log before they were due.
+    """
+
+    def __init__(self, store: LevelStore, cancelled: set[int], on_lost: Callable[[Level, int], None]) -> None:
+        self._store = store
+        self._cancelled = cancelled
+        self.levels = [Level(number, delay_ms) for number, delay_ms in enumerate(DELAY_LEVELS_MS, 1)]
+        self._on_lost = on_lost
+        self._turn = 0
+
+    def of(self, number: int) -> Level:
+        """Return a level by its number, from 1."""
+        return self.levels[number - 1]
+
+    def open(self, progress: LevelProgress | None) -> int | None:
+        """Begin where the file says; return the log offset behind which copies of later messages may lie.
+
+        None if none can. Offsets outside of their queue are brought to its nearer end (RocketMQ: correctDelayOffset).
+        """
+        has_messages = False
+        for level in self.levels:
+            low, high = self._bounds(level)
+            offset = 0 if progress is None else progress.offsets.get(level.number, 0)
+            level.next_offset = min(max(offset, low), high)
+            has_messages |= level.next_offset < high
+        if not has_messages:
+            return None
+        return 0 if progress is None else progress.replay_from
+
+    def recover(self, consumed: Collection[tuple[int, int]], replayed_from: int) -> None:
+        """Take note of what has been delivered of the messages that the file has not.
+
+        Args:
+            consumed: level and queue offset of each.
+            replayed_from: the copies lie in the log from here on.
+        """
+        for number, queue_offset in consumed:
+            level = self.of(number)
+            if queue_offset >= level.next_offset:
+                level.done_ahead.add(queue_offset)
+                level.ahead_from = replayed_from
+        for level in self.levels:
+            level.advance()
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """When the next message of any level fires; None if none waits."""
+        times = [due for level in self.levels if (due := self._head_ms(level, now_ms)) is not None]
+        return min(times, default=None)
+
+    def _head_ms(self, level: Level, now_ms: int) -> int | None:
+        if level.head is None or level.head[0] != level.next_offset:
+            level.head = None
+            if level.next_offset < self._bounds(level)[1]:
+                self._skip_lost(level)
+                units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next_offset, 1)
+                if units:
+                    level.head = (level.next_offset, self.deliver_ms(*units[0]))
+        return None if level.head is None else level.due_ms(*level.head, now_ms)
+
+    def take(self, now_ms: int, count: int) -> list[Due]:
+        """Return up to `count` messages whose time has come; of each level in order, and beginning with another level.
+
+        They are returned again until they are `done`.
+        """
+        taken: list[Due] = []
+        self._turn += 1
+        for number in range(len(self.levels)):
+            level = self.levels[(self._turn + number) % len(self.levels)]
+            head_ms = self._head_ms(level, now_ms)
+            if head_ms is not None and head_ms <= now_ms:
+                taken += self._take_of(level, now_ms, count - len(taken))
+            if len(taken) >= count:
+                break
+        return taken
+
+    def _take_of(self, level: Level, now_ms: int, count: int) -> list[Due]:
+        taken: list[Due] = []
+        self._skip_lost(level)
+        offset, end = level.next_offset, self._bounds(level)[1]
+        while offset < end and len(taken) < count:
+            units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, offset, _UNITS_A_READ)
+            if not units:
+                break
+            for physical_offset, size, code in units:
+                due_ms = level.due_ms(offset, self.deliver_ms(physical_offset, size, code), now_ms)
+                if due_ms > now_ms or len(taken) >= count:
+                    return taken
+                if offset < level.next_offset or offset in level.done_ahead:
+                    pass  # one that was cancelled before it has let the level move on over it
+                elif physical_offset in self._cancelled:
+                    self._cancelled.discard(physical_offset)
+                    level.done(offset, None)
+                else:
+                    taken.append(Due(due_ms, physical_offset, size, level.number, offset))
+                offset += 1
+        return taken
+
+    def done(self, due: Due, *, delivered_from: int | None = None) -> None:
+        """Note that a message is done with: delivered, with the log ending at `delivered_from` before, or dropped."""
+        self.of(due.level).done(due.place, delivered_from)
+
+    def progress(self, log_end: int, cancel_offset: int) -> LevelProgress:
+        """Return what may be saved once the log is on the disk up to `log_end`."""
+        replay_from = min(
+            (level.ahead_from for level in self.levels if level.ahead_from is not None), default=log_end
+        )
+        offsets = {level.number: level.next_offset for level in self.levels if self._bounds(level)[1]}
+        return LevelProgress(offsets, min(replay_from, log_end), cancel_offset)
+
+    def waiting(self) -> Iterable[tuple[Level, int]]:
+        """Return each level with the end of its queue, if any of its messages waits."""
+        for level in self.levels:
+            end = self._bounds(level)[1]
+            if level.next_offset < end:
+                yield level, end
+
+    def _skip_lost(self, level: Level) -> None:
+        low = self._bounds(level)[0]
+        if level.next_offset < low:
+            level.head = None
+            gone = low - level.next_offset - sum(offset < low for offset in level.done_ahead)
+            level.next_offset = low
+            level.done_ahead = {offset for offset in level.done_ahead if offset >= low}
+            level.advance()
+            self._on_lost(level, gone)
+
+    def deliver_ms(self, physical_offset: int, size: int, code: int) -> int:
+        """Return the deliver time that an entry holds; of one that only says where it stands, its record's."""
+        del size
+        if not is_address(code):
+            return code
+        data = self._store.message_at(physical_offset)
+        if data is None:
+            return 0
+        record = decode_record(data, check_crc=False)
+        due = deliver_time(
+            find_property(record.properties, b"DELAY"), record.store_timestamp_ms, DELAY_LEVELS_MS
+        )
+        return 0 if due is None else due
+
+    def _bounds(self, level: Level) -> tuple[int, int]:
+        store, queue_id = self._store, level.queue_id
+        return store.min_offset_in_queue(SCHEDULE_TOPIC, queue_id), store.max_offset_in_queue(
+            SCHEDULE_TOPIC, queue_id
+        )
+
+
+_RECORDS_A_READ = 1024
+
+
+class _Cancellation(NamedTuple):
+    cancel_offset: int
+    level: int
+    queue_offset: int
+
+
+class Cancellations:
+    """Messages of delay levels that were cancelled and whose time has not come: each has a record in a topic of ours.
+
+    The records are read again at every start. A message with a time of its own needs no such table: it is cancelled by
+    a delete message in its slot. One owner.
+
+    Args:
+        store: has the records.
+        levels: say how far each level has been delivered.
+        cancelled: log offsets of parked records that must not be delivered; filled here.
+    """
+
+    def __init__(self, store: MessageStore, levels: Levels, cancelled: set[int]) -> None:
+        self._store = store
+        self._levels = levels
+        self._cancelled = cancelled
+        self._waiting: deque[_Cancellation] = deque()
+
+    def recover(self, cancel_offset: int) -> None:
+        """Read the records from a queue offset on. Blocks."""
+        store = self._store
+        offset = max(cancel_offset, store.min_offset_in_queue(DELAY_CANCEL_TOPIC, 0))
+        while units := store.queue_units(DELAY_CANCEL_TOPIC, 0, offset, _RECORDS_A_READ):
+            for unit in units:
+                self._recover_one(offset, unit.physical_offset)
+                offset += 1
+
+    def _recover_one(self, cancel_offset: int, physical_offset: int) -> None:
+        data = self._store.message_at(physical_offset)
+        target = None if data is None else origin_of(RecordView(data, 0))
+        parked = None if target is None else self._store.message_at(target)
+        if target is None or parked is None:
+            return
+        record = RecordView(parked, 0)
+        if (
+            record.topic == SCHEDULE_TOPIC
+            and record.queue_offset >= self._levels.of(record.queue_id + 1).next_offset
+        ):
+            self._cancelled.add(target)
+            self.add(cancel_offset, record.queue_id + 1, record.queue_offset)
+
+    def add(self, cancel_offset: int, level: int, queue_offset: int) -> None:
+        """Remember which message the record at a queue offset of our topic cancels."""
+        self._waiting.append(_Cancellation(cancel_offset, level, queue_offset))
+
+    def first_offset(self) -> int:
+        """Return the queue offset of the first record that still matters."""
+        waiting = self._waiting
+        while waiting and waiting[0].queue_offset < self._levels.of(waiting[0].level).next_offset:
+            waiting.popleft()
+        return waiting[0].cancel_offset if waiting else self._store.max_offset_in_queue(DELAY_CANCEL_TOPIC, 0)

@@ -1,0 +1,133 @@
+"""The hook before an append: a message with a delay is parked in a topic of the system (RocketMQ: HookUtils).
+
+DELAY, one of the 18 levels, comes before the times (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, in this
+order). A message whose time has come already is none for later. What cannot be parked is refused, and nothing is
+stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from reput_broker.delay.parked import number_of, timer_out_ms
+from reput_broker.request import Refusal
+from reput_protocol import properties as names
+from reput_protocol.codes import ResponseCode
+from reput_protocol.delay_levels import DELAY_LEVELS_MS
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from reput_protocol.record import Record
+
+_ROLL_BYTES = 64
+"""Room for what is added when the message is parked anew on its way, and for a checksum."""
+_TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+
+
+class ParkingOptions(Protocol):
+    """What is up to the configuration."""
+
+    @property
+    def timer_wheel(self) -> bool:
+        """Whether messages may have a time of their own (RocketMQ: timerWheelEnable)."""
+
+    @property
+    def timer_max_delay(self) -> float:
+        """How far ahead such a time may lie, in seconds (RocketMQ: timerMaxDelaySec)."""
+
+
+class Parking:
+    """Decides for each message whether it is for later, and rewrites those that are.
+
+    Args:
+        options: read at every message.
+        clock_ms: wall clock, which the times count by.
+    """
+
+    def __init__(self, options: ParkingOptions, clock_ms: Callable[[], int]) -> None:
+        self._options = options
+        self._clock_ms = clock_ms
+
+    def park(self, record: Record, properties: dict[str, str]) -> Record | None:
+        """Return the record to store in the place of `record` if its message is for later, else None.
+
+        Args:
+            record: names the topic and the queue that the message is for.
+            properties: its properties; used up.
+
+        Raises:
+            Refusal: a delay is no number, the time is too far ahead, messages with a time of their own are not taken,
+                or what is added does not fit.
+        """
+        level = self._level(properties)
+        if level > 0:
+            for name in (*_TIMES, names.TIMER_OUT_MS):
+                properties.pop(name, None)
+            properties[names.DELAY] = str(level)
+            return _parked(record, properties, SCHEDULE_TOPIC, level - 1)
+        if names.TIMER_OUT_MS in properties or properties.keys().isdisjoint(_TIMES):
+            # TIMER_OUT_MS: it was delivered by the timer once and is passed on with its properties.
+            return None
+        return self._timed(record, properties)
+
+    def _level(self, properties: dict[str, str]) -> int:
+        text = properties.get(names.DELAY)
+        if text is None:
+            return 0
+        level = number_of(text)
+        if level is None:
+            raise _illegal(
+                f"the delay level {text[:40]!r} is no number; the levels are 1 to {len(DELAY_LEVELS_MS)}"
+            )
+        return min(level, len(DELAY_LEVELS_MS))
+
+    def _timed(self, record: Record, properties: dict[str, str]) -> Record | None:
+        options = self._options
+        now_ms = self._clock_ms()
+        if not options.timer_wheel:
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_REQUEST,
+                "messages with a deliver time of their own are not taken here (delay.timer_wheel is false); "
+                "use a delay level",
+                response_code=int(ResponseCode.SYSTEM_ERROR),
+            )
+        name = next(name for name in _TIMES if name in properties)
+        number = number_of(properties[name])
+        if number is None:
+            raise _illegal(f"{name} is {properties[name][:40]!r}; a whole number is needed")
+        deliver_ms = number
+        if name != names.TIMER_DELIVER_MS:
+            deliver_ms = now_ms + number * (1000 if name == names.TIMER_DELAY_SEC else 1)
+        if deliver_ms <= now_ms:
+            if names.TIMER_DEL_UNIQKEY in properties:
+                raise _illegal("the message that it cancels is due already")
+            return None
+        if deliver_ms - now_ms > options.timer_max_delay * 1000:
+            raise _illegal(
+                f"{name} is {(deliver_ms - now_ms) // 1000} s ahead, but at most {int(options.timer_max_delay)} s are "
+                "allowed (delay.timer_max_delay); choose a nearer time"
+            )
+        properties[names.TIMER_DELIVER_MS] = str(deliver_ms)
+        properties[names.TIMER_OUT_MS] = str(timer_out_ms(deliver_ms))
+        return _parked(record, properties, TIMER_TOPIC, 0, spare_bytes=_ROLL_BYTES)
+
+
+def _parked(
+    record: Record, properties: dict[str, str], topic: str, queue_id: int, *, spare_bytes: int = 0
+) -> Record:
+    properties[names.REAL_TOPIC] = record.topic
+    properties[names.REAL_QUEUE_ID] = str(record.queue_id)
+    text = encode_properties(properties)
+    if len(text) + spare_bytes > PROPERTIES_BYTES_MAX:
+        raise Refusal(
+            ErrorCode.TOO_LARGE,
+            f"with what a delayed message needs its properties take {len(text) + spare_bytes} bytes, but at most "
+            f"{PROPERTIES_BYTES_MAX} fit; shorten them",
+        )
+    return replace(record, topic=topic, queue_id=queue_id, properties=text, version=0)
+
+
+def _illegal(text: str) -> Refusal:
+    return Refusal(ErrorCode.MALFORMED, text)

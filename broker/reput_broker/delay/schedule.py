@@ -1,0 +1,352 @@
+"""The schedule of one broker: its parts, how they begin after a stop or a crash, and what is saved of them.
+
+What is saved says: messages up to here are done with, and the copies of later ones that are done with already lie in
+the log from there on. It is saved only once the log is on the disk up to where it was when that was true. A start
+reads the log from there and knows every message that has been delivered; so nothing is delivered twice, and nothing
+is left out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from reput_broker.delay.levels import Cancellations, Level, Levels
+from reput_broker.delay.offset_set import OffsetSet
+from reput_broker.delay.offsets import DelayOffsetFile, LevelProgress
+from reput_broker.delay.parked import origin_of, parked_of
+from reput_broker.delay.timer_checkpoint import TimerProgress
+from reput_broker.delay.timer_wheel import SLOTS
+from reput_broker.delay.timers import Timers
+from reput_broker.observe.delay_stats import UNKNOWN_TOPIC, DelayStats
+from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.hashing import java_hash
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
+from reput_protocol.properties import find_property
+from reput_protocol.record_layout import BACK, HEAD_BYTES
+from reput_protocol.record_view import RecordView
+
+_PREPARED_AT = HEAD_BYTES - BACK.size + 4
+"""Where PREPARED_TRANSACTION_OFFSET lies in a record with two 4-byte hosts."""
+
+
+class DeliveredRecords:
+    """A dispatcher that collects the parked records of which there is a copy in the log.
+
+    After a crash the saved progress is a little old, but each copy names its parked record. A copy lost in a power cut
+    counts as none: its message is delivered again, and with `flush = "sync"` no consumer had seen it.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.timed = array("q")
+        """Log offsets of records in the timer's queue that were delivered or parked anew."""
+        self.levelled: set[tuple[int, int]] = set()
+        """Delay level and queue offset of records of the levels that were delivered or cancelled."""
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Look at every record of the batch."""
+        for position in _with_prepared_offset(batch):
+            record = RecordView(batch.data, position)
+            if record.topic == TRANS_OP_HALF_TOPIC:
+                continue  # it names a place in the log, where anything may lie, a message that waits too
+            if record.topic == TIMER_TOPIC and find_property(record.properties, b"TIMER_DEL_UNIQKEY"):
+                continue  # it lies in the slot of what it cancels
+            origin = origin_of(record)
+            if origin is not None:
+                self._note(origin)
+
+    def _note(self, physical_offset: int) -> None:
+        data = self._store.message_at(physical_offset)
+        if data is None:
+            return  # it has left the log, and waits no more
+        parked = RecordView(data, 0)
+        topic = parked.topic
+        if topic == TIMER_TOPIC:
+            self.timed.append(physical_offset)
+        elif topic == SCHEDULE_TOPIC:
+            self.levelled.add((parked.queue_id + 1, parked.queue_offset))
+
+
+def _with_prepared_offset(batch: DispatchBatch) -> list[int]:
+    """Return where the records of a batch begin that name another one."""
+    named = zip(batch.rows.column("position"), batch.rows.column("prepared_transaction_offset"), strict=True)
+    return [start for start, prepared_offset in named if prepared_offset]
+
+
+log = structlog.get_logger(__name__)
+
+_REPLAY_BYTES_MAX = 64 << 20
+_READ_TIME_STEP_MS = 60_000
+
+
+class Progress(NamedTuple):
+    """What can be saved once the log is on the disk up to `log_end`."""
+
+    timers: TimerProgress
+    levels: LevelProgress
+    log_end: int
+    delivered: int
+    """Messages delivered or parked anew in this run."""
+
+
+class Schedule:
+    """Everything that waits in one store. One owner; `open`, `save` and `finish` block.
+
+    Args:
+        data_dir: the store directory.
+        store: open.
+        timer_log_file_size: bytes of one file of the timer log.
+        roll_window_ms: messages further ahead are parked anew on their way.
+        clock_ms: wall clock.
+        wheel_slots: seconds in one turn of the wheel; RocketMQ's number wherever RocketMQ may be handed the directory.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        store: MessageStore,
+        *,
+        timer_log_file_size: int,
+        roll_window_ms: Callable[[], int],
+        clock_ms: Callable[[], int],
+        wheel_slots: int = SLOTS,
+    ) -> None:
+        self.cancelled: set[int] = set()
+        """Log offsets of parked records that must not be delivered, as far as nothing else says so."""
+        self.consumed = OffsetSet()
+        """Log offsets of records in the timer's queue that an earlier run was done with."""
+        self.stats = DelayStats()
+        self.topic_names: dict[int, str] = {}
+        """Topics by their hashes in the units of the timer log."""
+        self.timers = Timers(
+            data_dir, log_file_size=timer_log_file_size, roll_window_ms=roll_window_ms, slots=wheel_slots
+        )
+        self.levels = Levels(store, self.cancelled, self._lost)
+        self.on_lost: Callable[[Level], None] = _nothing
+        """Called when messages of a level have been lost."""
+        self.cancellations = Cancellations(store, self.levels, self.cancelled)
+        self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
+        self._store = store
+        self._clock_ms = clock_ms
+        self._saved: Progress | None = None
+        self._queues_from = 0
+
+    # -- beginning -----------------------------------------------------------------------------------------
+
+    def open(self, topics: Iterable[str]) -> None:
+        """Find out where an earlier run, of this broker or of RocketMQ, left off. Blocks.
+
+        Args:
+            topics: names of topics, by whose hashes what waits in the wheel is counted.
+
+        Raises:
+            ForeignFile, StoreDamaged, ConfigFileDamaged: a file is not what it must be; it says what to do.
+            DiskFull, FlushFailed, OSError: a file could not be made, read or cut.
+        """
+        store, now_ms = self._store, self._clock_ms()
+        low, high = store.min_offset_in_queue(TIMER_TOPIC, 0), store.max_offset_in_queue(TIMER_TOPIC, 0)
+        saved = self._offsets.load()
+        from_timers = self.timers.open(low, high, now_ms, self._queue_offset_at)
+        if self.timers.is_made_anew:
+            log.warning(
+                "timer_made_anew",
+                messages=high - low,
+                hint="timerlog/ or config/timercheck was not there or damaged; it is made again from the log",
+            )
+        from_levels = self.levels.open(saved)
+        delivered = DeliveredRecords(store)
+        replay_from = min((place for place in (from_timers, from_levels) if place is not None), default=None)
+        if replay_from is not None:
+            self._replay(replay_from, delivered)
+        self.consumed.fill(delivered.timed)
+        self.levels.recover(delivered.levelled, replay_from or 0)
+        self.cancellations.recover(0 if saved is None else saved.cancel_offset)
+        self._count(self.timers.recover(now_ms, self.consumed), topics)
+        if self.timers.wheel_refusal is not None:
+            log.warning(
+                "timer_files_not_made",
+                detail=self.timers.wheel_refusal,
+                hint="free disk space or memory; it is tried again, and messages with a time of their own wait for it",
+            )
+
+    def _replay(self, replay_from: int, delivered: DeliveredRecords) -> None:
+        try:
+            records = self._store.replay(replay_from, delivered)
+        except StoreDamaged as damage:
+            log.error(
+                "delivered_messages_uncertain",
+                detail=str(damage),
+                hint="delayed messages that were delivered shortly before the last stop may be delivered again",
+            )
+            return
+        if delivered.timed or delivered.levelled:
+            log.info(
+                "delayed_messages_were_delivered",
+                count=len(delivered.timed) + len(delivered.levelled),
+                records_read=records,
+                from_offset=replay_from,
+            )
+
+    def _queue_offset_at(self, physical_offset: int) -> int | None:
+        data = self._store.message_at(physical_offset)
+        if data is None:
+            return None
+        record = RecordView(data, 0)
+        return record.queue_offset if record.topic == TIMER_TOPIC else None
+
+    def _count(self, waiting: dict[int, int], topics: Iterable[str]) -> None:
+        self.topic_names.update({java_hash(topic): topic for topic in topics})
+        for topic_hash, number in waiting.items():
+            self.stats.waiting[self.topic_names.get(topic_hash, UNKNOWN_TOPIC)] += number
+
+    def _lost(self, level: Level, count: int) -> None:
+        self.stats.dropped["lost"] += count
+        self.on_lost(level)
+        if count:
+            log.warning(
+                "delayed_message_dropped",
+                reason="lost",
+                delay_level=level.number,
+                count=count,
+                hint="their files of the log were deleted before they were due: give the disk more space",
+            )
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def offset_members(self) -> dict[str, Any]:
+        """Return how far each level has come, as the members of `config/delayOffset.json`."""
+        log_end = self._store.max_physical_offset
+        return self._offsets.members(self.levels.progress(log_end, self.cancellations.first_offset()))
+
+    def figures(self) -> dict[str, object]:
+        """Return what RocketMQ's tools show, under its names (RocketMQ: ScheduleMessageService.buildRunningStats)."""
+        timers, stats = self.timers, self.stats
+        behind_ms = 0 if not timers.wheel.exists else max(0, self._clock_ms() - timers.read_ms)
+        figures: dict[str, object] = {
+            "timerReadBehind": behind_ms // 1000,
+            "timerOffsetBehind": self._store.max_offset_in_queue(TIMER_TOPIC, 0) - timers.queue_offset,
+            "timerCongestNum": sum(stats.waiting.values()),
+            "timerEnqueueTps": 0.0,
+            "timerDequeueTps": 0.0,
+        }
+        for level, end in self.levels.waiting():
+            figures[f"scheduleMessageOffset_{level.number}"] = f"{level.next_offset},{end}"
+        return figures
+
+    # -- retention -----------------------------------------------------------------------------------------
+
+    def note_queues(self) -> None:
+        """Note where in the log the first message lies that waits in a queue, for `waiting_from`."""
+        store = self._store
+        places = [(SCHEDULE_TOPIC, level.queue_id, level.next_offset) for level, _ in self.levels.waiting()]
+        places.append((TIMER_TOPIC, 0, self.timers.queue_offset))
+        first = store.max_physical_offset
+        for place in places:
+            units = store.queue_units(*place, 1)
+            if units:
+                first = min(first, units[0].physical_offset)
+        self._queues_from = first
+
+    def waiting_from(self) -> int:
+        """Return a log offset before which no message waits: as of the last `note_queues`, so rather too small.
+
+        Blocks; in whatever thread.
+        """
+        return 0 if self.timers.lacks_wheel else self.timers.first_waiting(self._queues_from)
+
+    # -- saving --------------------------------------------------------------------------------------------
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything has ever been parked here."""
+        return self.timers.is_used or any(level.next_offset or level.head for level in self.levels.levels)
+
+    def progress(self) -> Progress | None:
+        """Return what there is to be saved; None if it hardly differs from what was saved last."""
+        if not self.is_used or self.timers.lacks_wheel:
+            return None
+        if self.timers.outlives_recovery():
+            self.consumed.clear()
+        progress = self._progress(self._store.max_physical_offset)
+        saved = self._saved
+        if saved is not None and _is_alike(progress, saved):
+            return None
+        return progress
+
+    def _progress(self, log_end: int) -> Progress:
+        return Progress(
+            self.timers.progress(log_end),
+            self.levels.progress(log_end, self.cancellations.first_offset()),
+            log_end,
+            self.stats.error_seconds.count + self.stats.rolled,
+        )
+
+    def save(self, progress: Progress) -> None:
+        """Bring everything to the disk that `progress` relies on, but for the log, and then that. Blocks.
+
+        Raises:
+            DiskFull, FlushFailed, OSError: what was saved before counts.
+        """
+        now_ms = self._clock_ms()
+        self._offsets.save(progress.levels, now_ms)
+        if self.timers.is_used:
+            self.timers.flush()
+            self.timers.checkpoint.save(progress.timers, now_ms)
+        self._saved = progress
+
+    def finish(self) -> None:
+        """Leave the directory so that either broker goes on without repeating anything, and close the files. Blocks.
+
+        Raises:
+            DiskFull, FlushFailed, OSError: what was saved before counts: the next start reads more of the log.
+        """
+        try:
+            if self.is_used and not self.timers.lacks_wheel:
+                with suppress(StoreDamaged):
+                    self._leave_for_rocketmq()
+                self._store.flush_commit_log()
+                self.save(self._progress(self._store.flushed_offset))
+        finally:
+            self.timers.close()
+
+    def _leave_for_rocketmq(self) -> None:
+        """Let no slot be half delivered: RocketMQ knows of none. What is left of it goes into the next second."""
+        timers, now_ms = self.timers, self._clock_ms()
+        for due, deletes in timers.take_begun(now_ms):
+            data = self._store.message_at(due.physical_offset)
+            parked = None if data is None else parked_of(data)
+            if (
+                parked is not None
+                and not any(delete in deletes for delete in parked.cancelled_by)
+                and due.physical_offset not in self.cancelled
+            ):
+                timers.move(due, parked.topic_hash, now_ms)
+        last = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset - 1, 1)
+        if last:
+            physical_offset, size, _ = last[0]
+            timers.end_with(physical_offset, size, now_ms)
+
+
+def _nothing(_: Level) -> None:
+    """Nobody counts yet."""
+
+
+def _is_alike(progress: Progress, saved: Progress) -> bool:
+    """Whether a crash would cost little more if only the older one were there."""
+    old, new = saved.timers, progress.timers
+    return (
+        progress.delivered == saved.delivered
+        and (new.log_position, new.queue_offset) == (old.log_position, old.queue_offset)
+        and new.read_ms - old.read_ms < _READ_TIME_STEP_MS
+        and progress.levels.offsets == saved.levels.offsets
+        and progress.levels.cancel_offset == saved.levels.cancel_offset
+        and progress.log_end - saved.log_end < _REPLAY_BYTES_MAX
+    )

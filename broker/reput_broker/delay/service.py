@@ -1,0 +1,220 @@
+"""The tasks that run the schedule: deliver, feed the wheel, load its slots, count, save (RocketMQ: the services of
+ScheduleMessageService and TimerMessageStore).
+
+Each does a bounded step and lets everybody else run before the next. With nothing to do they sleep until the next
+message fires or another one is parked; a clock that was set is noticed within a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+
+from reput_broker.delay.deliverer import Deliverer, Stuck
+from reput_broker.delay.level_counts import LevelCounts
+from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.timer_feed import LOADED_MAX, TimerFeed
+from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.errors import ReputError
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+
+log = structlog.get_logger(__name__)
+
+_LOOK_S = 1.0
+_WAIT_MIN_S = 0.001
+_STUCK_S = 0.1
+_RETRY_S = 1.0
+_FLUSHED_LOOK_S = 0.05
+_CLEAN_S = 30.0
+_COUNT_PAUSE_S = 0.001
+
+
+class ParkedArrivals:
+    """A dispatcher that wakes the schedule when something was parked."""
+
+    def __init__(self) -> None:
+        self._wake: dict[str, Callable[[], None]] = {}
+
+    def watch(self, topic: str, wake: Callable[[], None]) -> None:
+        """Have `wake` called whenever messages have come into a topic."""
+        self._wake[topic] = wake
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Look which queues the batch belongs to."""
+        for rows in batch.queues:
+            wake = self._wake.get(rows.topic)
+            if wake is not None:
+                wake()
+
+
+class DelayService:
+    """Runs one schedule.
+
+    Args:
+        schedule: opened.
+        store: followed.
+        deliverer, feed, counts: do the work.
+        arrivals: says when something was parked.
+        clock_ms: wall clock.
+        flush_interval_s: time between two looks whether progress should be saved.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        store: MessageStore,
+        deliverer: Deliverer,
+        feed: TimerFeed,
+        counts: LevelCounts,
+        arrivals: ParkedArrivals,
+        *,
+        clock_ms: Callable[[], int],
+        flush_interval_s: Callable[[], float],
+    ) -> None:
+        self._schedule = schedule
+        self._store = store
+        self._deliverer = deliverer
+        self._feed = feed
+        self._counts = counts
+        self._clock_ms = clock_ms
+        self._flush_interval_s = flush_interval_s
+        self._due = trio.Event()
+        self._parked = trio.Event()
+        self._begun = trio.Event()
+        self._uncounted = trio.Event()
+        self._caught_up = trio.Event()
+        arrivals.watch(TIMER_TOPIC, self._on_timer)
+        arrivals.watch(SCHEDULE_TOPIC, self._on_level)
+
+    def _on_timer(self) -> None:
+        self._parked.set()
+
+    def _on_level(self) -> None:
+        self._due.set()
+        self._uncounted.set()
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return what is to be run, beside each other, until cancelled."""
+        return self.deliver, self.feed_wheel, self.load_slots, self.count_levels, self.save, self.clean
+
+    async def deliver(self) -> None:
+        """Deliver messages as their time comes. What the store does not take is tried again until it does."""
+        while True:
+            self._due = trio.Event()
+            try:
+                done = await self._deliverer.step(with_timers=self._caught_up.is_set())
+            except Stuck:
+                await trio.sleep(_STUCK_S)
+                continue
+            except (ReputError, OSError) as error:
+                log.error("delayed_delivery_failed", detail=str(error), hint="it is tried again")
+                await trio.sleep(_RETRY_S)
+                continue
+            if done:
+                await trio.lowlevel.checkpoint()
+                continue
+            next_ms = self._deliverer.next_ms if self._caught_up.is_set() else None
+            wait_s = _LOOK_S if next_ms is None else (next_ms - self._clock_ms()) / 1000
+            wait_s = min(_LOOK_S, max(_WAIT_MIN_S, wait_s))
+            with trio.move_on_after(wait_s):
+                await self._due.wait()
+
+    async def feed_wheel(self) -> None:
+        """Give every message of the timer's queue its place in the wheel."""
+        said = self._schedule.timers.wheel_refusal or ""
+        while True:
+            self._parked = trio.Event()
+            if not self._feed.is_behind:
+                self._caught_up.set()
+                self._due.set()
+                await self._parked.wait()
+                continue
+            try:
+                taken = await self._feed.take_from_queue(self._clock_ms())
+            except (ReputError, OSError, MemoryError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning(
+                        "timer_files_not_made",
+                        detail=said,
+                        hint="free disk space or memory; it is tried again, and messages with a time of their own "
+                        "wait for it",
+                    )
+                await trio.sleep(_RETRY_S)
+                continue
+            said = ""
+            self._due.set()
+            if self._schedule.timers.chains:
+                self._begun.set()
+            if taken:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.sleep(_STUCK_S)
+
+    async def load_slots(self) -> None:
+        """Load the slots of the wheel whose time is near."""
+        await self._caught_up.wait()
+        timers = self._schedule.timers
+        while True:
+            self._begun = trio.Event()
+            self._feed.finish_slots(self._clock_ms())
+            before = timers.begun_until
+            timers.begin_slots(self._clock_ms())
+            while timers.chains:
+                while len(timers.due) > LOADED_MAX:  # noqa: ASYNC110 - an event would cost every delivery
+                    await trio.sleep(_STUCK_S)
+                await self._feed.load(timers.chains.popleft())
+                self._due.set()
+            if timers.begun_until - before > 1000 * _LOOK_S:
+                await trio.lowlevel.checkpoint()  # there may be more to catch up with
+                continue
+            with trio.move_on_after(_LOOK_S):
+                await self._begun.wait()
+
+    async def count_levels(self) -> None:
+        """Count the messages that wait in the levels' queues."""
+        while True:
+            self._uncounted = trio.Event()
+            try:
+                counted = await self._counts.step()
+            except (ReputError, OSError) as error:
+                log.warning("delayed_messages_not_counted", detail=str(error), hint="it is tried again")
+                counted = 0
+            if counted:
+                await trio.sleep(_COUNT_PAUSE_S)
+            else:
+                await self._uncounted.wait()
+
+    async def save(self) -> None:
+        """Save how far the schedule has come, every so often and only if that has changed."""
+        while True:
+            await trio.sleep(self._flush_interval_s())
+            self._feed.finish_slots(self._clock_ms())
+            self._schedule.note_queues()
+            progress = self._schedule.progress()
+            if progress is None:
+                continue
+            while self._store.flushed_offset < progress.log_end:  # noqa: ASYNC110 - once a save
+                await trio.sleep(_FLUSHED_LOOK_S)
+            try:
+                await trio.to_thread.run_sync(self._schedule.save, progress)
+            except (ReputError, OSError) as error:
+                log.error(
+                    "delay_progress_not_saved",
+                    detail=str(error),
+                    hint="free disk space; the next start reads more of the log",
+                )
+                await trio.sleep(_RETRY_S)
+
+    async def clean(self) -> None:
+        """Delete files of the timer log that no slot needs any more."""
+        timers = self._schedule.timers
+        while True:
+            await trio.sleep(_CLEAN_S)
+            try:
+                await trio.to_thread.run_sync(timers.log.drop_first_before, timers.read_ms)
+            except (ReputError, OSError) as error:
+                log.warning("timer_log_not_cleaned", detail=str(error), hint="it is tried again")

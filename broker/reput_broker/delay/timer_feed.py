@@ -1,0 +1,217 @@
+"""From the timer's queue to the wheel, and from the wheel's slots to memory (RocketMQ: TimerEnqueue...,
+TimerDequeueGet...).
+
+The queue is followed as it grows: each record gets its unit. Slots whose time is near are loaded: their chain is walked
+first, so that messages which cancel others are known before any of the others can fire.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import structlog
+import trio
+
+from reput_broker.delay.due import Due
+from reput_broker.delay.due_timers import BegunSlot
+from reput_broker.delay.offset_set import OffsetSet
+from reput_broker.delay.parked import DeleteId, Parked, number_of, origin_of, parked_of, timer_due_ms
+from reput_broker.delay.record_reader import Place, RecordReader
+from reput_broker.delay.timer_log import NO_POSITION, TimerUnit
+from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
+from reput_broker.delay.timers import Chain, Timed, Timers
+from reput_broker.observe.delay_stats import UNKNOWN_TOPIC, DelayStats
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.errors import ReputError
+from reput_protocol.names import TIMER_TOPIC
+from reput_protocol.properties import find_property
+from reput_protocol.record_view import RecordView
+
+log = structlog.get_logger(__name__)
+
+_RECORDS_A_STEP = 64
+_UNITS_A_STEP = 1024
+_RETRY_S = 1.0
+LOADED_MAX = 200_000
+"""Beyond so many messages in memory no further slot is loaded: they are late anyway."""
+
+
+class TimerFeed:
+    """Feeds one `Timers`.
+
+    Args:
+        timers: fed.
+        store: has the timer's queue.
+        reader: fetches records.
+        cancelled: log offsets of parked records that must not be delivered.
+        consumed: those of records that an earlier run was done with.
+        stats: counted in.
+        names: topics by their hashes in units; added to here.
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        store: MessageStore,
+        reader: RecordReader,
+        cancelled: set[int],
+        consumed: OffsetSet,
+        stats: DelayStats,
+        names: dict[int, str],
+    ) -> None:
+        self._timers = timers
+        self._store = store
+        self._reader = reader
+        self._cancelled = cancelled
+        self._consumed = consumed
+        self._stats = stats
+        self._names = names
+
+    # -- from the queue into slots -------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the queue holds messages without a unit, or the wheel is still to be made."""
+        return self.behind > 0 or self._timers.lacks_wheel
+
+    @property
+    def behind(self) -> int:
+        """How many messages of the queue have no unit yet; what cancels others counts too."""
+        return max(0, self._store.max_offset_in_queue(TIMER_TOPIC, 0) - self._timers.queue_offset)
+
+    async def take_from_queue(self, now_ms: int) -> int:
+        """Give the next messages of the queue their units; return how many, 0 if there is nothing to do or no room.
+
+        Raises:
+            DiskFull, FlushFailed, OSError: a file could not be made; the messages stay where they are.
+        """
+        timers = self._timers
+        low = self._store.min_offset_in_queue(TIMER_TOPIC, 0)
+        if timers.queue_offset < low:
+            self._stats.dropped["lost"] += low - timers.queue_offset
+            timers.skip(low - timers.queue_offset)
+        units = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset, _RECORDS_A_STEP)
+        places = [(physical_offset, size) for physical_offset, size, _ in units]
+        parked = [None if data is None else parked_of(data) for data in await self._reader.read(places)]
+        entries = [self._entry(*place, one) for place, one in zip(places, parked, strict=True)]
+        if timers.needs_files() or timers.log.should_prepare_file():
+            await trio.to_thread.run_sync(timers.make_files)
+        if not entries:
+            return 0
+        slots = timers.add(entries, now_ms)
+        for entry, one, slot_ms in zip(entries, parked, slots, strict=False):
+            self._took(entry, one, timers.due.slots.get(slot_ms))
+        return len(slots)
+
+    def _entry(self, physical_offset: int, size: int, parked: Parked | None) -> Timed:
+        if parked is None:
+            return Timed(physical_offset, size, 0, 0, 0, 0, cancels=False, is_done=True)
+        cancels = parked.cancels
+        return Timed(
+            physical_offset,
+            size,
+            parked.record.store_timestamp_ms,
+            parked.out_ms,
+            parked.due_ms,
+            parked.topic_hash,
+            cancels=cancels is not None,
+            stays=cancels is not None and cancels.born_ms is not None,
+            # Of one that was cancelled the delete message comes behind it.
+            is_done=physical_offset in self._consumed or physical_offset in self._cancelled,
+        )
+
+    def _took(self, entry: Timed, parked: Parked | None, slot: BegunSlot | None) -> None:
+        """Note what a message of the queue is, now that it has its unit."""
+        if parked is None:
+            data = None if entry.size <= 0 else self._store.message_at(entry.physical_offset)
+            self._stats.dropped["lost" if data is None else "unreadable"] += 1
+        elif entry.is_done:
+            pass
+        elif entry.cancels:
+            cancels = parked.cancels
+            assert cancels is not None
+            self._heed(parked, cancels, slot)
+        elif not parked.rolled:
+            self._stats.waiting[parked.topic] += 1
+            self._names[entry.topic_hash] = parked.topic
+
+    def _heed(self, parked: Parked, cancels: DeleteId, slot: BegunSlot | None) -> None:
+        """Heed a delete message. Ours name the record and were heeded when they were put; RocketMQ's only have a key.
+
+        If the slot is not begun yet, the delete message is found in its chain when it is loaded.
+        """
+        target = origin_of(parked.record)
+        was_heeded = target in self._cancelled
+        if target is not None:
+            self._cancelled.discard(target)
+        if slot is not None:
+            slot.deletes.setdefault(cancels, None if was_heeded else parked.topic)
+        if not was_heeded and not parked.rolled:
+            self._stats.waiting[parked.topic] -= 1
+
+    # -- from slots into memory ----------------------------------------------------------------------------
+
+    def finish_slots(self, now_ms: int) -> None:
+        """Move on over slots that are done with; delete messages that met nothing are taken back from the count."""
+        for topic in self._timers.finish_slots(now_ms):
+            self._stats.waiting[topic] += 1
+
+    async def load(self, chain: Chain) -> None:
+        """Let the messages of a begun slot wait in memory."""
+        slot = self._timers.due.slots[chain.slot_ms]
+        offsets, sizes, rolls, hashes = array("q"), array("l"), bytearray(), array("l")
+        deletes: list[TimerUnit] = []
+        position = chain.last
+        while position != NO_POSITION:
+            units, position = await trio.to_thread.run_sync(self._timers.log.chain, position, _UNITS_A_STEP)
+            for unit in units:
+                if unit.cancels:
+                    deletes.append(unit)
+                elif unit.physical_offset not in self._consumed:
+                    offsets.append(unit.physical_offset)
+                    sizes.append(unit.record_size)
+                    rolls.append(unit.rolls)
+                    hashes.append(unit.topic_hash)
+        await self._load_deletes(slot, deletes)
+        for stop in range(len(offsets), 0, -_RECORDS_A_STEP):
+            part = slice(max(0, stop - _RECORDS_A_STEP), stop)
+            places = [*zip(reversed(offsets[part]), reversed(sizes[part]), strict=True)]
+            found = await self._read(places)
+            for (physical_offset, size), data, is_rolling, topic_hash in zip(
+                places, found, reversed(rolls[part]), reversed(hashes[part]), strict=True
+            ):
+                if physical_offset in self._cancelled:
+                    continue  # its delete message comes behind it
+                if data is None:  # it is lost: nobody knows better what it was for
+                    self._stats.waiting[self._names.get(topic_hash, UNKNOWN_TOPIC)] -= 1
+                due_ms = chain.slot_ms if is_rolling else _due_ms(data, chain.slot_ms)
+                self._timers.due.push(Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling)))
+            await trio.lowlevel.checkpoint()
+        slot.is_loaded = True
+
+    async def _read(self, places: list[Place]) -> list[bytes | None]:
+        """Read records until it succeeds: what has been loaded of a slot before must not be loaded twice."""
+        while True:
+            try:
+                return await self._reader.read(places)
+            except (ReputError, OSError) as error:
+                log.error("timer_slot_not_loaded", detail=str(error), hint="it is tried again")
+                await trio.sleep(_RETRY_S)
+
+    async def _load_deletes(self, slot: BegunSlot, deletes: list[TimerUnit]) -> None:
+        for start in range(0, len(deletes), _RECORDS_A_STEP):
+            places = [(u.physical_offset, u.record_size) for u in deletes[start : start + _RECORDS_A_STEP]]
+            for data in await self._read(places):
+                parked = None if data is None else parked_of(data)
+                if parked is not None and parked.cancels is not None:
+                    slot.deletes.setdefault(parked.cancels, parked.topic)
+            await trio.lowlevel.checkpoint()
+
+
+def _due_ms(data: bytes | None, slot_ms: int) -> int:
+    """Return when a parked record is due; where there is none any more, at the end of its slot."""
+    if data is None:
+        return slot_ms + PRECISION_MS
+    text = RecordView(data, 0).properties
+    out = number_of(find_property(text, b"TIMER_OUT_MS"))
+    return timer_due_ms(slot_ms if out is None else slot_of(out), find_property(text, b"TIMER_DELIVER_MS"))

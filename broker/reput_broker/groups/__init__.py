@@ -1,0 +1,1 @@
+"""Consumer and producer groups: members, queue locks, progress, lag, replies to requesters."""

@@ -1,0 +1,318 @@
+"""The members of each consumer group and what the group subscribes to (RocketMQ: ConsumerManager, ConsumerGroupInfo).
+
+A group exists here while it has a member. Its subscriptions are one table for all of its members, as in RocketMQ: a
+member's heartbeat adds its topics, drops the others, and replaces an entry if its `subVersion` is larger. Besides, what
+each member wants is remembered, so that members that want different things are noticed. Members that want the same
+share one object for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from reput_broker.groups.client_table import ClientChannel
+from reput_protocol.bodies_heartbeat import ConsumerData, SubscriptionData
+from reput_protocol.errors import FilterSyntaxError
+from reput_protocol.filters import TagFilter
+from reput_protocol.group_terms import ConsumeFromWhere, ConsumeType, ExpressionType, MessageModel
+from reput_protocol.names import RETRY_PREFIX
+
+
+class Wanted(NamedTuple):
+    """What a member wants, comparable: message model, and (topic, expression type, expression) of each subscription.
+
+    Members of a group share its messages, so all must want the same. Neither the version of a subscription nor the
+    order of its tags counts, nor the group's retry topic, which some clients subscribe to only later.
+    """
+
+    message_model: MessageModel
+    filters: tuple[tuple[str, str, str], ...]
+
+    @classmethod
+    def of(cls, data: ConsumerData) -> Wanted:
+        """Return what a heartbeat asks for."""
+        filters = {
+            subscription.topic: (subscription.topic, *_filter_of(subscription))
+            for subscription in data.subscriptions
+            if not subscription.topic.startswith(RETRY_PREFIX)
+        }
+        return cls(data.message_model, tuple(sorted(filters.values())))
+
+    def difference(self, other: Wanted) -> tuple[str, str]:
+        """Return, in words for people, the first thing in which two differ: as it is here, and there."""
+        if self.message_model is not other.message_model:
+            return self.message_model.value, other.message_model.value
+        here = {topic: expression for topic, _, expression in self.filters}
+        there = {topic: expression for topic, _, expression in other.filters}
+        for topic in sorted({*here, *there}):
+            if here.get(topic) != there.get(topic):
+                return _words(topic, here), _words(topic, there)
+        topic, kind, _ = next(entry for entry in self.filters if entry not in other.filters)
+        other_kind = next(name for name_topic, name, _ in other.filters if name_topic == topic)
+        return f"{topic} by {kind}", f"{topic} by {other_kind}"
+
+
+def _filter_of(subscription: SubscriptionData) -> tuple[str, str]:
+    kind, expression = subscription.expression_type, subscription.sub_string.strip()
+    if kind == ExpressionType.TAG:
+        try:
+            tags = TagFilter.parse(expression)
+        except FilterSyntaxError:
+            return kind, expression
+        expression = tags.expression if tags.matches_all else " || ".join(sorted(tags.tags))
+    return kind, expression
+
+
+def _words(topic: str, filters: dict[str, str]) -> str:
+    expression = filters.get(topic)
+    return f"{topic} not at all" if expression is None else f"{topic} with {expression!r}"
+
+
+ENTRY_BYTES: Final = 512
+"""About what a member or a subscription takes besides its texts."""
+_LISTED_BYTES: Final = 64
+"""About what a tag and its hash take in a list."""
+
+
+def size_of(data: ConsumerData) -> int:
+    """Return about how many bytes a member takes that says this of itself."""
+    return ENTRY_BYTES + len(data.group_name) + sum(_subscription_bytes(item) for item in data.subscriptions)
+
+
+def _subscription_bytes(data: SubscriptionData) -> int:
+    listed = len(data.tags_set) + len(data.code_set)
+    texts = len(data.topic) + len(data.sub_string) + len(data.expression_type) + sum(map(len, data.tags_set))
+    return ENTRY_BYTES + texts + _LISTED_BYTES * listed
+
+
+class _Asked:
+    """What some members want alike."""
+
+    __slots__ = ("members", "wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.members: dict[ClientChannel, None] = {}
+
+
+class Member:
+    """One member of one group; `last_heartbeat` is the last one that named this group."""
+
+    __slots__ = ("asked", "last_heartbeat")
+
+    def __init__(self, asked: _Asked, last_heartbeat: float) -> None:
+        self.asked = asked
+        self.last_heartbeat = last_heartbeat
+
+
+class Conflict(NamedTuple):
+    """A member wants something else than another one: who the other is, and what each wants, in words."""
+
+    other: ClientChannel
+    wanted: str
+    other_wanted: str
+
+
+class Joined(NamedTuple):
+    """What a heartbeat changed in one group."""
+
+    is_new: bool
+    """The member was none before."""
+    topics_changed: bool
+    """The group's set of topics is another one than before."""
+    conflict: Conflict | None
+
+
+class ConsumerGroup:
+    """One group that is online.
+
+    How it consumes is as the last heartbeat of any member said.
+    """
+
+    __slots__ = (
+        "_asked",
+        "consume_from_where",
+        "consume_type",
+        "members",
+        "message_model",
+        "name",
+        "subscriptions",
+        "table_bytes",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.consume_type = ConsumeType.CONSUME_PASSIVELY
+        self.message_model = MessageModel.CLUSTERING
+        self.consume_from_where = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+        self.members: dict[ClientChannel, Member] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.table_bytes = 0
+        self._asked: dict[Wanted, _Asked] = {}
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether every member gets every message."""
+        return self.message_model is MessageModel.BROADCASTING
+
+    @property
+    def has_conflict(self) -> bool:
+        """Whether members want different things."""
+        return len(self._asked) > 1
+
+    def client_ids(self) -> list[str]:
+        """Return the ids of the members, each once."""
+        return list(dict.fromkeys(channel.client_id for channel in self.members))
+
+    def conflict_of(self, wanted: Wanted, channel: ClientChannel) -> Conflict | None:
+        """Return how what a client wants differs from what another member does; None if it does not."""
+        if not self.has_conflict and wanted in self._asked:
+            return None
+        for asked in self._asked.values():
+            if asked.wanted != wanted:
+                other = next((member for member in asked.members if member is not channel), None)
+                if other is not None:
+                    return Conflict(other, *wanted.difference(asked.wanted))
+        return None
+
+    def note_asked(self, channel: ClientChannel, wanted: Wanted, now: float) -> None:
+        """Remember what a member wants; a new one becomes a member by that."""
+        member = self.members.get(channel)
+        if member is not None and member.asked.wanted == wanted:
+            member.last_heartbeat = now
+            return
+        asked = self._asked.get(wanted)
+        if asked is None:
+            asked = self._asked[wanted] = _Asked(wanted)
+        asked.members[channel] = None
+        if member is None:
+            self.members[channel] = Member(asked, now)
+        else:
+            self._no_longer_asked(member.asked, channel)
+            member.asked, member.last_heartbeat = asked, now
+
+    def drop(self, channel: ClientChannel) -> bool:
+        """Remove a member; return whether it was one."""
+        member = self.members.pop(channel, None)
+        if member is None:
+            return False
+        self._no_longer_asked(member.asked, channel)
+        return True
+
+    def subscribe(self, subscriptions: list[SubscriptionData]) -> bool:
+        """Replace the table by one member's subscriptions; return whether the set of topics changed."""
+        before, table = set(self.subscriptions), self.subscriptions
+        for subscription in subscriptions:
+            current = table.get(subscription.topic)
+            if current is None or subscription.sub_version > current.sub_version:
+                table[subscription.topic] = subscription
+        wanted = {subscription.topic for subscription in subscriptions}
+        for topic in before - wanted:
+            del table[topic]
+        return before != wanted
+
+    def _no_longer_asked(self, asked: _Asked, channel: ClientChannel) -> None:
+        del asked.members[channel]
+        if not asked.members:
+            del self._asked[asked.wanted]
+
+
+class ConsumerGroups:
+    """The groups that are online."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ConsumerGroup] = {}
+        self.held_bytes = 0
+        """About how many bytes all members and the tables of their subscriptions take."""
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[ConsumerGroup]:
+        return iter(list(self._groups.values()))
+
+    # Reading
+
+    def get(self, group: str) -> ConsumerGroup | None:
+        """Return a group that has a member; None if it has none."""
+        return self._groups.get(group)
+
+    def is_online(self, group: str) -> bool:
+        """Tell whether a group has a member."""
+        return group in self._groups
+
+    def members(self, group: str) -> list[ClientChannel]:
+        """Return the members of a group, one for each connection."""
+        found = self._groups.get(group)
+        return [] if found is None else list(found.members)
+
+    def find(self, group: str, client_id: str) -> ClientChannel | None:
+        """Return the member with this id: of several connections the one heard of last; None if there is none."""
+        found = [channel for channel in self.members(group) if channel.client_id == client_id]
+        return max(found, key=lambda channel: channel.last_heartbeat, default=None)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """Return what a group wants of a topic; None if it is not online or does not subscribe to the topic."""
+        found = self._groups.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def of_topic(self, topic: str) -> list[str]:
+        """Return the groups that subscribe to a topic now."""
+        return [group.name for group in self._groups.values() if topic in group.subscriptions]
+
+    # Changing
+
+    def register(
+        self, channel: ClientChannel, data: ConsumerData, now: float, *, refuse_conflicts: bool = False
+    ) -> Joined:
+        """Note a heartbeat for one group.
+
+        With `refuse_conflicts` a client that wants something else than another member is not registered, and is no
+        member any more if it was one.
+        """
+        group = self._groups.get(data.group_name)
+        wanted = Wanted.of(data)
+        conflict = None if group is None else group.conflict_of(wanted, channel)
+        if conflict is not None and refuse_conflicts:
+            self.unregister(data.group_name, channel)
+            return Joined(False, False, conflict)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
+        is_new = channel not in group.members
+        group.note_asked(channel, wanted, now)
+        size = size_of(data)
+        self.held_bytes += size - channel.consumer_groups.get(group.name, 0)
+        channel.consumer_groups[group.name] = size
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        topics_changed = group.subscribe(data.subscriptions)
+        self._note_table(group)
+        return Joined(is_new, topics_changed, conflict)
+
+    def _note_table(self, group: ConsumerGroup) -> None:
+        """Count the table of a group's subscriptions: what stands in it may be of a member that has left."""
+        self.held_bytes -= group.table_bytes
+        group.table_bytes = sum(map(_subscription_bytes, group.subscriptions.values()))
+        self.held_bytes += group.table_bytes
+
+    def unregister(self, group: str, channel: ClientChannel) -> bool:
+        """Remove a member; return whether it was one. A group without members is offline."""
+        found = self._groups.get(group)
+        if found is None or not found.drop(channel):
+            return False
+        self.held_bytes -= channel.consumer_groups.pop(group)
+        if not found.members:
+            self.held_bytes -= found.table_bytes
+            del self._groups[group]
+        return True
+
+    def expired(self, heard_before: float) -> list[tuple[str, ClientChannel]]:
+        """Return the members, with their groups, whose last heartbeat for the group is older than that."""
+        return [
+            (group.name, channel)
+            for group in self._groups.values()
+            for channel, member in group.members.items()
+            if member.last_heartbeat < heard_before
+        ]

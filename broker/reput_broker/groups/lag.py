@@ -1,0 +1,118 @@
+"""How old the messages are that groups have not consumed yet.
+
+That takes a look into the store for each queue that is behind, which a scrape must not do; so it is looked up in the
+background, every `groups.lag_refresh_interval`, and carries the time of the look. A queue whose group has not moved on
+since is not looked up again: the message at an offset stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from reput_broker.config.sections import GroupsConfig
+from reput_broker.groups.store_times import StoreTimes
+from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
+
+_QUEUES_A_TURN = 64
+
+QueuePlace = tuple[str, str, int]
+"""Group, topic, queue id."""
+
+
+class Unconsumed(NamedTuple):
+    """The oldest message of a queue that a group has not committed."""
+
+    offset: int
+    store_timestamp_ms: int
+
+
+class LagFigures:
+    """What the last look found."""
+
+    def __init__(self) -> None:
+        self.oldest: dict[QueuePlace, Unconsumed] = {}
+        self.seconds: dict[tuple[str, str], float] = {}
+        """By group and topic: the age of the oldest message that is not committed, 0 if there is none."""
+        self.looked_up_at_s = 0.0
+
+    def forget_group(self, group: str) -> None:
+        """Forget a group that is deleted."""
+        self.oldest = {place: found for place, found in self.oldest.items() if place[0] != group}
+        self.seconds = {key: age for key, age in self.seconds.items() if key[0] != group}
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget a topic that is deleted: what comes under its name later has other messages at the same offsets."""
+        self.oldest = {place: found for place, found in self.oldest.items() if place[1] != topic}
+        self.seconds = {key: age for key, age in self.seconds.items() if key[1] != topic}
+
+
+class LagService:
+    """Keeps the figures up to date."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: ConsumerOffsetManager,
+        times: StoreTimes,
+        options: GroupsConfig,
+        *,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.figures = LagFigures()
+        self._store = store
+        self._offsets = offsets
+        self._times = times
+        self._options = options
+        self._clock_ms = clock_ms
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.refresh()
+            await trio.sleep(self._options.lag_refresh_interval)
+
+    async def refresh(self) -> None:
+        """Look at every queue of which a group has an offset."""
+        oldest: dict[QueuePlace, Unconsumed] = {}
+        seconds: dict[tuple[str, str], float] = {}
+        looked = 0
+        for group, topic, queues in self._offsets.items():
+            first_ms: int | None = None
+            for queue_id, committed in list(queues.items()):
+                found = await self._unconsumed(group, topic, queue_id, committed)
+                if found is not None:
+                    oldest[group, topic, queue_id] = found
+                    stored_ms = found.store_timestamp_ms
+                    first_ms = stored_ms if first_ms is None else min(first_ms, stored_ms)
+                looked += 1
+                if looked % _QUEUES_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+            age_ms = 0 if first_ms is None else max(0, self._clock_ms() - first_ms)
+            seconds[group, topic] = age_ms / 1000
+        figures = self.figures
+        figures.oldest, figures.seconds = oldest, seconds
+        figures.looked_up_at_s = self._clock_ms() / 1000
+
+    async def _unconsumed(self, group: str, topic: str, queue_id: int, committed: int) -> Unconsumed | None:
+        store = self._store
+        offset = max(committed, store.min_offset_in_queue(topic, queue_id))
+        if offset >= store.max_offset_in_queue(topic, queue_id):
+            return None
+        known = self.figures.oldest.get((group, topic, queue_id))
+        if known is not None and known.offset == offset:
+            return known
+        try:
+            timestamp_ms = await self._times.at(topic, queue_id, offset)
+        except ReputError as error:
+            # One queue that cannot be read does not hide how late the others are.
+            log.warning("lag_unknown", topic=topic, queue_id=queue_id, offset=offset, detail=str(error))
+            return None
+        return None if timestamp_ms < 0 else Unconsumed(offset, timestamp_ms)

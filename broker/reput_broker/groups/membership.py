@@ -1,0 +1,206 @@
+"""What happens when a client is heard of, leaves, or is gone.
+
+However a member goes, it is the same in the end: it is in no group any more, and the others are told. It may say that
+it leaves, its connection may end in any way, or its heartbeats may stay away. (RocketMQ: ClientManageProcessor,
+ClientHousekeepingService.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from reput_broker.config.sections import GroupsConfig
+from reput_broker.groups import consumer_groups, producer_groups
+from reput_broker.groups.client_table import ClientChannel, ClientTable
+from reput_broker.groups.consumer_groups import Conflict, ConsumerGroups
+from reput_broker.groups.notifications import GroupNotifier
+from reput_broker.groups.producer_groups import ProducerGroups
+from reput_broker.groups.queue_locks import QueueLocks
+from reput_broker.observe.counters import Counters
+from reput_broker.request import Client, Refusal
+from reput_protocol.bodies_heartbeat import ConsumerData
+from reput_protocol.errors import ErrorCode
+
+log = structlog.get_logger(__name__)
+
+_SCAN_S = 10.0
+"""RocketMQ's interval between two looks for members whose heartbeats stay away."""
+
+
+class MemberConflict(NamedTuple):
+    """A member was kept out, or only noticed: its group, and how it differs from another member."""
+
+    group: str
+    conflict: Conflict
+
+
+class Membership:
+    """The tables of who is connected, kept in step with each other."""
+
+    def __init__(
+        self,
+        options: GroupsConfig,
+        counters: Counters,
+        groups: ConsumerGroups,
+        notifier: GroupNotifier,
+        locks: QueueLocks,
+        *,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self.clients = ClientTable()
+        self.producers = ProducerGroups(self.clients)
+        self.consumers = groups
+        self._options = options
+        self._counters = counters
+        self._notifier = notifier
+        self._locks = locks
+        self._clock = clock
+
+    def check_entries(self, count: int) -> None:
+        """Refuse a heartbeat with so many groups and subscriptions that they cannot fit, before they are read."""
+        self._check_size(count * min(consumer_groups.ENTRY_BYTES, producer_groups.ENTRY_BYTES))
+
+    def check_room(
+        self, client: Client, client_id: str, consumers: list[ConsumerData], producers: list[str]
+    ) -> None:
+        """Refuse a heartbeat that would have more held for one client, or for all, than may be.
+
+        One that adds nothing is never refused: however much others hold, a member stays one.
+        """
+        channel = self.clients.get(client)
+        before = 0
+        consuming: Mapping[str, int] = {}
+        producing: Mapping[str, int] = {}
+        if channel is not None and channel.client_id == client_id:
+            before = channel.held_bytes
+            consuming, producing = channel.consumer_groups, channel.producer_groups
+        after = before
+        for name, data in {data.group_name: data for data in consumers}.items():
+            after += consumer_groups.size_of(data) - consuming.get(name, 0)
+        for name in set(producers) - producing.keys():
+            after += producer_groups.size_of(name)
+        if after <= before:
+            return
+        self._check_size(after)
+        held, most = self.consumers.held_bytes + self.producers.held_bytes, self._options.memory_max
+        if held + after - before > most:
+            raise Refusal(
+                ErrorCode.BUSY,
+                f"the groups and subscriptions of all clients take {held} bytes, and at most {most} are held "
+                "(groups.memory_max); close clients that are not needed, or raise the option",
+            )
+
+    def _check_size(self, size: int) -> None:
+        most = self._options.client_memory_max
+        if size > most:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"the groups and subscriptions of this client would take {size} bytes, and at most {most} are held of "
+                "one (groups.client_memory_max); spread them over several clients",
+            )
+
+    def heard(
+        self,
+        client: Client,
+        client_id: str,
+        language: int,
+        version: int,
+        *,
+        consumers: list[ConsumerData],
+        producer_groups: list[str],
+    ) -> list[MemberConflict]:
+        """Note a heartbeat; return the groups that the client was kept out of because of what it subscribes to."""
+        now = self._clock()
+        before = self.clients.get(client)
+        if before is not None and before.client_id != client_id:
+            log.warning("client_id_changed", peer=client.peer, before=before.client_id, after=client_id)
+            self.gone(client)
+        channel = self.clients.heard(client, client_id, language, version, now)
+        for group in producer_groups:
+            self.producers.register(group, channel, now)
+        refused = []
+        for data in consumers:
+            conflict = self._join(channel, data, now)
+            if conflict is not None and self._options.refuse_subscription_conflicts:
+                refused.append(MemberConflict(data.group_name, conflict))
+        return refused
+
+    def _join(self, channel: ClientChannel, data: ConsumerData, now: float) -> Conflict | None:
+        group, refuse = data.group_name, self._options.refuse_subscription_conflicts
+        was_member = refuse and group in channel.consumer_groups
+        joined = self.consumers.register(channel, data, now, refuse_conflicts=refuse)
+        if joined.conflict is not None:
+            self._counters.note_subscription_conflict(group)
+            log.warning(
+                "subscription_conflict",
+                group=group,
+                client_id=channel.client_id,
+                wants=joined.conflict.wanted,
+                other_client_id=joined.conflict.other.client_id,
+                other_wants=joined.conflict.other_wanted,
+                refused=refuse,
+                hint="give all members of the group the same subscription, or the others a group of their own",
+            )
+            if refuse:
+                if was_member:
+                    self._changed(group, "leave")
+                return joined.conflict
+        if joined.is_new:
+            self._changed(group, "join")
+        elif joined.topics_changed:
+            self._changed(group, "topic_change")
+        return joined.conflict
+
+    def left(self, client: Client, *, consumer_group: str | None, producer_group: str | None) -> None:
+        """Note that a client says that it leaves groups; safe if it was in none of them."""
+        channel = self.clients.get(client)
+        if channel is None:
+            return
+        if producer_group:
+            self.producers.unregister(producer_group, channel)
+        if consumer_group and self.consumers.unregister(consumer_group, channel):
+            if self._options.free_locks_on_unregister:
+                self._free_locks(consumer_group, channel.client_id)
+            self._changed(consumer_group, "leave")
+
+    def gone(self, client: Client) -> None:
+        """Note that a connection has ended, in whatever way."""
+        channel = self.clients.gone(client)
+        if channel is None:
+            return
+        self.producers.gone(channel)
+        for group in list(channel.consumer_groups):
+            self.consumers.unregister(group, channel)
+            self._changed(group, "leave")
+
+    def expire(self) -> None:
+        """Drop members whose heartbeats stay away; a client that is in nothing any more is disconnected."""
+        heard_before = self._clock() - self._options.heartbeat_timeout
+        expired = dict.fromkeys(self.producers.expire(heard_before))
+        for group, channel in self.consumers.expired(heard_before):
+            log.info("member_expired", group=group, client_id=channel.client_id, peer=channel.client.peer)
+            self.consumers.unregister(group, channel)
+            self._changed(group, "timeout")
+            expired[channel] = None
+        for channel in expired:
+            if not channel.consumer_groups and not channel.producer_groups:
+                channel.client.close("idle")
+        self._locks.expire()
+
+    async def run(self) -> None:
+        """Look for members whose heartbeats stay away, until cancelled."""
+        while True:
+            await trio.sleep(_SCAN_S)
+            self.expire()
+
+    def _free_locks(self, group: str, client_id: str) -> None:
+        if self.consumers.find(group, client_id) is None:  # a second connection of the same member may go on
+            self._locks.unlock_all(group, client_id)
+
+    def _changed(self, group: str, reason: str) -> None:
+        self._counters.note_rebalance(group, reason)
+        self._notifier.changed(group)

@@ -1,0 +1,95 @@
+"""The producers of each producer group (RocketMQ: ProducerManager). The broker asks one of them about a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from reput_broker.groups.client_table import ClientChannel, ClientTable
+
+ENTRY_BYTES: Final = 512
+"""About what a group of a client takes besides its name."""
+
+
+def size_of(group: str) -> int:
+    """Return about how many bytes a client of a producer group takes."""
+    return ENTRY_BYTES + len(group)
+
+
+class _Producers:
+    __slots__ = ("last_heard", "name", "next")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.last_heard: dict[ClientChannel, float] = {}
+        self.next = 0
+
+
+class ProducerGroups:
+    """Who sends for which producer group."""
+
+    def __init__(self, clients: ClientTable) -> None:
+        self._clients = clients
+        self._groups: dict[str, _Producers] = {}
+        self.held_bytes = 0
+        """About how many bytes all producers take."""
+
+    def register(self, group: str, channel: ClientChannel, now: float) -> None:
+        """Note that a client sends for a group, or still does."""
+        producers = self._groups.get(group)
+        if producers is None:
+            producers = self._groups[group] = _Producers(group)
+        if channel not in producers.last_heard:
+            size = channel.producer_groups[producers.name] = size_of(group)
+            self.held_bytes += size
+        producers.last_heard[channel] = now
+
+    def unregister(self, group: str, channel: ClientChannel) -> None:
+        """Note that a client sends for a group no more; safe if it never did."""
+        producers = self._groups.get(group)
+        if producers is not None and producers.last_heard.pop(channel, None) is not None:
+            self.held_bytes -= channel.producer_groups.pop(group)
+            if not producers.last_heard:
+                del self._groups[group]
+
+    def gone(self, channel: ClientChannel) -> None:
+        """Forget a client whose connection has ended."""
+        for group in list(channel.producer_groups):
+            self.unregister(group, channel)
+
+    def expire(self, heard_before: float) -> list[ClientChannel]:
+        """Forget producers whose last heartbeat for a group is older than that; return them."""
+        expired = []
+        for group, producers in list(self._groups.items()):
+            for channel in [c for c, heard in producers.last_heard.items() if heard < heard_before]:
+                self.unregister(group, channel)
+                expired.append(channel)
+        return expired
+
+    def producers(self, group: str) -> list[ClientChannel]:
+        """Return the clients that send for a group."""
+        producers = self._groups.get(group)
+        return [] if producers is None else list(producers.last_heard)
+
+    def pick(self, group: str) -> ClientChannel | None:
+        """Return one client that sends for a group, another one each time (round robin); None if there is none."""
+        producers = self._groups.get(group)
+        if producers is None:
+            return None
+        channels = [channel for channel in producers.last_heard if not channel.client.is_closed]
+        if not channels:
+            return None
+        producers.next = (producers.next + 1) % len(channels)
+        return channels[producers.next]
+
+    def find(self, client_id: str) -> ClientChannel | None:
+        """Return the client with this id, None if it is not connected."""
+        return self._clients.find(client_id)
+
+    def items(self) -> Iterator[tuple[str, list[ClientChannel]]]:
+        """Walk over the groups and their producers."""
+        for group, producers in list(self._groups.items()):
+            yield group, list(producers.last_heard)
+
+    def __len__(self) -> int:
+        return len(self._groups)

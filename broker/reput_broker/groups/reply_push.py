@@ -1,0 +1,198 @@
+"""Hand a reply to its requester: 326 (RocketMQ: ReplyMessageProcessor.pushReplyMessage, Broker2Client.callClient).
+
+Whoever replies waits until the requester has taken the reply, or is told why it has not. One requester is handed so
+many replies at a time; the others wait for their turn, and their bytes are bounded, for each requester and for all.
+
+A requester that loses its connection comes back with a new one, and a heartbeat, a moment later. So a push whose
+connection ends looks for it again; and for a while after its start, when all clients are only coming back, the broker
+waits for one that it has not heard of yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+import trio
+
+from reput_broker.groups.producer_groups import ProducerGroups
+from reput_broker.request import Client, ClientBusy, ClientGone, ClientSilent, Refusal
+from reput_protocol import properties as names
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands_reply import PushReplyHeader
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import RETRY_PREFIX
+from reput_protocol.properties import decode_properties
+
+
+class Requesters:
+    """The connections of requesters by client id (RocketMQ: ProducerManager.findChannel).
+
+    A requester is known by its heartbeats as a producer. Clients that send their first request before their first
+    heartbeat, as RocketMQ's Go client does, are known by that request's connection until then.
+    """
+
+    def __init__(self, producers: ProducerGroups) -> None:
+        self._producers = producers
+        self._by_id: dict[str, Client] = {}
+        self._ids: dict[Client, str] = {}
+
+    def sent(self, client: Client, topic: str, properties: str) -> None:
+        """Note what a message that has come says of replies to it; most say nothing.
+
+        A message on its way through a retry topic comes from its consumer. One connection is one client, so its last
+        id counts.
+        """
+        if names.REPLY_TO_CLIENT not in properties or topic.startswith(RETRY_PREFIX):
+            return
+        found = decode_properties(properties.encode())
+        client_id = found.get(names.REPLY_TO_CLIENT)
+        if not client_id or found.get(names.MSG_TYPE) == names.MSG_TYPE_REPLY or client.is_closed:
+            return
+        if self._ids.get(client) != client_id:
+            self.gone(client)
+            self._ids[client] = client_id
+        self._by_id[client_id] = client
+
+    def find(self, client_id: str) -> Client | None:
+        """Return the connection of the requester with this id, None if there is none."""
+        channel = self._producers.find(client_id)
+        if channel is not None and channel.producer_groups:
+            return channel.client
+        return self._by_id.get(client_id)
+
+    def gone(self, client: Client) -> None:
+        """Forget a connection that has ended; safe if it was none of a requester."""
+        client_id = self._ids.pop(client, None)
+        if client_id is not None and self._by_id.get(client_id) is client:
+            del self._by_id[client_id]
+
+
+PUSH_TIMEOUT_S: Final = 10.0
+"""RocketMQ's time for a client to answer (Broker2Client)."""
+SETTLE_S: Final = 5.0
+"""For how long after a start requesters may be late."""
+
+_AT_ONCE: Final = 32  # half of what one connection may owe; see server/calls.py
+_PAUSE_S: Final = 0.05
+_FAILED: Final = int(ResponseCode.SYSTEM_ERROR)
+
+
+class FindRequester(Protocol):
+    """Knows where requesters are."""
+
+    def find(self, client_id: str, /) -> Client | None:
+        """Return the connection of a requester, None if there is none."""
+
+
+class ReplyLimits(Protocol):
+    """What is up to the configuration, read anew each time."""
+
+    @property
+    def connection_buffer(self) -> int:
+        """Bytes of replies that wait for one requester."""
+
+    @property
+    def buffer_total(self) -> int:
+        """Bytes of replies that wait for all of them."""
+
+
+class _Lane:
+    __slots__ = ("held_bytes", "pushes", "turns")
+
+    def __init__(self) -> None:
+        self.turns = trio.Semaphore(_AT_ONCE)
+        self.held_bytes = 0
+        self.pushes = 0
+
+
+class ReplyPusher:
+    """Pushes replies; `clock` is trio's, and what the broker has been started at is when this was made."""
+
+    def __init__(
+        self,
+        requesters: FindRequester,
+        limits: ReplyLimits,
+        *,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self._requesters = requesters
+        self._limits = limits
+        self._clock = clock
+        self._settled_at = clock() + SETTLE_S
+        self._lanes: dict[str, _Lane] = {}
+        self._held_bytes = 0
+
+    async def push(self, client_id: str, header: PushReplyHeader, body: bytes) -> None:
+        """Return once the requester has taken the reply.
+
+        Raises:
+            Refusal: REQUESTER_GONE: there is no such client; TIMEOUT: it has not answered; BUSY: too much waits for it.
+                Whether it has the reply is certain only in the first and the last case: it has not.
+        """
+        with self._held(client_id, len(body)) as lane:
+            deadline = self._clock() + PUSH_TIMEOUT_S
+            with trio.move_on_at(deadline):
+                async with lane.turns:
+                    return await self._push(client_id, header, body, deadline)
+        raise _silent(client_id, f"it has taken no reply within {PUSH_TIMEOUT_S:g} s")
+
+    @contextmanager
+    def _held(self, client_id: str, size: int) -> Iterator[_Lane]:
+        """Count a reply as held for its requester meanwhile."""
+        lane = self._lanes.get(client_id) or _Lane()
+        for held, limit in (
+            (lane.held_bytes, self._limits.connection_buffer),
+            (self._held_bytes, self._limits.buffer_total),
+        ):
+            if held and held + size > limit:
+                raise Refusal(
+                    ErrorCode.BUSY,
+                    f"push reply message to {client_id} fail: {held} bytes of replies wait already; send it again "
+                    "in a moment",
+                )
+        self._lanes[client_id] = lane
+        lane.pushes += 1
+        lane.held_bytes += size
+        self._held_bytes += size
+        try:
+            yield lane
+        finally:
+            lane.pushes -= 1
+            lane.held_bytes -= size
+            self._held_bytes -= size
+            if not lane.pushes:
+                del self._lanes[client_id]
+
+    async def _push(self, client_id: str, header: PushReplyHeader, body: bytes, deadline: float) -> None:
+        while True:
+            client = self._requesters.find(client_id)
+            if client is None and self._clock() >= self._settled_at:
+                raise Refusal(
+                    ErrorCode.REQUESTER_GONE,
+                    f"push reply message fail, channel of <{client_id}> not found.; nobody waits for it here any more",
+                )
+            if client is not None:
+                try:
+                    answer = await client.call(
+                        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+                        header.to_ext(client.header_type),
+                        body,
+                        timeout_s=max(0.0, deadline - self._clock()),
+                    )
+                except ClientSilent as error:
+                    raise _silent(client_id, str(error)) from error
+                except (ClientGone, ClientBusy):
+                    pass
+                else:
+                    if answer.code == ResponseCode.SUCCESS:
+                        return
+                    why = f"it answered code {answer.code}{f', {answer.remark}' if answer.remark else ''}"
+                    raise Refusal(ErrorCode.INTERNAL, f"push reply message to {client_id} fail: {why}")
+            await trio.sleep(_PAUSE_S)
+
+
+def _silent(client_id: str, why: str) -> Refusal:
+    text = f"push reply message to {client_id} fail: {why}; whether it has the reply is not known"
+    return Refusal(ErrorCode.TIMEOUT, text, response_code=_FAILED)

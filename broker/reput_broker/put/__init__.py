@@ -1,0 +1,1 @@
+"""The way into the log: the put lock, waiting puts, and what the broker puts itself."""

@@ -1,0 +1,1 @@
+"""Messages sent again and sent back: deduplication, retry topics, dead letters."""

@@ -1,0 +1,260 @@
+"""Messages are sent back once, although a lost answer makes their consumer say so again.
+
+What is stored of a message that was sent back names it: `SEND_BACK_ID` holds the log offset of the record that the
+consumer was given, and the id that our client gives each message that it is handed out (RocketMQ's give none). Another
+request of the same group for the same record is the same one
+
+- if it has the same id: the client repeats it because it got no answer;
+- if the first made a dead letter, which is there still;
+- while the first still waits for its time: the group gets the message then, whoever has asked again.
+
+Later, it is another one: the group's offset was reset, and it was given the message once more.
+
+A client that gets no answer to 36 may send the message to the retry topic instead (RocketMQ's do at once). Ours names
+the same `SEND_BACK_ID` there; RocketMQ's are known by unique id, body and number of attempts while the first one waits.
+
+The latest are remembered. When our client says that it repeats a request, those before, and those from before a
+restart, are looked for in the index, which knows messages with a unique id.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+from zlib import crc32
+
+from reput_broker.request import Refusal
+from reput_broker.retry.deduplication import StoredBefore
+from reput_broker.store.errors import DiskFull
+from reput_broker.store.index.query import Doubt
+from reput_broker.store.message_store import MessageStore
+from reput_broker.store.results import PutResult, PutStatus
+from reput_protocol import properties as names
+from reput_protocol.delay_levels import DELAY_LEVELS_MS, deliver_time
+from reput_protocol.errors import ErrorCode
+from reput_protocol.names import SCHEDULE_TOPIC, dlq_topic, retry_topic
+from reput_protocol.properties import find_property
+from reput_protocol.record import Record, decode_record
+
+SEND_BACK_ID_MAX: Final = 64
+"""Characters that a client's id may have."""
+_REMEMBERED_MAX: Final = 16_384
+_WINDOW_MS: Final = 3_600_000
+"""How far back the index is searched: long after the last repetition of any client."""
+
+
+_Key = TypeVar("_Key")
+
+
+class SendBackKey(NamedTuple):
+    """Which message a group sends back."""
+
+    group: str
+    physical_offset: int
+    """Where the record lies in the log that its consumer was given."""
+    id: str = ""
+    """Of the repetitions of one request; empty: its client gives none."""
+
+    @property
+    def text(self) -> str:
+        """What the property holds."""
+        return f"{self.physical_offset}-{self.id}" if self.id else str(self.physical_offset)
+
+    @classmethod
+    def of_text(cls, group: str, text: str | None) -> SendBackKey | None:
+        """Return what a property says; None if it says nothing that this broker would have written."""
+        offset, _, request_id = (text or "").partition("-")
+        if not (offset.isascii() and offset.isdecimal() and len(offset) < 20) or not is_id(request_id):
+            return None
+        return cls(group, int(offset), request_id)
+
+
+def is_id(text: str) -> bool:
+    """Whether a client may call a request so."""
+    return len(text) <= SEND_BACK_ID_MAX and text.isascii() and (text.isalnum() or not text)
+
+
+@dataclass(slots=True)
+class _Stored:
+    """What was stored of a message that was sent back."""
+
+    key: SendBackKey | None
+    topic: str
+    """Where the message is to be found in the end."""
+    due_ms: int
+    """When it comes; 0 for a dead letter."""
+    result: StoredBefore
+    body_crc: int
+
+
+class SentBack:
+    """Those of which a repetition may come. One owner, the event loop; but see `find`.
+
+    Args:
+        store: keeps the index. Where it keeps none, only the latest are known.
+        dispatch: brings what can be read of the log into the index.
+        clock_ms: wall clock, which the delays count by.
+        remembered_max: how many of the latest are known without the index.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        dispatch: Callable[[], None],
+        clock_ms: Callable[[], int],
+        remembered_max: int = _REMEMBERED_MAX,
+    ) -> None:
+        self._store = store
+        self._dispatch = dispatch
+        self._clock_ms = clock_ms
+        self._remembered_max = remembered_max
+        self._by_offset: OrderedDict[tuple[str, int], _Stored] = OrderedDict()
+        self._by_unique_id: OrderedDict[tuple[str, str, int], _Stored] = OrderedDict()
+
+    # -- what is remembered --------------------------------------------------------------------------------
+
+    def stored_before(
+        self, key: SendBackKey | None, group: str, record: Record, known: StoredBefore | None = None
+    ) -> StoredBefore | None:
+        """Return the outcome of the first request if this is a repetition. Under the put lock.
+
+        Args:
+            key: None for a message that was sent to the retry topic by a client that names none.
+            group: whose retry topic or dead letters they are.
+            record: what would be stored: the dead letter, or the message for the retry topic, parked or not.
+            known: what `find` has found, or None.
+        """
+        if known is not None:
+            return known
+        if key is not None:
+            stored = self._by_offset.get((group, key.physical_offset))
+            if stored is not None and self._is_repeated(stored, key):
+                return stored.result
+            if key.id:
+                return None
+        stored = self._by_unique_id.get(_unique(group, record))
+        if stored is None or stored.body_crc != crc32(record.body) or not self._comes(stored):
+            return None
+        return stored.result
+
+    def _is_repeated(self, stored: _Stored, key: SendBackKey) -> bool:
+        if self._store.is_deleted(stored.topic, stored.result.physical_offset):
+            return False
+        same = stored.key is not None and bool(key.id) and stored.key.id == key.id
+        return same or self._comes(stored)
+
+    def _comes(self, stored: _Stored) -> bool:
+        """Whether it is yet to come, or is with the dead letters."""
+        if self._store.is_deleted(stored.topic, stored.result.physical_offset):
+            return False
+        return stored.due_ms == 0 or stored.due_ms > self._clock_ms()
+
+    def remember(self, key: SendBackKey | None, group: str, record: Record, result: PutResult) -> None:
+        """Note what has just been put: `record`, a dead letter or parked for the retry topic."""
+        stored = _stored_of(key, group, record, _before(record.queue_id, result))
+        if key is not None:
+            self._by_offset[group, key.physical_offset] = stored
+            self._by_offset.move_to_end((group, key.physical_offset))
+        if record.unique_key is not None:
+            self._by_unique_id[_unique(group, record)] = stored
+            self._by_unique_id.move_to_end(_unique(group, record))
+        self._forget_oldest(self._by_offset)
+        self._forget_oldest(self._by_unique_id)
+
+    def _forget_oldest(self, table: OrderedDict[_Key, _Stored]) -> None:
+        while len(table) > self._remembered_max:
+            oldest = next(iter(table.values()))
+            if oldest.result.end_offset > self._store.dispatched_offset:
+                return  # the index does not know it yet
+            table.popitem(last=False)
+
+    # -- what the index knows ------------------------------------------------------------------------------
+
+    def settle(self) -> bool:
+        """Have found what has been dispatched; in the event loop, before `find`. False if there is no index.
+
+        Raises:
+            Refusal: nobody can say what is stored, for the index has no room.
+        """
+        if not self._store.options.index_enabled:
+            return False
+        self._dispatch()
+        try:
+            self._store.settle_index()
+        except DiskFull as error:
+            raise Refusal(ErrorCode.DISK_FULL, f"{error}; what was sent back cannot be looked up") from error
+        return True
+
+    def find(self, key: SendBackKey, unique_id: str) -> StoredBefore | None:
+        """Return the outcome of the first request if the index knows it. Reads the disk: call it in a worker thread.
+
+        Raises:
+            Refusal: nobody can say as yet (`NOT_READY`).
+        """
+        since_ms = self._clock_ms() - _WINDOW_MS
+        for topic in (SCHEDULE_TOPIC, dlq_topic(key.group), retry_topic(key.group)):
+            found = self._store.find_by_unique_key(
+                topic, unique_id, since_ms, accept=lambda data: self._is_of(key, data)
+            )
+            if found.record is not None:
+                return _before_of(found.record)
+            if found.doubt is Doubt.BEHIND:
+                raise Refusal(
+                    ErrorCode.NOT_READY,
+                    f"{found.doubt.value}, so that nobody can say whether the message was sent back before; send it "
+                    "back again shortly",
+                )
+        return None
+
+    def _is_of(self, key: SendBackKey, data: bytes) -> bool:
+        record = decode_record(data, check_crc=False)
+        text = find_property(record.properties, names.SEND_BACK_ID.encode())
+        named = SendBackKey.of_text(key.group, None if text is None else text.decode("utf-8", "replace"))
+        if named is None or named.physical_offset != key.physical_offset:
+            return False
+        if record.topic == SCHEDULE_TOPIC and record.property_map().get(names.REAL_TOPIC) != retry_topic(
+            key.group
+        ):
+            return False
+        return self._is_repeated(_stored_of(named, key.group, record, _before_of(data)), key)
+
+
+def _stored_of(key: SendBackKey | None, group: str, record: Record, result: StoredBefore) -> _Stored:
+    if record.topic == dlq_topic(group):
+        return _Stored(key, record.topic, 0, result, crc32(record.body))
+    delay = find_property(record.properties, names.DELAY.encode())
+    due_ms = deliver_time(delay, result.store_timestamp_ms, DELAY_LEVELS_MS)
+    return _Stored(key, retry_topic(group), due_ms or 1, result, crc32(record.body))
+
+
+def _unique(group: str, record: Record) -> tuple[str, str, int]:
+    return group, record.unique_key or "", record.reconsume_times
+
+
+def _before(queue_id: int, result: PutResult) -> StoredBefore:
+    return StoredBefore(
+        PutStatus.PUT_OK,
+        result.queue_offset,
+        result.physical_offset,
+        result.end_offset,
+        result.store_timestamp_ms,
+        1,
+        queue_id,
+    )
+
+
+def _before_of(data: bytes) -> StoredBefore:
+    record = decode_record(data, check_crc=False)
+    begin = record.physical_offset
+    return StoredBefore(
+        PutStatus.PUT_OK,
+        record.queue_offset,
+        begin,
+        begin + len(data),
+        record.store_timestamp_ms,
+        1,
+        record.queue_id,
+    )

@@ -1,0 +1,272 @@
+"""Show what lies in a store directory, file by file, damage included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reput_broker.store.checkpoint import CHECKPOINT_BYTES
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT_BYTES
+from reput_broker.tools.index_raw import INDEX_BYTES_MIN, RawIndex
+from reput_broker.tools.layout import QueueDirectory, StoreLayout
+from reput_broker.tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
+from reput_broker.tools.tables import OffsetKey, apply_journal, find_journal, offsets_in, table_in_force
+from reput_broker.tools.unit_files import OpenFiles, UnitFiles
+from reput_broker.tools.verify_checkpoint import checkpoint_fields, valid_mark
+from reput_protocol import kernel
+from reput_protocol.message_fields import body_field, message_fields
+from reput_protocol.record import Record, decode_record
+from reput_protocol.record_row import POSITION, SIZE
+
+
+def record_fields(record: Record) -> dict[str, Any]:
+    """Return every field of a record."""
+    return {
+        **common_fields(record),
+        "physical_offset": record.physical_offset,
+        "store_host": str(record.store_host),
+        "born_host": str(record.born_host),
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "reconsume_times": record.reconsume_times,
+        "prepared_transaction_offset": record.prepared_transaction_offset,
+        "body_bytes": len(record.body),
+        **body_field(record.body),
+    }
+
+
+def common_fields(record: Record) -> dict[str, Any]:
+    """Return the fields of a record that a consumer prints too, without its body."""
+    return message_fields(
+        topic=record.topic,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        offset_message_id=record.offset_message_id,
+        store_timestamp_ms=record.store_timestamp_ms,
+        born_timestamp_ms=record.born_timestamp_ms,
+        properties=record.property_map(),
+    )
+
+
+Row = dict[str, Any]
+_CHUNK = 4096
+_INDEX_HEADER = (
+    "begin_timestamp",
+    "end_timestamp",
+    "begin_phy_offset",
+    "end_phy_offset",
+    "hash_slot_count",
+    "index_count",
+)
+"""RocketMQ's words for the fields of an index file's header."""
+
+
+class DumpRange(NamedTuple):
+    """Which part is asked for: from a position on, up to another (excluded), at most so many rows."""
+
+    start: int | None = None
+    stop: int | None = None
+    count_max: int | None = None
+
+
+class NotThere(LookupError):
+    """What was asked for is not in the directory."""
+
+
+def dump_log(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
+    """Yield every record, blank, damage and the end of the log; positions are log offsets.
+
+    A record whose checks fail has `fault` with the reason.
+    """
+    start = part.start or 0
+    first = next(
+        (n for n, file in enumerate(layout.log.files) if start < file.start + layout.log.file_size), None
+    )
+    if first is None:
+        return
+    left = part.count_max
+    for piece in read_log(layout.log, first):
+        for row in _rows_of(piece):
+            if row["offset"] < start and row["kind"] != "end":
+                continue
+            if (part.stop is not None and row["offset"] >= part.stop) or left == 0:
+                return
+            left = None if left is None else left - 1
+            yield row
+
+
+def _rows_of(piece: LogBatch | Damage | BlankEnd | LogEnd) -> Iterator[Row]:
+    if isinstance(piece, LogBatch):
+        bad = dict(kernel.checksum_faults(piece.data, piece.table))
+        rows = zip(piece.column(POSITION), piece.column(SIZE), strict=True)
+        for row, (position, size) in enumerate(rows):
+            fields = record_fields(decode_record(piece.data, position, check_crc=False))
+            found: Row = {"kind": "record", "offset": piece.offset + position, "size": size, **fields}
+            if row in bad:
+                found["fault"] = bad[row]
+            yield found
+    elif isinstance(piece, Damage):
+        yield {
+            "kind": "damage",
+            "offset": piece.offset,
+            "size": piece.end_position - piece.position,
+            "file": str(piece.file.path),
+            "position": piece.position,
+            "fault": piece.reason,
+        }
+    elif isinstance(piece, BlankEnd):
+        offset = piece.file.start + piece.position
+        yield {"kind": "blank", "offset": offset, "size": piece.file.size - piece.position}
+    else:
+        yield {"kind": "end", "offset": piece.offset}
+
+
+def dump_queue(layout: StoreLayout, topic: str, queue_id: int, part: DumpRange) -> Iterator[Row]:
+    """Yield every unit of a queue; positions are queue offsets.
+
+    Raises:
+        NotThere: there is no such queue.
+    """
+    queue = find_queue(layout, topic, queue_id)
+    files = OpenFiles()
+    try:
+        units = UnitFiles(queue.stream, files)
+        start = max(units.first, part.start or 0)
+        stop = units.end if part.stop is None else min(part.stop, units.end)
+        if part.count_max is not None:
+            stop = min(stop, start + part.count_max)
+        for at in range(start, stop, _CHUNK):
+            for index, unit in enumerate(units.read(at, min(_CHUNK, stop - at))):
+                physical_offset, size, code = unit
+                path, position = units.place(at + index)
+                yield {
+                    "kind": "pre_blank" if size == PRE_BLANK_SIZE and not physical_offset else "unit",
+                    "queue_offset": at + index,
+                    "physical_offset": physical_offset,
+                    "size": size,
+                    "tags_code": code,
+                    "file": path.name,
+                    "position": position,
+                }
+    finally:
+        files.close()
+
+
+def find_queue(layout: StoreLayout, topic: str, queue_id: int) -> QueueDirectory:
+    """Return a queue's directory.
+
+    Raises:
+        NotThere: there is none.
+    """
+    for queue in layout.queues:
+        if (queue.topic, queue.queue_id) == (topic, queue_id):
+            return queue
+    raise NotThere(f"there is no queue {topic}/{queue_id} in {layout.consume_queue_dir}")
+
+
+def dump_index(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
+    """Yield the header and the entries of every index file; positions are log offsets."""
+    left = part.count_max
+    for path in layout.index_files():
+        if path.stat().st_size < INDEX_BYTES_MIN:
+            yield {"kind": "damage", "file": path.name, "fault": "the file is too short for an index"}
+            continue
+        raw = RawIndex(path)
+        try:
+            raw.set_slots(layout.geometry.index_slots or raw.guess_slots())
+            slots = raw.slot_count or None
+            yield {
+                "kind": "header",
+                "file": path.name,
+                **dict(zip(_INDEX_HEADER, raw.header, strict=True)),
+                "slots": slots,
+                "entries": slots and raw.entry_max,
+            }
+            if not raw.slot_count:
+                continue
+            for first in range(1, raw.used, _CHUNK):
+                entries = raw.entries(first, min(first + _CHUNK, raw.used))
+                for index, (key_hash, offset, seconds, previous) in enumerate(entries):
+                    if offset < (part.start or 0) or (part.stop is not None and offset >= part.stop):
+                        continue
+                    if left == 0:
+                        return
+                    left = None if left is None else left - 1
+                    yield {
+                        "kind": "entry",
+                        "file": path.name,
+                        "number": first + index,
+                        "hash": key_hash,
+                        "slot": key_hash % raw.slot_count,
+                        "physical_offset": offset,
+                        "seconds": seconds,
+                        "previous": previous,
+                    }
+        finally:
+            raw.close()
+
+
+def dump_checkpoint(root: Path) -> Row:
+    """Return the fields of the checkpoint, and of our mark if it holds.
+
+    Raises:
+        NotThere: there is no checkpoint.
+    """
+    path = root / "checkpoint"
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise NotThere(f"there is no {path}") from None
+    mark = valid_mark(root)
+    row: Row = {"kind": "checkpoint", **checkpoint_fields(data.ljust(CHECKPOINT_BYTES, b"\0"))}
+    row["mark"] = None if mark is None else mark._asdict()
+    return row
+
+
+def dump_topics(layout: StoreLayout) -> Iterator[Row]:
+    """Yield every topic of `topics.json`, then every queue with where it begins and ends."""
+    table = table_in_force(layout.config_dir / "topics.json").members.get("topicConfigTable")
+    for name, entry in sorted(table.items()) if isinstance(table, dict) else ():
+        members = entry if isinstance(entry, dict) else {"entry": entry}
+        yield {
+            "kind": "topic",
+            "topic": name,
+            **{key: value for key, value in members.items() if key != "topicName"},
+        }
+    files = OpenFiles()
+    try:
+        for queue in layout.queues:
+            units = UnitFiles(queue.stream, files)
+            yield {
+                "kind": "queue",
+                "topic": queue.topic,
+                "queue_id": queue.queue_id,
+                "files": len(queue.stream.files),
+                "first_unit": units.first,
+                "end": units.end,
+                "bytes": units.end * UNIT_BYTES - queue.stream.min_offset,
+            }
+    finally:
+        files.close()
+
+
+def dump_offsets(layout: StoreLayout) -> Iterator[Row]:
+    """Yield every committed offset, the journal's commits included."""
+    table = table_in_force(layout.config_dir / "consumerOffset.json")
+    offsets = offsets_in(table.members)
+    in_json: dict[OffsetKey, Any] = dict(offsets)
+    found = find_journal(layout.config_dir, table)
+    if found is not None:
+        apply_journal(offsets, found[1])
+    for key, offset in sorted(offsets.items()):
+        group, topic, queue_id = key
+        source = "consumerOffset.json" if in_json.get(key) == offset or found is None else found[0].name
+        yield {
+            "kind": "offset",
+            "group": group,
+            "topic": topic,
+            "queue_id": queue_id,
+            "offset": offset,
+            "source": source,
+        }

@@ -1,0 +1,166 @@
+"""One index file as it lies on the disk, whatever is wrong with it: read only, and without knowing its geometry.
+
+What its bytes mean stands in `store/index_file.py`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from reput_broker.store.index.file import (
+    ENTRY_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    SLOT_BYTES,
+    IndexHeader,
+    index_file_size,
+)
+from reput_broker.tools.layout import StoreLayout
+from reput_protocol.kernel import fitting_slots
+
+_ENTRY: Final = struct.Struct(">iqii")
+assert _ENTRY.size == ENTRY_BYTES
+INDEX_BYTES_MIN = index_file_size(slots=1, entries=2)
+"""Bytes of the smallest index file: a slot, the entry that is never used, and one more."""
+ROCKETMQ_SLOTS = 5_000_000
+
+
+class IndexEntry(NamedTuple):
+    """One entry of an index file."""
+
+    hash: int
+    physical_offset: int
+    seconds: int
+    """From the begin time in the file's header to the record's store time."""
+    previous: int
+    """The entry before it in its slot; 0 for none."""
+
+
+def unpack_entries(data: bytes) -> list[IndexEntry]:
+    """Decode entries that follow each other."""
+    return list(map(IndexEntry._make, _ENTRY.iter_unpack(data)))
+
+
+class RawIndex:
+    """A mapped index file; `data` are its bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.size = len(self.data)
+        self.header = IndexHeader(*HEADER.unpack_from(self.data))
+        self.slot_count = 0
+        """H; 0 until `set_slots`."""
+        self.entry_max = 0
+        """N."""
+
+    @property
+    def used(self) -> int:
+        """Entries in use, entry 0 included; never more than the file has room for."""
+        return max(1, min(self.header.next_entry, self.entry_max))
+
+    def set_slots(self, slot_count: int) -> None:
+        """Say how many slots the file has."""
+        self.slot_count = slot_count
+        self.entry_max = (self.size - HEADER_BYTES - SLOT_BYTES * slot_count) // ENTRY_BYTES
+
+    @property
+    def entries_at(self) -> int:
+        """Where entry 0 lies."""
+        return HEADER_BYTES + SLOT_BYTES * self.slot_count
+
+    @property
+    def slots(self) -> bytes:
+        """All slots, 4 bytes each."""
+        return self.data[HEADER_BYTES : self.entries_at]
+
+    def head(self, slot: int) -> int:
+        """Return the newest entry of a slot."""
+        at = HEADER_BYTES + SLOT_BYTES * slot
+        return int.from_bytes(self.data[at : at + SLOT_BYTES], "big", signed=True)
+
+    def entry_bytes(self, first: int, stop: int) -> bytes:
+        """Return entries `[first, stop)`, which the file must have."""
+        return self.data[self.entry_place(first) : self.entry_place(stop)]
+
+    def entries(self, first: int, stop: int) -> list[IndexEntry]:
+        """Return entries `[first, stop)`, which the file must have."""
+        return unpack_entries(self.entry_bytes(first, stop))
+
+    def entry_place(self, number: int) -> int:
+        """Byte of an entry."""
+        return self.entries_at + ENTRY_BYTES * number
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self.data.close()
+
+    def guess_slots(self) -> int:
+        """Find out how many slots the file has; 0 if it cannot be told.
+
+        The newest entry is the head of its chain, and it and the first entry have the offsets of the header. No other
+        division of the file fits that, unless there are next to no entries.
+        """
+        header, rest = self.header, self.size - HEADER_BYTES
+        if header.next_entry < 2 or rest % SLOT_BYTES or header.next_entry > rest // ENTRY_BYTES:
+            return 0
+        offsets = header.begin_physical_offset, header.end_physical_offset
+        first = rest // SLOT_BYTES % 5 or 5
+        for usual in (ROCKETMQ_SLOTS, rest // 84):
+            if usual % 5 == first % 5 and fitting_slots(
+                self.data, usual, usual + 1, 1, header.next_entry, *offsets
+            ):
+                return usual
+        return fitting_slots(self.data, first, rest // SLOT_BYTES, 5, header.next_entry, *offsets)
+
+
+def common_slots(files: Sequence[RawIndex]) -> int:
+    """Return how many slots most files have, as far as it can be guessed; 0 if it cannot be told for any."""
+    known = [guess for guess in (raw.guess_slots() for raw in files) if guess]
+    return max(set(known), key=known.count, default=0)
+
+
+ROCKETMQ_ENTRIES = 20_000_000
+
+
+class IndexSizes(NamedTuple):
+    """What a file is divided into."""
+
+    slots: int
+    entries: int
+    """The entry that is never used included."""
+
+
+def index_sizes(layout: StoreLayout) -> IndexSizes | None:
+    """Return what the caller's geometry says, and where it says nothing, what fits the files; None if nothing does."""
+    slots, entries = layout.geometry.index_slots, layout.geometry.index_entries
+    if slots and entries:
+        return IndexSizes(slots, entries)
+    sizes = Counter(path.stat().st_size for path in layout.index_files())
+    size = max(sizes, key=lambda size: sizes[size], default=0)
+    if size < INDEX_BYTES_MIN:
+        return None
+    if not slots:
+        slots = (
+            (size - HEADER_BYTES - ENTRY_BYTES * entries) // SLOT_BYTES if entries else _guess(layout, size)
+        )
+    entries = entries or (size - HEADER_BYTES - SLOT_BYTES * slots) // ENTRY_BYTES
+    fits = slots > 0 and entries > 1 and index_file_size(slots, entries) == size
+    return IndexSizes(slots, entries) if fits else None
+
+
+def _guess(layout: StoreLayout, size: int) -> int:
+    if size == index_file_size(ROCKETMQ_SLOTS, ROCKETMQ_ENTRIES):
+        return ROCKETMQ_SLOTS
+    files = [RawIndex(path) for path in layout.index_files() if path.stat().st_size == size]
+    try:
+        return common_slots(files)
+    finally:
+        for raw in files:
+            raw.close()

@@ -1,0 +1,282 @@
+"""Read the log from file to file: batches of records, damage, and the end.
+
+Like recovery this trusts nothing, but it does not stop at damage: it looks for the next sound record behind it, so that
+everything that is wrong can be named, and everything that is right can be shown.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reput_broker.store.file_io import end_of_data, is_all_zero
+from reput_broker.tools.layout import Stream, StreamFile
+from reput_protocol import kernel
+from reput_protocol.record_layout import FRONT, I32, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from reput_protocol.record_row import POSITION, SIZE, TOPIC, WIDTH
+from reput_protocol.record_scan import RecordScan, ScanStatus, locate
+
+CHUNK_BYTES = 2 << 20
+"""How much is read, and examined, at a time: a verification takes 8 % longer with 1 MiB, 6 % with 4 MiB.
+
+(Cores with 1 MiB of L2 cache each, bodies of 300 bytes.)
+"""
+_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+
+
+@dataclass(slots=True)
+class LogBatch:
+    """Records that are back to back in one file, each with sound lengths and in the place that it names."""
+
+    file: StreamFile
+    position: int
+    """Where the first one starts in the file."""
+    data: bytes
+    """Begins with the first record; may hold more than the records."""
+    table: array[int]
+    """`len(kernel.COLUMNS)` numbers of each record; positions count from the start of `data`."""
+
+    def __len__(self) -> int:
+        return len(self.table) // WIDTH
+
+    @property
+    def offset(self) -> int:
+        """Log offset of the first record."""
+        return self.file.start + self.position
+
+    @property
+    def end(self) -> int:
+        """Where in `data` the last record ends."""
+        return self.table[POSITION - WIDTH] + self.table[SIZE - WIDTH]
+
+    def column(self, number: int) -> array[int]:
+        """Return one number of every record, by its place in `record_row`."""
+        return self.table[number::WIDTH]
+
+    def topic(self, row: int) -> bytes:
+        """Return the topic of a record."""
+        at = WIDTH * row + TOPIC
+        return self.data[self.table[at] : self.table[at] + self.table[at + 1]]
+
+
+class Damage(NamedTuple):
+    """Bytes of the log that are no sound record although one belongs there."""
+
+    file: StreamFile
+    position: int
+    end_position: int
+    """Where in the file something sound begins again, or where its data ends."""
+    reason: str
+    is_tail: bool
+    """Whether nothing sound follows anywhere: what a crash leaves looks like this."""
+    is_framed: bool = False
+    """Whether lengths, place and topic are sound, so that it is known which message this was."""
+
+    @property
+    def offset(self) -> int:
+        """Log offset of the first damaged byte."""
+        return self.file.start + self.position
+
+    @property
+    def size(self) -> int:
+        """How many bytes are damaged."""
+        return self.end_position - self.position
+
+    @property
+    def end_offset(self) -> int:
+        """Log offset after the last damaged byte."""
+        return self.file.start + self.end_position
+
+
+class LogEnd(NamedTuple):
+    """Where the sound records end; always the last thing that a reading yields."""
+
+    offset: int
+    position: int
+    path_index: int
+    """Which of the stream's files that is in."""
+
+
+class BlankEnd(NamedTuple):
+    """A blank record: the log continues in the next file."""
+
+    file: StreamFile
+    position: int
+
+
+LogPart = LogBatch | Damage | BlankEnd | LogEnd
+
+
+def read_log(
+    stream: Stream,
+    from_index: int = 0,
+    *,
+    to_index: int | None = None,
+    from_position: int = 0,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[LogPart]:
+    """Read the stream's files one after the other from the given one on, and that one from a record's position on.
+
+    With `to_index` only the files before that one are read, and readings of all parts of the files one after the other
+    yield what one reading of them all does, but for the ends: a file that is missing before a part belongs to it.
+
+    Checks sizes, magic numbers, inner lengths and PHYSICALOFFSET; checksums are left to the caller (`checksum_faults`).
+    """
+    last = last_file_with_data(stream)
+    end = LogEnd(stream.min_offset, 0, 0)
+    for index in range(from_index, len(stream.files) if to_index is None else to_index):
+        file = stream.files[index]
+        if index > (from_index if to_index is None else 0):
+            before = stream.files[index - 1]
+            if file.start != before.start + stream.file_size and index <= last:
+                gap = StreamFile(
+                    before.path.with_name(f"{before.start + stream.file_size:020d}"), before.end, 0
+                )
+                yield Damage(gap, 0, file.start - before.end, "the file is missing", False)
+        if index > last and index > (from_index if to_index is None else 0):
+            break  # made ahead and never used
+        reading = _FileReading(stream, file, index >= last, chunk_bytes)
+        try:
+            yield from reading.parts(from_position if index == from_index else 0)
+        finally:
+            reading.close()
+        end = LogEnd(file.start + reading.end_position, reading.end_position, index)
+        if reading.ended_here and index >= last:
+            break
+    yield end
+
+
+def last_file_with_data(stream: Stream) -> int:
+    """Index of the last file that holds anything but zeros, -1 if none does."""
+    for index in range(len(stream.files) - 1, -1, -1):
+        fd = os.open(stream.files[index].path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if not is_all_zero(fd, 0, stream.files[index].size):
+                return index
+        finally:
+            os.close(fd)
+    return -1
+
+
+class _FileReading:
+    """One pass over one file."""
+
+    def __init__(self, stream: Stream, file: StreamFile, is_last: bool, chunk_bytes: int) -> None:
+        self._file = file
+        self._file_size = stream.file_size
+        self._is_last = is_last
+        self._chunk_bytes = chunk_bytes
+        self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        self.end_position = 0
+        """Where the sound records end."""
+        self.ended_here = False
+        """Whether nothing but zeros follows, instead of a blank record or the end of the file."""
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def parts(self, position: int = 0) -> Iterator[LogPart]:
+        want = self._chunk_bytes
+        size = self._file.size
+        while position < size:
+            data = os.pread(self._fd, min(want, size - position), position)
+            batch, consumed = self._batch(data, position)
+            if batch is not None:
+                yield batch
+                position += consumed
+                self.end_position = position
+                want = self._chunk_bytes
+                if consumed == len(data):
+                    continue
+                data = data[consumed:]
+            reaches_end = position + len(data) >= size
+            scan, reason = self._judge(data, position)
+            if scan.status is ScanStatus.TRUNCATED and not reaches_end:
+                if batch is None:
+                    want = max(2 * len(data), scan.size if scan.size <= size - position else 0)
+                continue
+            if scan.status is ScanStatus.BLANK and not reason:
+                yield BlankEnd(self._file, position)
+                return
+            if not reaches_end and scan.status is not ScanStatus.RECORD and len(data) < scan.size:
+                continue
+            if self._is_zero_from(position):
+                if self._is_last:
+                    self.ended_here = True
+                else:
+                    yield Damage(
+                        self._file,
+                        position,
+                        size,
+                        "no record is there, but the log goes on in a later file",
+                        False,
+                    )
+                return
+            damage = self._damage(position, scan, reason)
+            yield damage
+            if damage.is_tail:
+                self.ended_here = True
+                return
+            position = damage.end_position
+            if position < size:
+                self.end_position = position
+            want = self._chunk_bytes
+        if size < self._file_size:
+            reason = f"the file ends here, with {size} bytes of {self._file_size}"
+            yield Damage(self._file, size, size, reason, self._is_last)
+
+    def _batch(self, data: bytes, position: int) -> tuple[LogBatch | None, int]:
+        """Return the records at the start of `data` and how many bytes they take."""
+        table, end, *_ = kernel.scan_records(data, 0, len(data), self._file.start + position)
+        if not table:
+            return None, 0
+        return LogBatch(self._file, position, data, table), end
+
+    def _judge(self, data: bytes, position: int) -> tuple[RecordScan, str]:
+        """Say what is at the start of `data`, and what is wrong with it."""
+        scan, extent = locate(data, 0, len(data), check_crc=False)
+        if extent is not None:
+            claimed = FRONT.unpack_from(data)[6]
+            return scan, f"PHYSICALOFFSET is {claimed}, but the record lies at {self._file.start + position}"
+        if scan.status is ScanStatus.BLANK:
+            left = self._file_size - position
+            if scan.size == left:
+                return scan, ""
+            return scan, f"a blank record there speaks of {scan.size} bytes, but {left} are left in the file"
+        return scan, scan.reason
+
+    def _is_zero_from(self, position: int) -> bool:
+        return is_all_zero(self._fd, position, self._file.size)
+
+    def _damage(self, position: int, scan: RecordScan, reason: str) -> Damage:
+        """Find where something sound begins again."""
+        size = self._file.size
+        with mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+            follower = position + scan.size
+            if scan.size >= RECORD_BYTES_MIN and follower < size and self._is_sound(view, follower):
+                return Damage(self._file, position, follower, reason, False)
+            for match in _MAGIC.finditer(view, position + 5):
+                start = match.start() - 4
+                if self._is_sound(view, start) and start > position:
+                    return Damage(self._file, position, start, reason, False)
+        if self._is_last:
+            data_end = end_of_data(self._fd, position, size)
+            whole = position + scan.size if scan.status is ScanStatus.RECORD else data_end
+            return Damage(self._file, position, min(max(data_end, whole), size), reason, True)
+        return Damage(self._file, position, size, reason, False)
+
+    def _is_sound(self, view: memoryview, position: int) -> bool:
+        scan, extent = locate(view, position, self._file.size, check_crc=False)
+        if extent is not None:
+            return bool(FRONT.unpack_from(view, position)[6] == self._file.start + position)
+        return scan.status is ScanStatus.BLANK and scan.size == self._file_size - position
+
+
+def is_record_magic(data: bytes, position: int) -> bool:
+    """Whether a record's magic number is 4 bytes after `position`."""
+    return bool(I32.unpack_from(data, position + 4)[0] in (MAGIC_V1, MAGIC_V2))

@@ -1,0 +1,121 @@
+"""Damaged fields of a record whose right value is known from elsewhere.
+
+A record says some things twice: where it lies, how long it is (the sum of its parts), what its checksum covers. If one
+such field is wrong and everything else, checksums included, fits once it is put right, then that is what it was. Such a
+record is not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from reput_broker.store.log.walk import can_be_topic
+from reput_broker.tools.layout import Stream
+from reput_broker.tools.log_reader import Damage
+from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
+from reput_protocol.record_layout import (
+    BORN_HOST_IPV6,
+    FRONT,
+    HEAD_BYTES,
+    I16,
+    I32,
+    I64,
+    MAGIC_V1,
+    MAGIC_V2,
+    QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    STORE_HOST_IPV6,
+    crc31,
+)
+from reput_protocol.record_scan import locate
+
+_RECORD_BYTES_MAX = 16 << 20
+_PHYSICAL_OFFSET_AT = 28
+
+
+class Mend(NamedTuple):
+    """Bytes of a file that are known to be wrong, and what belongs there."""
+
+    file: Path
+    position: int
+    wrong: bytes
+    right: bytes
+    field: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file} at byte {self.position}: {self.field} {self.wrong.hex()} becomes {self.right.hex()}"
+        )
+
+
+def find_mend(damage: Damage) -> Mend | None:
+    """Find the one field that makes a damaged record sound; None if none does."""
+    if not damage.file.size:
+        return None
+    with damage.file.path.open("rb") as file:
+        file.seek(damage.position)
+        data = file.read(_RECORD_BYTES_MAX)
+    if len(data) < RECORD_BYTES_MIN:
+        return None
+    place = damage.file.start + damage.position
+    for at, right, field in _candidates(data, place):
+        wrong = data[at : at + len(right)]
+        fixed = data[:at] + right + data[at + len(right) :]
+        if wrong != right and _is_sound(fixed, place, damage):
+            return Mend(damage.file.path, damage.position + at, wrong, right, field)
+    return None
+
+
+def renumber(log: Stream, offset: int, number: int) -> Mend:
+    """Put a record's number in its queue right, which its unit tells."""
+    path, position = log.place(offset + QUEUE_OFFSET_AT)
+    with path.open("rb") as file:
+        file.seek(position)
+        return Mend(path, position, file.read(8), I64.pack(number), "QUEUEOFFSET")
+
+
+def _candidates(data: bytes, place: int) -> Iterator[tuple[int, bytes, str]]:
+    yield _PHYSICAL_OFFSET_AT, I64.pack(place), "PHYSICALOFFSET"
+    yield 4, I32.pack(MAGIC_V1), "MAGIC"
+    yield 4, I32.pack(MAGIC_V2), "MAGIC"
+    parts = _sum_of_parts(data)
+    if parts is not None:
+        yield 0, I32.pack(parts), "TOTALSIZE"
+    scan, extent = locate(data, 0, len(data), check_crc=False)
+    if extent is None:
+        return
+    body = data[extent.body : extent.body + extent.body_size]
+    actual, stored = crc31(body), I32.unpack_from(data, 8)[0]
+    # A wrong byte of the body changes about half of the checksum's bits; one changed bit is the checksum's own. With a
+    # checksum of the whole record it is certain anyway.
+    text = data[extent.properties : scan.size]
+    if (actual ^ stored).bit_count() == 1 or ends_with_crc_property(text[-CRC_PROPERTY_BYTES - 1 :]):
+        yield 8, I32.pack(actual), "BODYCRC"
+
+
+def _sum_of_parts(data: bytes) -> int | None:
+    """The size that a record's inner lengths add up to."""
+    _, magic, *_, sys_flag, _ = FRONT.unpack_from(data)
+    body = HEAD_BYTES + (12 if sys_flag & BORN_HOST_IPV6 else 0) + (12 if sys_flag & STORE_HOST_IPV6 else 0)
+    if body > len(data):
+        return None
+    (body_size,) = I32.unpack_from(data, body - 4)
+    at = body + body_size
+    if body_size < 0 or at + 4 > len(data):
+        return None
+    if magic == MAGIC_V1:
+        at += 1 + data[at]
+    else:
+        at += 2 + max(0, I16.unpack_from(data, at)[0])
+    return int(at + 2 + max(0, I16.unpack_from(data, at)[0])) if at + 2 <= len(data) else None
+
+
+def _is_sound(data: bytes, place: int, damage: Damage) -> bool:
+    """Whether `data` begins with a sound record of this place that ends just where something sound begins again."""
+    scan, extent = locate(data, 0, len(data), check_crc=True)
+    if extent is None or FRONT.unpack_from(data)[6] != place:
+        return False
+    topic = data[extent.topic : extent.topic + extent.topic_size]
+    return scan.size == damage.size and can_be_topic(topic)

@@ -1,0 +1,357 @@
+"""Make what is derived from the log anew, beside what is there, and put it in its place at the end.
+
+Each new directory is complete and on the disk before it takes the place of the old one, in one step
+(`directory_swap.py`); then the checkpoint says what is there now, so that the next start has nothing to do.
+
+Being killed leaves what was there, or what was made. Beside it there may be directories `rebuild-N.tmp`, which nobody
+minds and the next rebuild removes. If queues or index are new and the checkpoint does not say so yet, a start compares
+the queues with all of the log, and makes the index anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from reput_broker.store.checkpoint import StoreCheckpoint
+from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.dispatch import DispatchBatch, rows_by_queue
+from reput_broker.store.errors import FlushFailed, ForeignFile
+from reput_broker.store.file_io import sync_directory
+from reput_broker.store.index.service import IndexService
+from reput_broker.store.opening.directory_swap import put_back, replaced, swap
+from reput_broker.store.opening.foreign_files import files_below
+from reput_broker.store.options import DELAY_LEVELS_MS, StoreOptions, ignore_event
+from reput_broker.store.queue.builder import RecoveringQueueBuilder
+from reput_broker.store.queue.table import ConsumeQueueTable
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT_BYTES
+from reput_broker.tools.index_raw import index_sizes
+from reput_broker.tools.layout import QueueDirectory, StoreLayout
+from reput_broker.tools.log_reader import LogBatch, LogEnd, read_log
+from reput_broker.tools.queue_ends import queues_digest
+from reput_broker.tools.report import Progress, no_progress
+from reput_broker.tools.unit_files import OpenFiles, UnitFiles
+from reput_broker.tools.verify import Verification
+from reput_protocol.counted import counted
+from reput_protocol.dispatch_rows import scan_dispatch
+
+_YEAR_9999_MS = 253_370_764_800_000
+
+
+class IndexSizesUnknown(ValueError):
+    """Nothing says how many slots and entries an index file has."""
+
+
+class IndexRebuild:
+    """The index files, named by the store times of the records that they begin with."""
+
+    def __init__(self, layout: StoreLayout, temporary: Path) -> None:
+        """Begin.
+
+        Raises:
+            IndexSizesUnknown: neither the caller nor a file tells the sizes.
+            ForeignFile: something that is no index file lies among them, and would be removed.
+        """
+        self.directory = layout.index_dir
+        sizes = index_sizes(layout)
+        if sizes is None:
+            raise IndexSizesUnknown(f"no file in {self.directory} tells how many slots and entries it has")
+        index_files = layout.index_files()
+        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+            if path not in index_files:
+                raise ForeignFile(path, "it is no index file; move it away")
+        self._index = IndexService(temporary, *sizes, clock_ms=lambda: self._time_ms)
+        self._time_ms = 0
+        self._digest = 0
+        self._position = 0
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Insert the keys of a batch."""
+        self._time_ms = min(max(self._time_ms, batch.rows.last_store_timestamp_ms), _YEAR_9999_MS)
+        self._index.dispatch(batch)
+        self._index.flush_full_files()
+
+    def finish(self) -> str:
+        """Insert what is left, and bring all of it to the disk."""
+        self._index.settle()
+        self._index.flush_full_files()
+        self._index.flush()
+        self._digest, self._position = self._index.digest, self._index.position
+        files = self._index.files
+        return f"{counted(sum(file.header.next_entry - 1 for file in files), 'key')} in {counted(len(files), 'file')}"
+
+    def close(self) -> None:
+        """Close all files."""
+        self._index.close()
+
+    def note(self, checkpoint: StoreCheckpoint, _end_offset: int, *, stopped: bool) -> None:
+        """Say which files are full, and after an orderly stop, that the index is complete."""
+        checkpoint.index_msg_timestamp_ms = self._index.full_until_ms
+        if stopped and checkpoint.mark is not None:
+            checkpoint.mark = checkpoint.mark._replace(index_offset=self._position, index_digest=self._digest)
+
+
+class QueuesRebuild:
+    """The ConsumeQueues."""
+
+    def __init__(self, layout: StoreLayout, temporary: Path) -> None:
+        self.directory = layout.consume_queue_dir
+        self._layout = layout
+        options = StoreOptions(data_dir=layout.root, commit_log_file_size=layout.log.file_size or 1 << 30)
+        if layout.queue_file_size:
+            options = replace(options, consume_queue_entries=-(-layout.queue_file_size // UNIT_BYTES))
+        self._entries = options.consume_queue_entries
+        self._table = ConsumeQueueTable(temporary, options)
+        self._temporary = temporary
+        self._builder = RecoveringQueueBuilder(self._table, from_beginning=True, on_event=ignore_event)
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Put the units of a batch."""
+        self._builder.dispatch(batch)
+
+    def finish(self) -> str:
+        """Keep what the log no longer holds, and bring all of it to the disk."""
+        self._table.flush()
+        made = self._count()
+        kept = self._keep_expired()
+        count = len(self._table)
+        words = f"{counted(made, 'unit')} in {counted(count, 'queue')}"
+        return f"{words}; {_kept_words(kept)}" if kept else words
+
+    def close(self) -> None:
+        """Close all files."""
+        self._table.close()
+
+    def note(self, checkpoint: StoreCheckpoint, end_offset: int, *, stopped: bool) -> None:
+        """Say after an orderly stop that the queues are complete, so that the next start need not compare them."""
+        mark = checkpoint.mark
+        if stopped and mark is not None:
+            layout = StoreLayout(self._layout.root, self._layout.log.directories, self._layout.geometry)
+            checkpoint.mark = mark._replace(queues_offset=end_offset, queues_digest=queues_digest(layout))
+
+    def _count(self) -> int:
+        return sum(queue.max_queue_offset - queue.min_queue_offset for queue in self._table)
+
+    def _keep_expired(self) -> int:
+        """Copy the queues whose messages have all left the log: without them message numbers would begin again at 0."""
+        made = {(queue.topic, queue.queue_id) for queue in self._table if queue.has_files}
+        files = OpenFiles()
+        kept = 0
+        try:
+            for queue in self._layout.queues:
+                if (queue.topic, queue.queue_id) not in made and self._is_expired(queue, files):
+                    target = self._temporary / queue.topic / str(queue.queue_id)
+                    target.mkdir(parents=True)
+                    for file in queue.stream.files:
+                        _copy(file.path, target / file.path.name)
+                    for directory in (target, target.parent, target.parent.parent):
+                        sync_directory(directory)
+                    kept += 1
+        finally:
+            files.close()
+        return kept
+
+    def _is_expired(self, queue: QueueDirectory, files: OpenFiles) -> bool:
+        units = UnitFiles(queue.stream, files)
+        if units.end <= units.first:
+            return False
+        offset, size, _ = units.read(units.end - 1, 1)[0]
+        is_real = 0 < size < PRE_BLANK_SIZE and offset >= 0
+        return is_real and offset + size <= self._layout.log.min_offset
+
+
+def refuse_other_queues(root: Path) -> None:
+    """Refuse a directory with queues of a form that this rebuild would not make.
+
+    Raises:
+        ForeignFile: naming the first such file. Nothing was changed.
+    """
+    for name, kind in (
+        ("batchconsumequeue", "batch queues (queue.type=BatchCQ)"),
+        ("consumequeue_ext", "extended queue entries (enableConsumeQueueExt)"),
+    ):
+        directory = root / name
+        for path in files_below(directory):
+            raise ForeignFile(
+                path, f"a rebuild does not make {kind}; move {directory} away to go on without them"
+            )
+
+
+def refuse_other_delays(verification: Verification) -> None:
+    """Refuse to make queues anew as long as it is a guess when parked messages are due.
+
+    Raises:
+        ForeignFile: most units of a queue give other times than RocketMQ's delay levels do. Nothing was changed.
+    """
+    if verification.other_delays is not None and not verification.delay_levels_given:
+        raise ForeignFile(
+            verification.other_delays,
+            "its messages are due at other times than by RocketMQ's delay levels; name those of the broker that wrote "
+            "them with --delay-levels (messageDelayLevel in its configuration)",
+        )
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _kept_words(kept: int) -> str:
+    queues, were = ("queue", "was") if kept == 1 else ("queues", "were")
+    return f"{kept} {queues} whose messages have all left the log {were} kept"
+
+
+class Derived(Protocol):
+    """Something that is derived from the log, while it is made anew in a directory of its own."""
+
+    directory: Path
+    """Where it belongs in the end."""
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Take the next batch of the log."""
+
+    def finish(self) -> str:
+        """Bring everything to the disk, and say what was made."""
+
+    def close(self) -> None:
+        """Close all files."""
+
+    def note(self, checkpoint: StoreCheckpoint, end_offset: int, *, stopped: bool) -> None:
+        """Let the checkpoint say what is in the directory now.
+
+        Args:
+            checkpoint: as it was before.
+            end_offset: where the log ends.
+            stopped: whether the last broker stopped in order; if not, the next start recovers.
+        """
+
+
+DerivedFactory = Callable[[StoreLayout, Path], Derived]
+"""Begins to make one kind anew: gets the layout and the empty directory to make it in."""
+
+Fill = Callable[[StoreLayout, Sequence[Derived], DeletedTopics], None]
+"""Hands the log out to what is made, in another way than `hand_out`."""
+
+REBUILDERS: dict[str, DerivedFactory] = {"queues": QueuesRebuild, "index": IndexRebuild}
+"""Everything that can be made anew, by the name of its option."""
+
+
+def rebuild(
+    layout: StoreLayout,
+    end_offset: int,
+    kinds: Sequence[DerivedFactory],
+    *,
+    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    progress: Progress = no_progress,
+    fill: Fill | None = None,
+) -> list[str]:
+    """Make what is derived from the log anew, and return what was made.
+
+    Args:
+        layout: the directory, which the caller has locked as its owner, and whose log is sound.
+        end_offset: where the log ends.
+        kinds: what to make.
+        delay_levels_ms: the delay levels of the broker that wrote the log.
+        progress: told how many bytes of the log are done.
+        fill: fills what is made from the log; by default `hand_out` does.
+
+    Raises:
+        ForeignFile: something is in the way that is no part of a store; nothing was changed.
+        DiskFull, FlushFailed, OSError: each kind is as it was before, or as it was made. What of that could not be
+            noted in the checkpoint the next start finds out. After FlushFailed the directories `rebuild-N.tmp` stay:
+            the disk may know one of them by the name of the kind.
+    """
+    if put_back(layout.root):
+        layout = StoreLayout(layout.root, layout.log.directories, layout.geometry)
+    deleted = DeletedTopics(layout.root / "deletedTopics")
+    deleted.load()
+    checkpoint = StoreCheckpoint(layout.root / "checkpoint")
+    checkpoint.load()
+    temporaries = [layout.root / f"rebuild-{number}.tmp" for number in range(len(kinds))]
+    made: list[Derived] = []
+    try:
+        _remove_leftovers(layout)
+        try:
+            for factory, temporary in zip(kinds, temporaries, strict=True):
+                temporary.mkdir()
+                made.append(factory(layout, temporary))
+                if made[-1].directory.is_symlink():
+                    raise ForeignFile(
+                        made[-1].directory, "it is a symbolic link, and a directory would take its place"
+                    )
+            if fill is None:
+                hand_out(layout, end_offset, made, deleted, delay_levels_ms, progress)
+            else:
+                fill(layout, made, deleted)
+            words = [derived.finish() for derived in made]
+        finally:
+            for derived in made:
+                derived.close()
+        for derived, temporary in zip(made, temporaries, strict=True):
+            sync_directory(temporary)
+            swap(temporary, derived.directory)
+    except FlushFailed:
+        # It is not certain on the disk which directory has which name, and none may go. To sync again proves nothing:
+        # the system tells of a failed sync once.
+        raise
+    except BaseException:
+        _remove(layout.root, temporaries)
+        raise
+    _remove(layout.root, temporaries)
+    before = (checkpoint.mark, checkpoint.index_msg_timestamp_ms)
+    for derived in made:
+        derived.note(checkpoint, end_offset, stopped=not layout.abort.exists())
+    try:
+        if before != (checkpoint.mark, checkpoint.index_msg_timestamp_ms):
+            checkpoint.flush()
+    finally:
+        checkpoint.close()
+    return words
+
+
+def _remove(root: Path, temporaries: Sequence[Path]) -> None:
+    """Remove what was not needed, or has been replaced, once the names are certain on the disk."""
+    sync_directory(root)
+    for temporary in temporaries:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def hand_out(
+    layout: StoreLayout,
+    end_offset: int,
+    kinds: Sequence[Derived],
+    deleted: DeletedTopics,
+    levels_ms: Sequence[int],
+    progress: Progress,
+) -> None:
+    """Hand the log out, batch by batch, as reput does."""
+    for part in read_log(layout.log):
+        if isinstance(part, LogEnd) or (isinstance(part, LogBatch) and part.offset >= end_offset):
+            break
+        if not isinstance(part, LogBatch):
+            continue
+        data = part.data[: min(part.end, end_offset - part.offset)]
+        rows = scan_dispatch(data, base_physical_offset=part.offset, levels_ms=levels_ms)
+        assert rows.consumed == len(data), "the log was found sound"
+        queues = rows_by_queue(rows, deleted if len(deleted) else None)
+        batch = DispatchBatch(part.offset, part.offset + len(data), data, rows, queues)
+        for derived in kinds:
+            derived.dispatch(batch)
+        progress(part.offset + len(data) - layout.log.min_offset, end_offset - layout.log.min_offset)
+
+
+def _remove_leftovers(layout: StoreLayout) -> None:
+    """Remove what a rebuild left that was killed: new directories that are not whole, old ones that had given way."""
+    sync_directory(layout.root)
+    old = [replaced(place) for place in (layout.consume_queue_dir, layout.index_dir)]
+    for directory in (*layout.root.glob("rebuild-*.tmp"), *old):
+        if directory.is_dir():
+            shutil.rmtree(directory)

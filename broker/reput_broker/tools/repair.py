@@ -1,0 +1,289 @@
+"""Make a store that a start refuses one that it accepts, and keep every byte that has to go.
+
+Only the log is irreplaceable. A damaged record is put right where it says itself what is wrong (`mend`); at the first
+one that cannot be, the log has to end: what follows it may be sound, but a log with a hole in it would give message
+numbers and log offsets to other messages. So all that follows is lost to the store, and kept in `repair-N/`. Everything
+else is derived from the log, and made anew.
+
+Order: everything that will change is copied to `repair-N/` (`repair.py`) and synced. Then the checkpoint is
+written, which says that the log had been flushed up to the cut and no further, and `abort` is left: from here on a
+start would make the same cut. What nobody can read is moved, the log is cut, and the queues are made anew. Killed at
+any moment, the same repair can be begun again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.file_io import make_directories, sync_directory
+from reput_broker.store.opening.abort_marker import AbortMarker
+from reput_broker.store.opening.directory_swap import put_back
+from reput_broker.store.queue.unit import UNIT_BYTES
+from reput_broker.tables.config_file import ConfigFile, encode
+from reput_broker.tools.index_raw import IndexSizes, index_sizes
+from reput_broker.tools.layout import Geometry, StoreLayout
+from reput_broker.tools.queue_ends import queue_ends
+from reput_broker.tools.rebuild import DerivedFactory, IndexRebuild, QueuesRebuild, rebuild
+from reput_broker.tools.repair_files import copy_part, cut_log, data_end, move, overwrite, resize
+from reput_broker.tools.repair_plan import RepairPlan
+from reput_broker.tools.report import Progress, no_progress
+from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
+from reput_broker.tools.verify import Verification
+
+_WORDS = "repair.json"
+
+
+class SideDirectory:
+    """`repair-N`, the first that is not there: it keeps everything that a repair changes or takes away, durably.
+
+    Nothing in it is written over. What comes from the store directory has the same path in it; what comes from other
+    directories of the log lies in `outside/K-NAME`, with a number for each directory. A name that is taken gets a
+    number. `repair.json` says where everything came from.
+    """
+
+    def __init__(self, root: Path) -> None:
+        number = 1
+        while os.path.lexists(path := root / f"repair-{number}"):
+            number += 1
+        path.mkdir()
+        sync_directory(root)
+        self.root = root
+        self.path = path
+        self._given: set[Path] = {path / _WORDS}
+        self._outside: dict[Path, str] = {}
+
+    def place_for(self, source: Path) -> Path:
+        """Return where a file or directory is to be kept: given to nobody else."""
+        if source.is_relative_to(self.root):
+            return self.place(source.relative_to(self.root))
+        directory = source.parent
+        name = self._outside.setdefault(directory, f"{len(self._outside) + 1}-{directory.name}")
+        return self.place(Path("outside", name, source.name))
+
+    def place(self, wanted: Path) -> Path:
+        """Return the path below this directory that is like the wanted one: given to nobody else."""
+        path, number = self.path / wanted, 1
+        while path in self._given or os.path.lexists(path):
+            number += 1
+            path = self.path / wanted.with_name(f"{wanted.name}.{number}")
+        self._given.add(path)
+        return path
+
+    def relative(self, place: Path) -> str:
+        """Return a place as `repair.json` names it."""
+        return str(place.relative_to(self.path))
+
+    def describe(self, words: dict[str, Any]) -> None:
+        """Write `repair.json`, and bring it and every name that is there to the disk."""
+        with (self.path / _WORDS).open("x", encoding="utf-8") as file:
+            json.dump(words, file, indent=2, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+        for directory in [*(path for path in self.path.rglob("*") if path.is_dir()), self.path, self.root]:
+            sync_directory(directory)
+
+
+_TABLES = (
+    "consumerOffset.json",
+    "consumerOffset.json.bak",
+    "consumerOffset.journal",
+    "consumerOffset.journal.next",
+)
+
+
+class RepairResult(NamedTuple):
+    """What a repair did."""
+
+    side_directory: Path
+    """Where everything that was changed or cut is kept."""
+    end_offset: int
+    """Where the log ends now."""
+    lines: list[str]
+
+
+def apply_repair(
+    verification: Verification, plan: RepairPlan, progress: Progress = no_progress
+) -> RepairResult:
+    """Carry a plan out. The caller has locked the directory as its owner.
+
+    Raises:
+        DiskFull, FlushFailed, OSError: while copying: nothing was changed. Later: `abort` is there, and the same repair
+            can be made again.
+    """
+    root, layout = verification.root, verification.layout
+    geometry = _geometry_of(verification)
+    put_back(root)
+    side = SideDirectory(root)
+    moves = _save(verification, plan, side)
+    if plan.new_checkpoint:
+        (root / "checkpoint").unlink(missing_ok=True)
+    if plan.cut is not None:
+        start = max((file.start for file in layout.log.files if file.start <= plan.cut.offset), default=0)
+        _write_checkpoint(root, FlushMark(plan.cut.offset, start), None)
+    if plan.touches_log_or_queues:
+        AbortMarker(layout.abort).create()
+    for mend in plan.mends:
+        overwrite(mend.file, mend.position, mend.right)
+    for path, target in moves:
+        move(path, target)
+    if plan.cut is not None:
+        cut_log(layout.log, plan.cut.offset)
+    for path, _ in plan.resize:
+        if path.exists():
+            resize(path, layout.log.file_size)
+    after = Verification(
+        root,
+        commit_log_dirs=layout.log.directories,
+        geometry=geometry,
+        delay_levels_ms=verification.delay_levels_ms,
+        progress=progress,
+    )
+    after.run()
+    kinds: list[DerivedFactory] = []
+    if plan.rebuild_queues:
+        kinds.append(QueuesRebuild)
+    if plan.rebuild_index:
+        kinds.append(IndexRebuild)
+    levels_ms = verification.delay_levels_ms
+    lines: list[str] = []
+    if kinds:
+        lines += rebuild(
+            after.layout, after.log.kept_end, kinds, delay_levels_ms=levels_ms, progress=progress
+        )
+    if plan.cut is not None or plan.new_checkpoint:
+        # Without new queues the next start drops the units of the last file's records, and makes them anew.
+        last = max(
+            (file.start for file in after.layout.log.files if file.start < after.log.kept_end), default=0
+        )
+        queues_offset = after.log.kept_end if plan.rebuild_queues else last
+        entries = sum(queue_ends(_layout_now(verification, geometry), queues_offset).values())
+        _write_checkpoint(root, FlushMark(after.log.kept_end, queues_offset, entries & 0xFFFF_FFFF), after)
+    elif plan.touches_log_or_queues and verification.mark is not None:
+        # The next start takes the mark for one that was left in the middle of work: it counts entries then.
+        mark = verification.mark
+        entries = sum(queue_ends(_layout_now(verification, geometry), mark.queues_offset).values())
+        _write_checkpoint(
+            root, FlushMark(mark.flushed_offset, mark.queues_offset, entries & 0xFFFF_FFFF), None
+        )
+    if plan.clamp:
+        ends = queue_ends(_layout_now(verification, geometry), after.log.kept_end)
+        lines += _clamp_offsets(layout.config_dir, ends)
+    return RepairResult(side.path, after.log.kept_end, lines)
+
+
+def _layout_now(verification: Verification, geometry: Geometry) -> StoreLayout:
+    """Look at the directory again."""
+    directories = verification.layout.log.directories
+    return StoreLayout(verification.root, directories, geometry)
+
+
+def _geometry_of(verification: Verification) -> Geometry:
+    """The sizes that were found: after a cut there may be too few files to tell them from, after a move none."""
+    layout = verification.layout
+    index = index_sizes(layout) or IndexSizes(layout.geometry.index_slots, layout.geometry.index_entries)
+    return Geometry(
+        layout.log.file_size, -(-layout.queue_file_size // UNIT_BYTES), index.slots, index.entries
+    )
+
+
+def _save(verification: Verification, plan: RepairPlan, side: SideDirectory) -> list[tuple[Path, Path]]:
+    """Copy everything that is going to change, and sync it; return what is to be moved, and where."""
+    root, log = verification.root, verification.layout.log
+    cut: list[dict[str, Any]] = []
+
+    def keep(path: Path, start: int, stop: int, wanted: Path) -> None:
+        target = side.place(wanted)
+        make_directories(target.parent)
+        copy_part(path, start, stop, target)
+        cut.append({"file": str(path), "from": start, "to": stop, "kept_as": side.relative(target)})
+
+    if plan.cut is not None:
+        for file in log.files:
+            start = max(0, plan.cut.offset - file.start)
+            size = file.path.stat().st_size
+            stop = max(data_end(file), size if size > log.file_size else 0)
+            if file.start + log.file_size <= plan.cut.offset or stop <= start:
+                continue
+            name = file.path.name
+            keep(file.path, start, stop, Path("commitlog", f"{name}.from-{start}" if start else name))
+    for path, size in plan.resize:
+        if size > log.file_size:
+            keep(path, log.file_size, size, Path(f"{path.name}.from-{log.file_size}"))
+    for name in ("checkpoint", "deletedTopics", *(f"config/{table}" for table in _TABLES)):
+        source = root / name
+        if source.is_file():
+            target = side.place(Path("before", name))
+            make_directories(target.parent)
+            copy_part(source, 0, source.stat().st_size, target)
+    gone = [path for path, _ in plan.aside]
+    if plan.drop_index:
+        gone.append(verification.layout.index_dir)
+    moves = [(path, side.place_for(path)) for path in gone]
+    side.describe(
+        {
+            "plan": plan.lines(),
+            "cut": cut,
+            "moved": [{"file": str(path), "kept_as": side.relative(target)} for path, target in moves],
+            "mended": [
+                {
+                    "file": str(m.file),
+                    "position": m.position,
+                    "field": m.field,
+                    "was": m.wrong.hex(),
+                    "is": m.right.hex(),
+                }
+                for m in plan.mends
+            ],
+        }
+    )
+    return moves
+
+
+def _write_checkpoint(root: Path, mark: FlushMark, after: Verification | None) -> None:
+    """Claim no more than what is there now."""
+    checkpoint = StoreCheckpoint(root / "checkpoint")
+    checkpoint.load()
+    if after is not None:
+        newest = after.log.max_store_timestamp_ms
+        checkpoint.physic_msg_timestamp_ms = min(checkpoint.physic_msg_timestamp_ms, newest)
+        checkpoint.logics_msg_timestamp_ms = min(checkpoint.logics_msg_timestamp_ms, newest)
+        checkpoint.index_msg_timestamp_ms = min(checkpoint.index_msg_timestamp_ms, newest)
+    checkpoint.confirm_physical_offset = min(checkpoint.confirm_physical_offset, mark.flushed_offset)
+    checkpoint.mark = mark
+    try:
+        checkpoint.flush()
+    finally:
+        checkpoint.close()
+
+
+def _clamp_offsets(config: Path, ends: dict[tuple[str, int], int]) -> list[str]:
+    """Set offsets behind the end of their queue back to it: else messages to come would be passed over."""
+    table = table_in_force(config / "consumerOffset.json")
+    if not table.exists or table.error is not None:
+        return []
+    offsets = offsets_in(table.members)
+    found = find_journal(config, table)
+    if found is not None:
+        apply_journal(offsets, found[1])
+    lines: list[str] = []
+    entries = dict(table.members.get("offsetTable", {}))
+    rewritten: dict[str, dict[str, int]] = {}
+    for (group, topic, queue_id), offset in sorted(offsets.items()):
+        end = ends.get((topic, queue_id), 0)
+        if type(offset) is int and offset > end:
+            lines.append(f"group {group} in {topic}/{queue_id}: offset {offset} becomes {end}")
+            offset = end
+        rewritten.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
+    if not lines:
+        return []
+    entries = {name: entry for name, entry in entries.items() if "@" not in name}
+    members = {**table.members, "offsetTable": {**entries, **rewritten}}
+    ConfigFile(config / "consumerOffset.json").save(encode(members))
+    for name in ("consumerOffset.journal", "consumerOffset.journal.next"):
+        (config / name).unlink(missing_ok=True)
+    sync_directory(config)
+    return lines

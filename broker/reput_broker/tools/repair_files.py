@@ -1,0 +1,118 @@
+"""Copy, move and cut files so that it is on the disk on return, and so that a kill or a power cut loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from reput_broker.store.file_io import end_of_data, make_directories, sync_directory, write_all, zero_range
+from reput_broker.tools.layout import Stream, StreamFile
+
+_COPY_BYTES = 1 << 20
+
+
+def data_end(file: StreamFile) -> int:
+    """Return the position after a file's last byte that is not zero."""
+    fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return end_of_data(fd, 0, file.size)
+    finally:
+        os.close(fd)
+
+
+def copy_part(source: Path, start: int, stop: int, target: Path) -> None:
+    """Copy bytes `[start, stop)` of a file into a new one, and sync that; its name is the caller's.
+
+    Raises:
+        FileExistsError: the name is taken; what has it stays as it is.
+    """
+    with source.open("rb") as reader, target.open("xb") as writer:
+        reader.seek(start)
+        left = stop - start
+        while left > 0:
+            chunk = reader.read(min(_COPY_BYTES, left))
+            if not chunk:
+                break
+            writer.write(chunk)
+            left -= len(chunk)
+        writer.flush()
+        os.fsync(writer.fileno())
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    """Write bytes into a file and sync it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        write_all(fd, data, position, path)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def resize(path: Path, size: int) -> None:
+    """Cut a file off or fill it up with zeros, and sync it."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def move(path: Path, target: Path) -> None:
+    """Move a file or a directory, if it is there, and sync both names.
+
+    From another disk it is copied, and removed there once the copy and its names are on the disk.
+
+    Raises:
+        FileExistsError: the name is taken; nothing was moved.
+        OSError: it could not be moved, or not all of it removed where it was: it is whole there, or here.
+    """
+    if not path.exists():
+        return
+    make_directories(target.parent)
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    try:
+        os.rename(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(path, target)
+        sync_directory(target.parent)
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    sync_directory(target.parent)
+    sync_directory(path.parent)
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a file, or a directory with all that is in it, and sync it; the name of the copy itself is the caller's."""
+    if path.is_dir():
+        target.mkdir()
+        for entry in sorted(path.iterdir()):
+            _copy(entry, target / entry.name)
+        sync_directory(target)
+    else:
+        copy_part(path, 0, path.stat().st_size, target)
+    with contextlib.suppress(OSError):
+        shutil.copystat(path, target)
+
+
+def cut_log(log: Stream, offset: int) -> None:
+    """End the log: later files go, the last one first; the file of the place is filled up with zeros."""
+    for index in range(len(log.files) - 1, -1, -1):
+        file = log.files[index]
+        if file.start > offset or (file.start == offset and index > 0):
+            file.path.unlink(missing_ok=True)
+            sync_directory(file.path.parent)
+        elif file.start + log.file_size > offset:
+            fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.ftruncate(fd, log.file_size)
+                zero_range(fd, offset - file.start, log.file_size, file.path)
+                os.fsync(fd)
+            finally:
+                os.close(fd)

@@ -1,0 +1,230 @@
+"""Check the JSON tables against each other and against the queues."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.errors import ForeignFile
+from reput_broker.tables.offset_journal import JournalUnreadable, read_journal
+from reput_broker.tools.report import Report
+from reput_broker.tools.tables import (
+    JOURNALS,
+    OffsetKey,
+    TableFile,
+    apply_journal,
+    find_journal,
+    offsets_in,
+    read_table,
+    table_in_force,
+)
+from reput_protocol.counted import counted
+
+_OTHER_TABLES = (
+    "subscriptionGroup.json",
+    "delayOffset.json",
+    "consumerFilter.json",
+    "consumerOrderInfo.json",
+    "messageRequestMode.json",
+    "topicQueueMapping.json",
+    "lmqConsumerOffset.json",
+)
+_COUNT_MEMBERS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
+_CHAR = re.compile(r"\(char (\d+)\)")
+
+
+def read_deleted_topics(root: Path, report: Report) -> DeletedTopics:
+    """Read `deletedTopics`; none count if the file cannot be read."""
+    deleted = DeletedTopics(root / "deletedTopics")
+    try:
+        deleted.load()
+    except ForeignFile as error:
+        report.fault("topics", error.path, 0, error.reason)
+    return deleted
+
+
+def read_topics(config_dir: Path, report: Report) -> dict[str, dict[str, Any]] | None:
+    """Check `topics.json` by itself; return its topics, None if there is none or it cannot be used."""
+    path = config_dir / "topics.json"
+    if _decodes(path, "topics", report) is None:
+        return None
+    table = table_in_force(path)
+    topics = table.members.get("topicConfigTable")
+    if not isinstance(topics, dict):
+        report.fault("topics", table.path, 0, "it has no topicConfigTable")
+        return None
+    for name, entry in topics.items():
+        position = max(table.data.find(f'"{name}"'.encode()), 0)
+        if not isinstance(entry, dict):
+            report.fault("topics", table.path, position, f"the entry of topic {name} is no object")
+            continue
+        if entry.get("topicName", name) != name:
+            report.fault("topics", table.path, position, f"topic {name} calls itself {entry['topicName']}")
+        for member in _COUNT_MEMBERS:
+            value = entry.get(member, 0)
+            if type(value) is not int or value < 0:
+                report.fault("topics", table.path, position, f"{member} of topic {name} is {value!r}")
+    return {name: entry for name, entry in topics.items() if isinstance(entry, dict)}
+
+
+def verify_topics(
+    config_dir: Path,
+    topics: Mapping[str, Mapping[str, Any]],
+    queues: Mapping[tuple[str, int], int],
+    report: Report,
+) -> None:
+    """Check that every queue with messages belongs to a topic that lists it."""
+    path = table_in_force(config_dir / "topics.json").path
+    highest: dict[str, int] = {}
+    for (topic, queue_id), end in queues.items():
+        if end:
+            highest[topic] = max(highest.get(topic, 0), queue_id)
+    for topic, queue_id in sorted(highest.items()):
+        entry = topics.get(topic)
+        if entry is None:
+            report.fault("topics", path, 0, f"topic {topic} has queues with messages and no entry")
+            continue
+        counts = [entry.get(member, 16) for member in ("readQueueNums", "writeQueueNums")]
+        if all(type(count) is int and 0 < count <= queue_id for count in counts):
+            report.note(
+                f"topic {topic} has {counted(max(counts), 'queue')}, but queue {queue_id} holds messages"
+            )
+
+
+def verify_offsets(
+    config_dir: Path, queues: Mapping[tuple[str, int], int], stopped: bool, report: Report
+) -> None:
+    """Check `consumerOffset.json` and its journal by themselves and against the ends of the queues.
+
+    Args:
+        config_dir: where the files lie.
+        queues: end of every queue by topic and queue id. Offsets of other queues are not judged: a topic may have been
+            deleted since.
+        stopped: whether the last broker stopped in order.
+        report: where faults go.
+    """
+    path = config_dir / "consumerOffset.json"
+    if _decodes(path, "offsets", report) is None:
+        _verify_journal(config_dir, TableFile(path), {}, stopped, report)
+        return
+    table = table_in_force(path)
+    if not isinstance(table.members.get("offsetTable", {}), dict):
+        report.fault("offsets", table.path, 0, "its offsetTable is no object")
+        return
+    for name, entry in table.members.get("offsetTable", {}).items():
+        position = max(table.data.find(f'"{name}"'.encode()), 0)
+        if "@" not in name:
+            report.fault(
+                "offsets", table.path, position, f"the key {name!r} does not name a topic and a group"
+            )
+        elif not isinstance(entry, dict) or not all(str(queue).isdecimal() for queue in entry):
+            report.fault(
+                "offsets", table.path, position, f"the entry of {name} does not map queues to offsets"
+            )
+    offsets = offsets_in(table.members)
+    for key, offset in offsets.items():
+        _verify_offset(table.path, _position_of(table.data, key), key, offset, queues, "offsets", report)
+    in_json = dict(offsets)
+    journal = _verify_journal(config_dir, table, offsets, stopped, report)
+    if journal is not None:
+        for key, offset in offsets.items():
+            if in_json.get(key) != offset:
+                _verify_offset(journal, 0, key, offset, queues, "journal", report)
+    report.figures["offsets"] += len(offsets)
+
+
+def _verify_offset(
+    path: Path,
+    position: int,
+    key: OffsetKey,
+    offset: Any,
+    queues: Mapping[tuple[str, int], int],
+    kind: str,
+    report: Report,
+) -> None:
+    group, topic, queue_id = key
+    where = f"group {group} in {topic}/{queue_id}"
+    if type(offset) is not int:
+        report.fault(kind, path, position, f"the offset of {where} is {offset!r}")
+    elif (end := queues.get((topic, queue_id))) is not None and offset > end:
+        # Nothing is damaged: a client may commit any offset, and a power cut may take messages that were consumed.
+        report.note(
+            f"the offset of {where} is {offset}, but the queue ends at {end}: the group continues at the end, or set "
+            "its offset with `reput group reset`"
+        )
+
+
+def _position_of(data: bytes, key: OffsetKey) -> int:
+    """Where the offset of a key stands in the JSON text, as near as can be told."""
+    group, topic, queue_id = key
+    start = max(data.find(f'"{topic}@{group}"'.encode()), 0)
+    match = re.compile(rb'[{,\s]"?%d"?\s*:\s*' % queue_id).search(data, start)
+    return match.end() if match else start
+
+
+def _verify_journal(
+    config_dir: Path, table: TableFile, offsets: dict[OffsetKey, Any], stopped: bool, report: Report
+) -> Path | None:
+    """Check the journal and apply it to the offsets; return its path if it belongs to the table."""
+    present = config_dir / "consumerOffset.journal"
+    for name in JOURNALS:
+        try:
+            read_journal(config_dir / name)
+        except FileNotFoundError:
+            pass
+        except JournalUnreadable as error:
+            report.fault("journal", config_dir / name, 0, str(error))
+            return None
+    found = find_journal(config_dir, table)
+    if found is None and table.exists:
+        found = find_journal(config_dir, read_table(config_dir / "consumerOffset.json.bak"))
+    if found is None:
+        if present.exists() and _same_but_for_bits(present, table):
+            report.fault(
+                "offsets", table.path, 0, f"its checksum is not the one that {present.name} gives for it"
+            )
+        elif present.exists():
+            report.note(f"{present} continues another consumerOffset.json: the next start sets it aside")
+        return None
+    path, contents = found
+    if contents.damaged_at is not None:
+        report.fault("journal", path, contents.damaged_at, "a record there is damaged, sound ones follow")
+    elif contents.torn_bytes and stopped:
+        report.fault("journal", path, contents.end, f"{contents.torn_bytes} bytes at its end are no record")
+    elif contents.torn_bytes:
+        report.note(f"{path} ends with {contents.torn_bytes} bytes of an unfinished commit")
+    apply_journal(offsets, contents)
+    return path
+
+
+def _same_but_for_bits(journal: Path, table: TableFile) -> bool:
+    """Whether a journal was begun for a table of this very length and version, but with other bytes."""
+    identity = read_journal(journal).identity
+    version = table.members.get("dataVersion")
+    counter = version.get("counter") if isinstance(version, dict) else None
+    return table.exists and identity.size == len(table.data) and identity.counter == counter
+
+
+def verify_other_tables(config_dir: Path, report: Report) -> None:
+    """Check that the tables of which only RocketMQ makes use can be decoded."""
+    for name in _OTHER_TABLES:
+        _decodes(config_dir / name, "file", report)
+
+
+def _decodes(path: Path, kind: str, report: Report) -> TableFile | None:
+    """Report a table that cannot be decoded; None if there is nothing that a start could use."""
+    table = read_table(path)
+    if table.error is not None:
+        report.fault(kind, path, _error_position(table), f"it is no JSON table: {table.error}")
+    in_force = table_in_force(path)
+    return in_force if in_force.exists and in_force.error is None else None
+
+
+def _error_position(table: TableFile) -> int:
+    if isinstance(table.error, UnicodeDecodeError):
+        return table.error.start
+    match = _CHAR.search(str(table.error))
+    return min(int(match[1]), len(table.data)) if match else 0

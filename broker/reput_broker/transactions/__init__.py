@@ -1,0 +1,1 @@
+"""Transactions: half messages, op messages, and the questions to producers about them."""

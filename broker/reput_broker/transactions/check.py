@@ -1,0 +1,335 @@
+"""Ask producers what became of transactions that nobody has ended (RocketMQ: TransactionalMessageServiceImpl.check).
+
+Every `transactions.check_interval` there is a round over the half messages that are open, oldest first. One that is old
+enough is copied to the end of the half queue, with one more question counted, and a live producer of its group is asked
+about the copy once that can be read; whoever answers, ends the transaction as the first producer could have. So a round
+does not come across the same message twice, and the group CID_RMQ_SYS_TRANS moves on in the queue. A message that was
+asked about `check_max` times, or is older than the log's files get, is put aside in TRANS_CHECK_MAX_TIME_TOPIC. Its age
+counts from when it was first stored, by the broker's clock; RocketMQ's from when its producer says that it was born.
+
+A message that names a time of its own for the first question stays where it is until then, as does one whose producers
+have too much to read already until the next round, unless so much gathers
+behind it that the queue could not be remembered, or a start would have to search too much of the log for its decision;
+RocketMQ copies it in every round, and counts that as a question.
+
+Progress is saved only once everything that it rests on is on the disk, the copies and the committed messages: else a
+power cut could leave the progress and take them, and nobody would look at their half messages any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Final, Protocol
+
+import structlog
+import trio
+
+from reput_broker.observe.retry_counts import RetryCounts
+from reput_broker.put.own_puts import OwnPuts
+from reput_broker.store.results import PutStatus
+from reput_broker.transactions.half_messages import (
+    HALF_QUEUE_ID,
+    HalfMessage,
+    discarded_record,
+    half_message_of,
+    renewed_record,
+)
+from reput_broker.transactions.op_queue import OP_QUEUE_ID, OpQueue
+from reput_broker.transactions.questions import TransactionQuestions
+from reput_broker.transactions.queue_reader import ReadableStore, read_entry
+from reput_broker.transactions.transactions import HalfCopy, Standing, Transactions
+from reput_protocol.errors import ReputError
+from reput_protocol.host import Host
+from reput_protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
+from reput_protocol.record import Record, record_bytes
+
+log = structlog.get_logger(__name__)
+
+_ROUND_S_MAX: Final = 60.0
+_SPAN_MAX: Final = 1_000_000
+_SEARCH_BYTES_MAX: Final = 256 * 1024 * 1024
+"""How much of the log a start searches for decisions that were not written down, beside a few rounds' worth."""
+_ADDED_BYTES: Final = 512
+
+
+class CheckOptions(Protocol):
+    """What is up to the configuration."""
+
+    @property
+    def timeout(self) -> float:
+        """Age of the first question, in seconds (RocketMQ: transactionTimeOut)."""
+
+    @property
+    def check_interval(self) -> float:
+        """Time between two rounds, in seconds (RocketMQ: transactionCheckInterval)."""
+
+    @property
+    def check_max(self) -> int:
+        """Most questions about one message (RocketMQ: transactionCheckMax)."""
+
+
+class CheckedStore(ReadableStore, Protocol):
+    """What this needs of the message store."""
+
+    @property
+    def max_physical_offset(self) -> int: ...  # noqa: D102
+    @property
+    def flushed_offset(self) -> int: ...  # noqa: D102
+    @property
+    def flush_behind_bytes(self) -> int: ...  # noqa: D102
+
+    def min_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
+    def max_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
+
+
+class CommittedOffsets(Protocol):
+    """The table of offsets."""
+
+    def query(self, group: str, topic: str, queue_id: int, /) -> int | None: ...  # noqa: D102
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, /) -> None: ...  # noqa: D102
+
+
+class _Look(Enum):
+    """What a look at an open half message came to."""
+
+    TOO_YOUNG = auto()
+    """It and all behind it are to be left alone."""
+    STAYS = auto()
+    """It is left alone, and the round goes on."""
+    CLOSED = auto()
+    """Its place in the queue is open no more."""
+    STUCK = auto()
+    """The store takes nothing now."""
+
+
+class TransactionCheckService:
+    """The rounds over one half queue.
+
+    Args:
+        transactions: how the half messages stand.
+        ops: the op messages, which matter as long as something that they name could still be looked at.
+        store: read from.
+        puts: puts the copies.
+        offsets: where the progress is kept.
+        questions: asks producers about the copies.
+        options: read in every round.
+        counts: counted in.
+        make_discard_topic: makes TRANS_CHECK_MAX_TIME_TOPIC if need be.
+        flush: syncs the log once, whether or not that succeeds.
+        reserved_s: how long the log's files are kept, in seconds.
+        host: the store's address.
+        clock_ms: wall clock.
+    """
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        ops: OpQueue,
+        store: CheckedStore,
+        puts: OwnPuts,
+        offsets: CommittedOffsets,
+        questions: TransactionQuestions,
+        options: CheckOptions,
+        counts: RetryCounts,
+        *,
+        make_discard_topic: Callable[[], Awaitable[None]],
+        flush: Callable[[], Awaitable[None]],
+        reserved_s: Callable[[], float],
+        host: Host,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._transactions = transactions
+        self._ops = ops
+        self._store = store
+        self._puts = puts
+        self._offsets = offsets
+        self._questions = questions
+        self._options = options
+        self._counts = counts
+        self._make_discard_topic = make_discard_topic
+        self._flush = flush
+        self._reserved_s = reserved_s
+        self._host = host
+        self._clock_ms = clock_ms
+
+    async def run(self) -> None:
+        """Make rounds until cancelled."""
+        while True:
+            await trio.sleep(self._options.check_interval)
+            try:
+                await self.check()
+            except (ReputError, OSError) as error:
+                log.error(
+                    "transactions_not_checked",
+                    detail=str(error),
+                    hint="it is tried again; if it is damage: stop the broker and run reput store verify",
+                )
+
+    async def check(self) -> None:
+        """Make one round, of a minute at most, and save how far it came.
+
+        Raises:
+            StoreError, OSError: the queue cannot be read, or the progress not saved.
+        """
+        transactions, store = self._transactions, self._store
+        started_ms, give_up_at = self._clock_ms(), trio.current_time() + _ROUND_S_MAX
+        low, end = (
+            store.min_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID),
+            store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID),
+        )
+        self._questions.begin_round()
+        offset = transactions.next_open(max(transactions.position, low))
+        while offset < end and trio.current_time() < give_up_at:
+            await trio.lowlevel.checkpoint()
+            if transactions.standing(offset) is Standing.OPEN:  # nobody has decided it meanwhile
+                look = await self._look_at(offset, end, started_ms)
+                if look in (_Look.TOO_YOUNG, _Look.STUCK):
+                    break
+            if self._questions.is_full:
+                await self._questions.ask(self._is_open)
+            offset = transactions.next_open(offset + 1)
+        await self._questions.ask(self._is_open)
+        await self._advance(low)
+
+    async def _advance(self, low: int) -> None:
+        """Note how far nothing is open any more, in both queues, and save it."""
+        transactions, store = self._transactions, self._store
+        end = store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)
+        position = min(transactions.next_open(max(transactions.position, low)), end)
+        if position > transactions.position:
+            transactions.advance(position)
+        op_end = store.max_offset_in_queue(TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
+        op_position = self._ops.passed(transactions.position, op_end)
+        reached = {
+            (TRANS_HALF_TOPIC, HALF_QUEUE_ID): transactions.position,
+            (TRANS_OP_HALF_TOPIC, OP_QUEUE_ID): op_position,
+        }
+        moved = [place for place, offset in reached.items() if self._saved(*place) < offset]
+        if not moved or not await self._all_is_flushed():
+            return
+        for topic, queue_id in moved:
+            self._offsets.commit(TRANSACTION_CHECK_GROUP, topic, queue_id, reached[topic, queue_id])
+
+    def _saved(self, topic: str, queue_id: int) -> int:
+        saved = self._offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
+        return -1 if saved is None else saved
+
+    async def _all_is_flushed(self) -> bool:
+        """Have everything synced that has been appended until now; False if that does not succeed."""
+        store = self._store
+        end = store.flushed_offset + store.flush_behind_bytes
+        if store.flushed_offset < end:
+            await self._flush()
+        return store.flushed_offset >= end
+
+    # -- one half message ----------------------------------------------------------------------------------
+
+    async def _look_at(self, offset: int, end: int, started_ms: int) -> _Look:
+        entry = read_entry(self._store, TRANS_HALF_TOPIC, HALF_QUEUE_ID, offset)
+        half = None if entry.record is None else half_message_of(entry.record)
+        if half is None:
+            if entry.is_end:
+                return _Look.TOO_YOUNG
+            log.error(
+                "half_message_unreadable", queue_offset=offset, hint="it is left out: reput store verify"
+            )
+            self._transactions.close(offset, Standing.DISCARDED)
+            return _Look.CLOSED
+        if self._is_over(half):
+            return await self._discard(half)
+        if half.record.store_timestamp_ms >= started_ms:
+            return _Look.TOO_YOUNG
+        timeout_ms = int(self._options.timeout * 1000)
+        age_ms = self._clock_ms() - half.first_stored_ms
+        immunity_ms = half.immunity_ms(timeout_ms)
+        if immunity_ms is None:
+            if 0 <= age_ms < timeout_ms:
+                return _Look.TOO_YOUNG
+        elif 0 <= age_ms < immunity_ms:
+            return await self._leave(half, end)
+        if self._questions.passes_over(half.producer_group):
+            return await self._leave(half, end)
+        return await self._ask_about(half)
+
+    async def _leave(self, half: HalfMessage, end: int) -> _Look:
+        """Ask nothing about a half message in this round."""
+        unsearched = self._store.max_physical_offset - self._ops.marked_until
+        if end - half.queue_offset < _SPAN_MAX and unsearched < _SEARCH_BYTES_MAX:
+            return _Look.STAYS
+        copy = await self._copy(half, None)
+        return self._stuck(half, copy) if isinstance(copy, PutStatus) else _Look.CLOSED
+
+    def _is_over(self, half: HalfMessage) -> bool:
+        """Whether nobody is to be asked any more (RocketMQ: needDiscard, needSkip)."""
+        if half.check_times is not None and half.check_times >= self._options.check_max:
+            return True
+        return self._clock_ms() - half.first_stored_ms > self._reserved_s() * 1000
+
+    async def _discard(self, half: HalfMessage) -> _Look:
+        await self._make_discard_topic()
+        record = discarded_record(half)
+        result = await self._puts.put(_size(record), lambda: record if self._is_open(half) else None)
+        if result is None:
+            return _Look.CLOSED
+        if result.status is not PutStatus.PUT_OK:
+            return self._stuck(half, result.status)
+        copy = HalfCopy(half.queue_offset, half.record.physical_offset)
+        self._transactions.decided(half, copy, Standing.DISCARDED)
+        self._counts.transactions[half.topic, "timeout"] += 1
+        log.warning(
+            "transaction_put_aside",
+            topic=half.topic,
+            producer_group=half.producer_group,
+            message_id=half.unique_key,
+            checked=half.check_times or 0,
+            hint="nobody has ended it; it is kept in TRANS_CHECK_MAX_TIME_TOPIC",
+        )
+        return _Look.CLOSED
+
+    async def _ask_about(self, half: HalfMessage) -> _Look:
+        copy = await self._copy(half, (half.check_times or 0) + 1)
+        if isinstance(copy, PutStatus):
+            return self._stuck(half, copy)
+        if copy is not None:
+            self._questions.add(copy)
+        return _Look.CLOSED
+
+    async def _copy(self, half: HalfMessage, check_times: int | None) -> HalfMessage | PutStatus | None:
+        """Let a copy at the end of the queue take the place of a half message, and return it.
+
+        None if somebody decided meanwhile; a status if the store takes nothing.
+        """
+        record = renewed_record(half, check_times)
+        result = await self._puts.put(_size(record), lambda: record if self._is_open(half) else None)
+        if result is None:
+            return None
+        if result.status is not PutStatus.PUT_OK:
+            return result.status
+        self._transactions.copied(half, HalfCopy(result.queue_offset, result.physical_offset))
+        return half_message_of(
+            replace(
+                record,
+                queue_offset=result.queue_offset,
+                physical_offset=result.physical_offset,
+                store_timestamp_ms=result.store_timestamp_ms,
+                store_host=self._host,
+            )
+        )
+
+    def _is_open(self, half: HalfMessage) -> bool:
+        copy = self._transactions.open_copy(half)
+        return copy is not None and copy.queue_offset == half.queue_offset
+
+    def _stuck(self, half: HalfMessage, status: PutStatus) -> _Look:
+        """Go on with the others if it is this message that the store does not take; else try all again later."""
+        log.warning(
+            "half_message_not_copied", topic=half.topic, queue_offset=half.queue_offset, detail=str(status)
+        )
+        is_illegal = status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+        return _Look.STAYS if is_illegal else _Look.STUCK
+
+
+def _size(record: Record) -> int:
+    return record_bytes(len(record.body), record.topic, len(record.properties)) + _ADDED_BYTES

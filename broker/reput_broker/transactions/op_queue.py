@@ -1,0 +1,234 @@
+"""Decisions as they are written down: op messages, each with many (RocketMQ: TransactionalOpBatchService).
+
+An op message lies in RMQ_SYS_TRANS_OP_HALF_TOPIC; its tag is `d` and its body a list like `17,18,25,`. Decisions
+gather for `transactions.op_interval`, or until they fill a message. Until then they are in memory only. A process
+that is killed loses them: rollbacks are then asked about once more, and commits are found in the log. So that only
+its end has to be searched, the last message of a batch carries the log offset up to which every decision is in this
+message or an earlier one; PREPARED_TRANSACTION_OFFSET serves for that, which RocketMQ neither writes nor reads here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+import trio
+
+from reput_broker.put.own_puts import OwnPuts
+from reput_broker.store.results import PutStatus
+from reput_protocol import properties as names
+from reput_protocol.host import Host
+from reput_protocol.names import TRANS_OP_HALF_TOPIC
+from reput_protocol.properties import encode_properties
+from reput_protocol.record import Record
+
+OP_QUEUE_ID: Final = 0
+OP_TAG: Final = "d"
+_SEPARATOR: Final = ","
+_OFFSET: Final = re.compile(r"[0-9]{1,18}")
+
+
+class OpOptions(Protocol):
+    """What is up to the configuration."""
+
+    @property
+    def op_interval(self) -> float:
+        """Longest time that a decision waits, in seconds (RocketMQ: transactionOpBatchInterval)."""
+
+    @property
+    def op_message_size(self) -> int:
+        """Bytes of decisions from which on they are written at once (RocketMQ: transactionOpMsgMaxSize)."""
+
+
+class OpMessage(NamedTuple):
+    """An op message that still matters: its place in the op queue, and the highest half offset that it names."""
+
+    queue_offset: int
+    last_half_offset: int
+
+
+class Batch(NamedTuple):
+    """An op message to write: its record, and how many of the waiting decisions it holds."""
+
+    record: Record
+    decisions: int
+
+
+class OpQueue:
+    """The decisions that are not written down yet, and the op messages that still matter. One owner.
+
+    Attributes:
+        messages: the op messages that still matter, oldest first.
+        marked_until: the log offset up to which op messages say everything.
+
+    Args:
+        options: read at every decision.
+        host: the store's address, as which op messages are born.
+        new_id: makes their unique ids.
+    """
+
+    def __init__(self, options: OpOptions, host: Host, new_id: Callable[[], str]) -> None:
+        self.messages: deque[OpMessage] = deque()
+        self.marked_until = 0
+        self._options = options
+        self._host = host
+        self._new_id = new_id
+        self._waiting: deque[int] = deque()
+        self._size = 0
+        self._first_at = 0.0
+
+    # Decisions
+
+    def add(self, half_offset: int, now: float) -> None:
+        """Let a decision wait to be written down; `now` in seconds of the clock that `due_at` is asked on."""
+        if not self._waiting:
+            self._first_at = now
+        self._waiting.append(half_offset)
+        self._size += len(str(half_offset)) + 1
+
+    @property
+    def due_at(self) -> float | None:
+        """When the decisions are to be written; None if none waits."""
+        if not self._waiting:
+            return None
+        return self._first_at + (0.0 if self.is_full else self._options.op_interval)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough for a message."""
+        return self._size >= self._options.op_message_size
+
+    @property
+    def waiting(self) -> int:
+        """How many decisions wait."""
+        return len(self._waiting)
+
+    # Messages
+
+    @property
+    def record_bytes_max(self) -> int:
+        """More than the next message takes in the log."""
+        return self._options.op_message_size + 512
+
+    def compose(self, now_ms: int, log_end: int) -> Batch | None:
+        """Return the next message, oldest decisions first; None if none waits. `written` takes them off.
+
+        Args:
+            now_ms: the time.
+            log_end: where the log ends, and the message goes, now.
+        """
+        if not self._waiting:
+            return None
+        body, count = "", 0
+        for half_offset in self._waiting:
+            if len(body) >= self._options.op_message_size:
+                break
+            body += f"{half_offset}{_SEPARATOR}"
+            count += 1
+        record = Record(
+            TRANS_OP_HALF_TOPIC,
+            body.encode(),
+            queue_id=OP_QUEUE_ID,
+            born_timestamp_ms=now_ms,
+            born_host=self._host,
+            prepared_transaction_offset=log_end if count == len(self._waiting) else 0,
+            properties=encode_properties({names.TAGS: OP_TAG, names.UNIQ_KEY: self._new_id()}),
+        )
+        return Batch(record, count)
+
+    def written(self, batch: Batch, queue_offset: int) -> None:
+        """Note that a message is in the log, at an offset of the op queue."""
+        offsets = [self._waiting.popleft() for _ in range(batch.decisions)]
+        self._size -= len(batch.record.body)
+        self.messages.append(OpMessage(queue_offset, max(offsets)))
+        self.marked_until = max(self.marked_until, batch.record.prepared_transaction_offset)
+
+    # Progress
+
+    def passed(self, position: int, end: int) -> int:
+        """Forget the messages that name only half offsets before `position`; return the first op offset that matters.
+
+        That is `end`, the end of the op queue, if none does.
+        """
+        messages = self.messages
+        while messages and messages[0].last_half_offset < position:
+            messages.popleft()
+        return messages[0].queue_offset if messages else end
+
+
+def half_offsets_of(record: Record) -> list[int]:
+    """Return the half offsets that an op message names; none if it is no list of them."""
+    if record.tag != OP_TAG:
+        return []
+    parts = record.body.decode("latin-1").split(_SEPARATOR)
+    return [int(part) for part in parts if _OFFSET.fullmatch(part)]
+
+
+log = structlog.get_logger(__name__)
+
+_RETRY_INTERVAL_S = 1.0
+
+
+class OpWriter:
+    """Puts the op messages of one op queue.
+
+    Args:
+        log_end: where the log ends and the next record goes, in a pool's buffer or not. An op message that names this
+            names no record before it (`parked.py`).
+        clock_ms: wall clock.
+    """
+
+    def __init__(
+        self, ops: OpQueue, puts: OwnPuts, *, log_end: Callable[[], int], clock_ms: Callable[[], int]
+    ) -> None:
+        self._ops = ops
+        self._puts = puts
+        self._log_end = log_end
+        self._clock_ms = clock_ms
+        self._look = trio.Event()
+
+    def closed(self, half_offset: int) -> None:
+        """Let a decision be written down soon."""
+        is_first = not self._ops.waiting
+        self._ops.add(half_offset, trio.current_time())
+        if is_first or self._ops.is_full:
+            self._look.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            due_at = self._ops.due_at
+            if due_at is None or due_at > trio.current_time():
+                with trio.move_on_at(inf if due_at is None else due_at):
+                    await self._look.wait()
+                self._look = trio.Event()
+            elif not await self.write():
+                await trio.sleep(_RETRY_INTERVAL_S)
+
+    async def write(self) -> bool:
+        """Write down everything that waits; False if the store does not take it now, and it goes on waiting."""
+        while self._ops.waiting:
+            batch: Batch | None = None
+
+            def compose() -> Record | None:
+                nonlocal batch
+                batch = self._ops.compose(self._clock_ms(), self._log_end())
+                return None if batch is None else batch.record
+
+            result = await self._puts.put(self._ops.record_bytes_max, compose)
+            if result is None or batch is None:
+                break
+            if result.status is not PutStatus.PUT_OK:
+                log.warning(
+                    "decisions_not_written_down",
+                    count=self._ops.waiting,
+                    detail=str(result.status),
+                    hint="free disk space; it is tried again, and what is lost until then is asked about once more",
+                )
+                return False
+            self._ops.written(batch, result.queue_offset)
+        return True

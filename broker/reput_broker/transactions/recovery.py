@@ -1,0 +1,203 @@
+"""Find out how the half messages stand after a stop, an orderly one or any other.
+
+1. Op messages say which half messages are done; the rest of the queue from the saved progress on is open.
+2. Of the copies of one transaction only the latest is open.
+3. What was decided last may not have been written down: the log behind the last op message that says that everything
+   before it is has the committed messages, and those put aside, each with the place of its half message.
+
+So nothing is committed a second time that has been committed in the log. A power cut can take both the committed
+message and its op message; then the half message is open again, and no consumer has seen the other (with `flush =
+"sync"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from reput_broker.store.dispatch import DispatchBatch, Dispatcher
+from reput_broker.store.errors import StoreDamaged
+from reput_broker.transactions.half_messages import HALF_QUEUE_ID, half_message_of
+from reput_broker.transactions.op_queue import OP_QUEUE_ID, OpMessage, OpQueue, half_offsets_of
+from reput_broker.transactions.queue_reader import ReadableStore, read_entry, record_at
+from reput_broker.transactions.transactions import HalfCopy, Standing, Transactions
+from reput_protocol.names import (
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    TRANSACTION_CHECK_GROUP,
+)
+from reput_protocol.record_layout import TRANSACTION_COMMIT
+from reput_protocol.record_view import RecordView
+
+log = structlog.get_logger(__name__)
+
+
+class RecoverableStore(ReadableStore, Protocol):
+    """What this needs of the message store."""
+
+    def min_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
+    def max_offset_in_queue(self, topic: str, queue_id: int, /) -> int: ...  # noqa: D102
+    def replay(self, from_offset: int, dispatcher: Dispatcher, /) -> int: ...  # noqa: D102
+
+
+class SavedProgress(Protocol):
+    """The table of offsets."""
+
+    def query(self, group: str, topic: str, queue_id: int, /) -> int | None:
+        """Return a group's offset, or None."""
+
+
+class _OpenHalf(NamedTuple):
+    """A half message that no op message names."""
+
+    queue_offset: int
+    physical_offset: int
+    first_offset: int
+    topic: str
+    unique_key: str | None
+
+
+def recover_transactions(store: RecoverableStore, offsets: SavedProgress, ops: OpQueue) -> Transactions:
+    """Return how the half messages stand, and tell `ops` which of its messages still matter. Blocks."""
+    position, end = _bounds(store, offsets, TRANS_HALF_TOPIC, HALF_QUEUE_ID)
+    transactions = Transactions(position, lambda half_offset: ops.add(half_offset, now=0.0))
+    _read_op_messages(store, offsets, ops, transactions, end)
+    latest = _read_open(store, transactions, end)
+    found = _find_decided(store, latest, ops.marked_until)
+    for half in latest.values():
+        copy = HalfCopy(half.queue_offset, half.physical_offset)
+        transactions.opened(half.topic)
+        standing = found.get(half.queue_offset)
+        if standing is not None:
+            transactions.decided(half, copy, standing)
+        elif half.first_offset != half.queue_offset:
+            transactions.keep_latest(half.first_offset, copy)
+    if latest:
+        log.info("transactions_recovered", open=len(latest) - len(found), decided_before=len(found))
+    return transactions
+
+
+def _bounds(store: RecoverableStore, offsets: SavedProgress, topic: str, queue_id: int) -> tuple[int, int]:
+    """Return where the group that looks at a queue goes on, within the queue, and where the queue ends."""
+    low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
+    saved = offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
+    return (low if saved is None else min(max(saved, low), high)), high
+
+
+def _read_op_messages(
+    store: RecoverableStore, offsets: SavedProgress, ops: OpQueue, transactions: Transactions, half_end: int
+) -> None:
+    """Take note of what the op messages say, and how far they say everything."""
+    offset, end = _bounds(store, offsets, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
+    while offset < end:
+        entry = read_entry(store, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID, offset)
+        if entry.record is not None:
+            named = [half for half in half_offsets_of(entry.record) if half < half_end]
+            for half_offset in named:
+                transactions.mark(half_offset, Standing.DONE)
+            ops.messages.append(OpMessage(offset, max(named, default=-1)))
+            ops.marked_until = max(ops.marked_until, entry.record.prepared_transaction_offset)
+        offset = max(entry.next_offset, offset + 1)
+
+
+def _read_open(store: RecoverableStore, transactions: Transactions, end: int) -> dict[int, _OpenHalf]:
+    """Return the latest copy of each transaction that is not marked as done, by its first offset; close the others.
+
+    They are written down as any that is closed: an op message says that all before it are, so with the latest copy done
+    and an earlier one not, the next start would take that for open. What is no half message, or cannot be read, is
+    closed as put aside: nobody can decide it.
+    """
+    latest: dict[int, _OpenHalf] = {}
+    offset = transactions.next_open(transactions.position)
+    while offset < end:
+        entry = read_entry(store, TRANS_HALF_TOPIC, HALF_QUEUE_ID, offset)
+        half = None if entry.record is None else half_message_of(entry.record)
+        if half is None:
+            for lost in range(offset, max(entry.next_offset, offset + 1)):
+                transactions.close(lost, Standing.DISCARDED)
+        else:
+            before = latest.get(half.first_offset)
+            if before is not None:
+                transactions.close(before.queue_offset, Standing.COPIED)
+            latest[half.first_offset] = _OpenHalf(
+                offset, half.record.physical_offset, half.first_offset, half.topic, half.unique_key
+            )
+        offset = transactions.next_open(max(entry.next_offset, offset + 1))
+    return latest
+
+
+def _find_decided(
+    store: RecoverableStore, latest: Mapping[int, _OpenHalf], marked_until: int
+) -> dict[int, Standing]:
+    """Return what the log says of open half messages, by their offsets."""
+    if not latest:
+        return {}
+    decided = _DecidedRecords(store, latest)
+    start = max(marked_until, min(half.physical_offset for half in latest.values()))
+    try:
+        store.replay(start, decided)
+    except StoreDamaged as damage:
+        log.error(
+            "committed_messages_uncertain",
+            detail=str(damage),
+            hint="messages committed shortly before the last stop may be committed again",
+        )
+    return decided.found
+
+
+class _DecidedRecords:
+    """A dispatcher that collects the records made of open half messages."""
+
+    def __init__(self, store: RecoverableStore, latest: Mapping[int, _OpenHalf]) -> None:
+        self.found: dict[int, Standing] = {}
+        self._store = store
+        self._by_place = {half.physical_offset: half for half in latest.values()}
+        self._by_key = {half.unique_key: half for half in latest.values() if half.unique_key}
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Look at every committed message of the batch, and at those put aside."""
+        for position in _committed(batch):
+            self._note(RecordView(batch.data, position), Standing.COMMITTED)
+        for run in batch.rows.runs:
+            if run.topic == TRANS_CHECK_MAX_TIME_TOPIC:
+                for position in batch.rows.column("position")[run.start : run.stop]:
+                    self._note(RecordView(batch.data, position), Standing.DISCARDED)
+
+    def _note(self, record: RecordView, standing: Standing) -> None:
+        half = self._half_of(record)
+        if half is not None:
+            self.found[half.queue_offset] = standing
+
+    def _half_of(self, record: RecordView) -> _OpenHalf | None:
+        """Return the open half message that a record was made of.
+
+        The place alone is not enough: a committed message that was sent back names none, which is place 0. RocketMQ
+        names the copy that its producer named, which need not be the latest one.
+        """
+        place, key = record.prepared_transaction_offset, record.unique_key
+        half = self._by_place.get(place)
+        if half is not None:
+            return half if half.unique_key == key else None
+        half = None if key is None else self._by_key.get(key)
+        if half is None:
+            return None
+        named = record_at(self._store, place)
+        return (
+            half
+            if named is not None and named.topic == TRANS_HALF_TOPIC and named.unique_key == key
+            else None
+        )
+
+
+def _committed(batch: DispatchBatch) -> list[int]:
+    """Return where the records of a batch begin that are committed transactions."""
+    position = batch.rows.column("position")
+    return [
+        start
+        for run in batch.rows.runs
+        if run.transaction == TRANSACTION_COMMIT
+        for start in position[run.start : run.stop]
+    ]
