@@ -37,7 +37,7 @@ RUN /opt/build/bin/pip --python /opt/reput/bin/python install --require-hashes \
         --only-binary :all: --no-binary pyspark --requirement requirements-spark.lock
 COPY --from=build /wheels /wheels
 RUN /opt/build/bin/pip --python /opt/reput/bin/python install --no-deps --no-index /wheels/*.whl \
-    && XDG_CACHE_HOME=/opt /opt/reput/bin/python -c 'from reput_pipeline.java import find_java_home; find_java_home()' \
+    && XDG_CACHE_HOME=/opt /opt/reput/bin/python -c 'from reput_pipeline.spark.java import find_java_home; find_java_home()' \
     && test -x /opt/reput/java/bin/java
 
 FROM python:3.11-slim-bookworm AS base

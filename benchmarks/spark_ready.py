@@ -53,7 +53,7 @@ class ReadySource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns."""
-        from reput_pipeline.schema import NATIVE_COLUMNS, spark_schema
+        from reput_pipeline.source.schema import NATIVE_COLUMNS, spark_schema
 
         return spark_schema(dict(NATIVE_COLUMNS))
 
@@ -65,7 +65,7 @@ class ReadySource(DataSource):
 def _ready_batch(of: Any) -> Any:
     import pyarrow as pa
 
-    from reput_pipeline.schema import arrow_schema
+    from reput_pipeline.source.schema import arrow_schema
 
     schema = arrow_schema(of)
     values = {"string": "some text", "binary": _BODY}

@@ -25,8 +25,8 @@ import pyspark
 
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.model import BrokerConfig
-from reput_pipeline.session import make_session
-from reput_pipeline.source import register
+from reput_pipeline.data_source import register
+from reput_pipeline.spark.session import make_session
 from servers import broker
 from spark_jobs import JobBench
 from spark_measure import Line, LostRows, Turns, print_table

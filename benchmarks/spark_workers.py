@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from reput_pipeline.session import make_session
+from reput_pipeline.spark.session import make_session
 from spark_measure import Line, Turns, Way, per_cpu_second
 from spark_source import TOPIC, read_through
 

@@ -29,11 +29,11 @@ from rich.table import Table
 from demo import QUEUES, Counts, count_files, produce, progress_bars, read_lines, running_broker, source_files
 from reput_client.blocking import Admin
 from reput_pipeline.archives.read import read_archive
+from reput_pipeline.data_source import register
 from reput_pipeline.jobs.frame import run_job
-from reput_pipeline.report import page_of
-from reput_pipeline.reporting.figures import COLUMNS, figures_of
-from reput_pipeline.session import make_session
-from reput_pipeline.source import register
+from reput_pipeline.jobs.report import page_of
+from reput_pipeline.jobs.report_figures import COLUMNS, figures_of
+from reput_pipeline.spark.session import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final
 
 from broker_process import free_port
-from reput_pipeline.session import prepare_environment
+from reput_pipeline.spark.session import prepare_environment
 
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"

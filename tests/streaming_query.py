@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from reput_pipeline.session import make_session
+from reput_pipeline.spark.session import make_session
 
 TOPIC = "orders"
 

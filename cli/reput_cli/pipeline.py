@@ -1,4 +1,4 @@
-"""`reput pipeline NAME ...`: the jobs on Spark, each also `python -m reput_pipeline.NAME` and good for spark-submit."""
+"""`reput pipeline NAME ...`: the jobs on Spark, each also `python -m reput_pipeline.jobs.NAME`, or by spark-submit."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ROUNDS = 4
 @pytest.fixture(scope="module")
 def session() -> Iterator[None]:
     """One Spark session for all jobs of this file."""
-    from reput_pipeline.session import make_session
+    from reput_pipeline.spark.session import make_session
 
     spark = make_session("conformance", master="local[2]", quiet=True)
     yield

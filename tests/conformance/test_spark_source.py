@@ -23,11 +23,11 @@ pytestmark = pytest.mark.process
 def rows_of(path: Path, **given: str) -> list[dict[str, Any]]:
     """What a batch over all topics gives, without a Spark session."""
     from pipeline_schemas import arrow_schema_of
-    from reput_pipeline.narrowing import NOTHING_NARROWED
-    from reput_pipeline.offline_plan import plan
-    from reput_pipeline.offline_store import OfflineStore
-    from reput_pipeline.options import parse_source_options
-    from reput_pipeline.tasks import read_task
+    from reput_pipeline.source.narrowing import NOTHING_NARROWED
+    from reput_pipeline.source.offline_plan import plan
+    from reput_pipeline.source.offline_store import OfflineStore
+    from reput_pipeline.source.options import parse_source_options
+    from reput_pipeline.source.tasks import read_task
 
     every = {"path": str(path), "subscribePattern": ".*", "includeSystemTopics": "true"}
     options = parse_source_options({**every, **given}, streaming=False)

@@ -12,10 +12,10 @@ from pyspark import TaskContext
 
 from pipeline_faults import dying_sink, planted
 from pipeline_faults.points import Point
-from reput_pipeline import archive, replay
 from reput_pipeline.archives import manifests, plan
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, Batch
 from reput_pipeline.archives.write import ArchiveTask, _OneFile, write_task
+from reput_pipeline.jobs import archive, replay
 from reput_pipeline.jobs.run import JobRun
 
 _TASK_MESSAGES = 200

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 
 from pipeline_faults.points import SLOW, Point
-from reput_pipeline.sink import ReputBatchWriter, ReputStreamWriter
-from reput_pipeline.source import ReputDataSource
+from reput_pipeline.data_source import ReputDataSource
+from reput_pipeline.sink.sink import ReputBatchWriter, ReputStreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -86,7 +86,7 @@ def names_made_anew() -> None:
 
 def replay_without_key() -> None:
     """a replay that is started again sends its batches under other keys"""
-    from reput_pipeline import replay
+    from reput_pipeline.jobs import replay
 
     replay._key = lambda manifest, *_: f"replay-{manifest['batch']}-{uuid.uuid4().hex}"
 

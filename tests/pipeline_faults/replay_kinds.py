@@ -12,7 +12,7 @@ from reput_client.blocking.bulk import BatchWriter
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveKind
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
-from reput_pipeline.options import parse_source_options
+from reput_pipeline.source.options import parse_source_options
 from sink_client import published
 from stores import FakeClock, dispatch_all, opened, put, small_options
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pipeline_faults import dying_sink
 from pipeline_faults.points import Point, lead_group
-from reput_pipeline.session import make_session
+from reput_pipeline.spark.session import make_session
 
 
 class Watcher(StreamingQueryListener):

@@ -16,16 +16,16 @@ from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.bulk import BulkReader
 from reput_client.errors import ConnectFailed
-from reput_pipeline.errors import DataLost
-from reput_pipeline.narrowing import NOTHING_NARROWED
-from reput_pipeline.options import SourceOptions, parse_source_options
+from reput_pipeline.source.errors import DataLost
+from reput_pipeline.source.narrowing import NOTHING_NARROWED
+from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_protocol.codes import RequestCode
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 schemas = pytest.importorskip("pipeline_schemas")
-live_plan = pytest.importorskip("reput_pipeline.live_plan")
-tasks = pytest.importorskip("reput_pipeline.tasks")
+live_plan = pytest.importorskip("reput_pipeline.source.live_plan")
+tasks = pytest.importorskip("reput_pipeline.source.tasks")
 
 TOPIC = "orders"
 SIZE = 60_000
@@ -154,8 +154,8 @@ def test_the_largest_bodies_come_whole(
 
 
 def read_directory(root: Path) -> list[bytes]:
-    from reput_pipeline.offline_plan import plan
-    from reput_pipeline.offline_store import OfflineStore
+    from reput_pipeline.source.offline_plan import plan
+    from reput_pipeline.source.offline_store import OfflineStore
 
     options = parse_source_options({"path": str(root), "subscribe": TOPIC}, streaming=False)
     with OfflineStore(str(root)) as store:

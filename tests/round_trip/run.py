@@ -65,7 +65,7 @@ def job(name: str, *arguments: object) -> dict[str, Any]:
     Raises:
         SystemExit: it failed.
     """
-    command = [sys.executable, "-m", f"reput_pipeline.{name}", *map(str, arguments)]
+    command = [sys.executable, "-m", f"reput_pipeline.jobs.{name}", *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(

@@ -75,7 +75,7 @@ def test_all_planted_damage_is_found_and_nothing_else(run: Run, sound: Path, tmp
 def test_a_job_as_a_program_says_nothing_but_what_it_has_to_say(sound: Path, tmp_path: Path) -> None:
     root = copied(sound, tmp_path / "store")
     (planted,) = Planter(root, 3, slots=16).plant("body")
-    command = [sys.executable, "-m", "reput_pipeline.audit", "--path", str(root), "--master", "local[1]"]
+    command = [sys.executable, "-m", "reput_pipeline.jobs.audit", "--path", str(root), "--master", "local[1]"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 7, done.stderr
     fault, last = done.stdout.splitlines()

@@ -175,7 +175,7 @@ def test_a_topic_that_is_created_again_is_data_lost(
 def test_a_listener_publishes_the_last_batch_too(
     spark: Any, broker: BackgroundBroker, tmp_path: Path
 ) -> None:
-    from reput_pipeline.progress import GroupProgress
+    from reput_pipeline.source.progress import GroupProgress
 
     send(broker, 20)
     query = Query(spark, tmp_path, options(broker, startingOffsets="earliest"))

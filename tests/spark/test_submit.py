@@ -18,8 +18,8 @@ import reput_protocol
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Producer
 from reput_pipeline.archives.manifests import ArchiveDirectory
-from reput_pipeline.java import find_java_home
 from reput_pipeline.jobs import JOBS
+from reput_pipeline.spark.java import find_java_home
 from store_samples import MESSAGES, fill
 
 PACKAGE = Path(reput_pipeline.__file__).parent
@@ -37,7 +37,7 @@ def test_every_job_is_a_file_that_runs(name: str) -> None:
 COUNT = """
 import json, sys
 from pyspark.sql import SparkSession
-from reput_pipeline.source import ReputDataSource
+from reput_pipeline.data_source import ReputDataSource
 
 def on_an_executor(_):
     from reput_protocol import kernel

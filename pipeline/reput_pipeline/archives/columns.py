@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reput_pipeline.archives.names import NULL_VALUE
-from reput_pipeline.schema import NATIVE_COLUMNS
+from reput_pipeline.source.schema import NATIVE_COLUMNS
 
 PARTITION_COLUMNS: Final = {"queueId": "int", "tags": "string", "date": "string", "hour": "string"}
 """What an archive can be partitioned by besides the topic. `date` and `hour` are those of the store time, in UTC."""

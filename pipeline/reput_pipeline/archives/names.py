@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from reput_pipeline.ranges import QueueRange
+from reput_pipeline.source.ranges import QueueRange
 
 NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIGITS: Final = 20

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from reput_pipeline.archives.manifests import Batch
-from reput_pipeline.errors import BrokerGone, DataLost, RemadeTopic
-from reput_pipeline.limits import limited
-from reput_pipeline.live_cluster import LiveCluster
-from reput_pipeline.offline_store import OfflineStore
-from reput_pipeline.options import SourceOptions
-from reput_pipeline.places import Generations, QueueKey, is_remade
-from reput_pipeline.ranges import QueueRange, pack
-from reput_pipeline.resolve import Catalog, resolve, wanted_queues
+from reput_pipeline.source.errors import BrokerGone, DataLost, RemadeTopic
+from reput_pipeline.source.limits import limited
+from reput_pipeline.source.live_cluster import LiveCluster
+from reput_pipeline.source.offline_store import OfflineStore
+from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.places import Generations, QueueKey, is_remade
+from reput_pipeline.source.ranges import QueueRange, pack
+from reput_pipeline.source.resolve import Catalog, resolve, wanted_queues
 from reput_protocol.counted import counted
 
 _TASK_MESSAGES_MIN = 10_000

@@ -1,7 +1,7 @@
 """What every job has in common: arguments, the session, progress, the last line, the exit code.
 
 A job is a module of `reput_pipeline` with a click command named `command`. It is started as `reput pipeline NAME`,
-as `python -m reput_pipeline.NAME`, and by `spark-submit` on the module's file.
+as `python -m reput_pipeline.jobs.NAME`, and by `spark-submit` on the module's file.
 """
 
 from __future__ import annotations
@@ -19,4 +19,4 @@ JOBS: Final = {
     "compact": "Keep the latest message of every key of an archive, or one of each unique id.",
     "dlq": "Group dead letters by origin, reason and attempts; send chosen ones back.",
 }
-"""Every job and one line of help; the module is `reput_pipeline.NAME`."""
+"""Every job and one line of help; the module is `reput_pipeline.jobs.NAME`."""

@@ -10,8 +10,8 @@ import click
 
 from reput_pipeline.jobs.frame import pairs_of
 from reput_pipeline.jobs.outcomes import ArgumentError
-from reput_pipeline.known_options import SOURCE_OPTIONS, check_names
-from reput_pipeline.options import SourceOptions, parse_source_options
+from reput_pipeline.source.known_options import SOURCE_OPTIONS, check_names
+from reput_pipeline.source.options import SourceOptions, parse_source_options
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 DEFAULT_SERVER = "127.0.0.1:10911"

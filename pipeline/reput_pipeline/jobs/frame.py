@@ -17,10 +17,10 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from reput_pipeline.java import INSTALL_SPARK
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, Failure, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.spark.java import INSTALL_SPARK
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable_json, printable_lines
 
@@ -93,7 +93,7 @@ def run_job(name: str, arguments: Sequence[str], *, stop_session: bool = True) -
     started_at = time.monotonic()
     result: dict[str, Any] = {"job": name}
     try:
-        command: click.Command = import_module(f"reput_pipeline.{name}").command
+        command: click.Command = import_module(f"reput_pipeline.jobs.{name}").command
         outcome = command.main(
             args=list(arguments), prog_name=f"reput pipeline {name}", standalone_mode=False, obj=run
         )
@@ -126,5 +126,5 @@ def _failed(run: JobRun, result: dict[str, Any], failure: Failure, error: BaseEx
 
 
 def main(name: str) -> NoReturn:
-    """Run a job as a program: `python -m reput_pipeline.NAME`, or the file of the module under `spark-submit`."""
+    """Run a job as a program: `python -m reput_pipeline.jobs.NAME`, or the file of the module under `spark-submit`."""
     sys.exit(run_job(name, sys.argv[1:]))

@@ -10,9 +10,9 @@ from typing import Any, Final
 import click
 
 from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
-from reput_pipeline.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
-from reput_pipeline.java import JavaMissing
-from reput_pipeline.known_options import OptionError
+from reput_pipeline.source.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
+from reput_pipeline.source.known_options import OptionError
+from reput_pipeline.spark.java import JavaMissing
 from reput_protocol.errors import NotFound, PermissionDenied, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 

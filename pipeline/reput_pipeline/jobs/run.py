@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from reput_pipeline.session import make_session
-from reput_pipeline.worker_process import TaskOf
+from reput_pipeline.spark.session import make_session
+from reput_pipeline.spark.worker_process import TaskOf
 from reput_protocol.printable import printable_lines
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class JobRun:
 
     def source(self, options: Mapping[str, str], columns: Sequence[str] = ()) -> DataFrame:
         """Return the messages that options of the source mean, all columns of them or some."""
-        from reput_pipeline.source import register
+        from reput_pipeline.data_source import register
 
         register(self.spark)
         chosen = {**options, "select": ",".join(columns)} if columns else options

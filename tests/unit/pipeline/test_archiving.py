@@ -12,10 +12,10 @@ from reput_client.errors import ConnectFailed, ConnectionLost
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.live_cluster import LiveCluster
-from reput_pipeline.options import SourceOptions
-from reput_pipeline.places import QueueKey
-from reput_pipeline.ranges import Bounds
+from reput_pipeline.source.live_cluster import LiveCluster
+from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.places import QueueKey
+from reput_pipeline.source.ranges import Bounds
 from reput_protocol.exit_codes import ExitCode
 
 QUEUE = QueueKey("orders", "b", 0)
@@ -60,8 +60,8 @@ class Scene:
         self.cluster(10)
         self._run = run
         monkeypatch.setattr("reput_pipeline.archives.plan.LiveCluster", FakeCluster)
-        monkeypatch.setattr("reput_pipeline.archive.write_task", self._write)
-        monkeypatch.setattr("reput_pipeline.archive.time.sleep", self.slept.append)
+        monkeypatch.setattr("reput_pipeline.jobs.archive.write_task", self._write)
+        monkeypatch.setattr("reput_pipeline.jobs.archive.time.sleep", self.slept.append)
         monkeypatch.setattr(JobRun, "parallelism", 2)
         monkeypatch.setattr(JobRun, "each", _each)
 
@@ -118,7 +118,7 @@ def test_without_following_a_broker_that_is_away_ends_the_job(scene: Scene) -> N
 
 
 def test_other_errors_end_a_job_that_follows(scene: Scene) -> None:
-    scene.task_errors = [Broken("reput_pipeline.errors.DataLost: queue orders/0: messages are gone")]
+    scene.task_errors = [Broken("reput_pipeline.source.errors.DataLost: queue orders/0: messages are gone")]
     assert scene.archive("--follow").code == ExitCode.FAILED
 
 

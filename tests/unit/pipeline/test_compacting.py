@@ -21,8 +21,8 @@ class Stopped(BaseException):
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setattr(JobRun, "spark", None)
     monkeypatch.setattr(JobRun, "progress", lambda *_: nullcontext())
-    monkeypatch.setattr("reput_pipeline.compact.read_archive", lambda *_: None)
-    monkeypatch.setattr("reput_pipeline.compact.chosen", lambda *_, **__: None)
+    monkeypatch.setattr("reput_pipeline.jobs.compact.read_archive", lambda *_: None)
+    monkeypatch.setattr("reput_pipeline.jobs.compact.chosen", lambda *_, **__: None)
     return runner(capfd)
 
 
@@ -54,7 +54,7 @@ def test_what_a_stopped_run_has_left_is_swept(
 
     with monkeypatch.context() as patched:
         patched.setattr(
-            "reput_pipeline.compact.write_frame",
+            "reput_pipeline.jobs.compact.write_frame",
             write_one("part-0-old.zstd.parquet", stop=stopped_at == "write_frame"),
         )
         if stopped_at == "begin":
@@ -64,7 +64,7 @@ def test_what_a_stopped_run_has_left_is_swept(
         with pytest.raises(Stopped):
             run(*arguments)
     monkeypatch.setattr(
-        "reput_pipeline.compact.write_frame", write_one("part-0-new.zstd.parquet", stop=False)
+        "reput_pipeline.jobs.compact.write_frame", write_one("part-0-new.zstd.parquet", stop=False)
     )
     ran = run(*arguments)
     assert ran.code == 0, ran.err

@@ -9,7 +9,7 @@ import pytest
 
 from reput_client.blocking import Message
 from reput_client.errors import ConnectFailed
-from reput_pipeline.dlq import _send
+from reput_pipeline.jobs.dlq import _send
 from reput_pipeline.jobs.outcomes import JobFailed
 from reput_pipeline.jobs.run import JobRun
 from reput_protocol.exit_codes import ExitCode
@@ -67,7 +67,7 @@ class Refusing:
 def test_a_run_that_ends_early_says_how_many_it_has_sent(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, code: ExitCode, words: str
 ) -> None:
-    monkeypatch.setattr("reput_pipeline.dlq.Producer", Refusing)
+    monkeypatch.setattr("reput_pipeline.jobs.dlq.Producer", Refusing)
     monkeypatch.setattr(Refusing, "error", error)
     letters: Any = Letters(5)
     with pytest.raises(JobFailed, match=f"{words}.*; 2 were sent before") as caught:

@@ -13,7 +13,7 @@ from reput_protocol.record import Record, encode_record
 from reput_protocol.record_columns import RecordColumns
 
 pa = pytest.importorskip("pyarrow")
-batches = pytest.importorskip("reput_pipeline.batches")
+batches = pytest.importorskip("reput_pipeline.source.batches")
 
 SCHEMA = pa.schema([("queueOffset", pa.int64()), ("body", pa.binary())])
 BAD, PLAIN = -1, -2

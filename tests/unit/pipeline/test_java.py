@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_pipeline.java import JavaMissing, find_java_home, launcher_home
+from reput_pipeline.spark.java import JavaMissing, find_java_home, launcher_home
 
 BUNDLED = """#!/bin/sh
 for argument do echo "$argument"; done

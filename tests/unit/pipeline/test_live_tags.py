@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from reput_pipeline.live_plan import LivePartition
-from reput_pipeline.narrowing import Narrowing
-from reput_pipeline.options import parse_source_options
-from reput_pipeline.places import QueueKey
-from reput_pipeline.ranges import QueueRange
-from reput_pipeline.tasks import read_task, with_tags
+from reput_pipeline.source.live_plan import LivePartition
+from reput_pipeline.source.narrowing import Narrowing
+from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.places import QueueKey
+from reput_pipeline.source.ranges import QueueRange
+from reput_pipeline.source.tasks import read_task, with_tags
 from reput_protocol.names import SCHEDULE_TOPIC
 
 LIVE = {"nameServer": "127.0.0.1:1", "subscribe": "t"}
@@ -46,7 +46,7 @@ def test_an_expression_that_was_given_and_the_schedule_topic_stay_as_they_are() 
 def test_a_task_asks_with_the_tags(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(
-        "reput_pipeline.tasks.read_live",
+        "reput_pipeline.source.tasks.read_live",
         lambda *given: asked.append(given[1].sub_expression) or [],
     )
     options = parse_source_options(LIVE, streaming=False)

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
-from reput_pipeline.errors import DamagedStore, DataLost, NoSuchTopic, NotAStore
-from reput_pipeline.known_options import OptionError
-from reput_pipeline.narrowing import NOTHING_NARROWED, Narrowing
-from reput_pipeline.offline_plan import PlacesPartition, QueuePartition, SegmentPartition, plan, task_count
-from reput_pipeline.offline_store import OfflineStore
-from reput_pipeline.options import parse_source_options
-from reput_pipeline.tasks import read_task
+from reput_pipeline.source.errors import DamagedStore, DataLost, NoSuchTopic, NotAStore
+from reput_pipeline.source.known_options import OptionError
+from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
+from reput_pipeline.source.offline_plan import (
+    PlacesPartition,
+    QueuePartition,
+    SegmentPartition,
+    plan,
+    task_count,
+)
+from reput_pipeline.source.offline_store import OfflineStore
+from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.tasks import read_task
 from reput_protocol.message import Message
 from reput_protocol.put_block import encode_put_block
 from store_samples import MESSAGES, copied, fill, hashes, records_of

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_pipeline.limits import limited
-from reput_pipeline.places import QueueKey
-from reput_pipeline.ranges import QueueRange, pack
-from reput_pipeline.stream_offsets import OffsetsUnreadable, decode_offsets, encode_offsets
+from reput_pipeline.source.limits import limited
+from reput_pipeline.source.places import QueueKey
+from reput_pipeline.source.ranges import QueueRange, pack
+from reput_pipeline.source.stream_offsets import OffsetsUnreadable, decode_offsets, encode_offsets
 
 SIZES = st.lists(st.integers(0, 50), max_size=12)
 

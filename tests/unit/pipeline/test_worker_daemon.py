@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_pipeline.session import LOCAL_DEFAULTS
+from reput_pipeline.spark.session import LOCAL_DEFAULTS
 
 pytest.importorskip("pyspark")
 

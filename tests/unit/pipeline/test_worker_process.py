@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from reput_pipeline import worker_process
-from reput_pipeline.worker_process import TaskOf, begin_task
+from reput_pipeline.spark import worker_process
+from reput_pipeline.spark.worker_process import TaskOf, begin_task
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import yaml
 
 from compose_rules import compose_problems
 from image_check import base_image
-from reput_pipeline.archive import command
-from reput_pipeline.session import DEFAULTS, LOCAL_DEFAULTS
+from reput_pipeline.jobs.archive import command
+from reput_pipeline.spark.session import DEFAULTS, LOCAL_DEFAULTS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMPOSE = REPOSITORY / "docker-compose.yml"

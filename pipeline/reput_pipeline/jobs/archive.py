@@ -1,0 +1,298 @@
+"""The job `archive`: topics or a store directory to Parquet, exactly once, batch by batch.
+
+What is written is a function of the data (`archives/names.py`), and the archive itself says how far it is
+(`archives/manifests.py`): started again after whatever has stopped it, it goes on there, and a batch that was cut short
+is written again under the same names.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reput_pipeline.archives.columns import PARTITION_COLUMNS
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveKind, Batch
+from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
+from reput_pipeline.archives.write import ArchiveTask, summed, write_task
+from reput_pipeline.jobs.arguments import checked_source, source_arguments
+from reput_pipeline.jobs.directories import check_target
+from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
+from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.source.offline_store import directory_of
+from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.resolve import Catalog
+from reput_protocol.counted import counted
+from reput_protocol.errors import BrokerError
+from reput_protocol.exit_codes import ExitCode
+
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
+_AWAY_S = 1.0
+"""After so many seconds at least a broker that was away is asked again."""
+
+
+@job
+@source_arguments
+@click.option(
+    "--to", "target", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The archive."
+)
+@click.option(
+    "--partition-by",
+    default="",
+    metavar="COLUMNS",
+    help=f"Directories below those of the topics: {', '.join(PARTITION_COLUMNS)}, with commas between them.",
+)
+@click.option("--compression", type=click.Choice(_CODECS), default="zstd", show_default=True)
+@click.option(
+    "--follow", is_flag=True, help="Go on with what arrives until interrupted; without: up to the end."
+)
+@click.option(
+    "--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between batches."
+)
+@click.option(
+    "--same-source",
+    is_flag=True,
+    help="The brokers, or the store directory, are those of the archive, under other addresses.",
+)
+@click.option("--batches", type=click.IntRange(1), help="Stop after so many batches.")
+@click.option(
+    "--batch-messages",
+    type=click.IntRange(1),
+    default=2_000_000,
+    show_default=True,
+    help="Messages of a batch.",
+)
+@click.option(
+    "--file-messages",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="Messages of a file at most.",
+)
+def command(
+    run: JobRun,
+    source: dict[str, str],
+    target: Path,
+    partition_by: str,
+    compression: str,
+    follow: bool,
+    every: float,
+    same_source: bool,
+    batches: int | None,
+    batch_messages: int,
+    file_messages: int,
+) -> Outcome:
+    """Copy the messages of topics, or of a store directory, to Parquet files in DIR.
+
+    Start it again to go on where it stopped; nothing is there twice and nothing is missing. spark.read.parquet(DIR)
+    reads the archive between runs; while one is at work, `reput pipeline find` and its like see whole batches only.
+    """
+    options = checked_source(source)
+    if follow and options.path is not None:
+        raise ArgumentError(
+            "--follow", "a store directory does not grow; leave it out, or read from --server"
+        )
+    columns = _partition_columns(partition_by)
+    archive = ArchiveDirectory(target.absolute())
+    _check_kind(archive, columns if partition_by else None)
+    with catalog_of(options) as catalog:  # whatever cannot be is said before anything is made
+        kind = ArchiveKind("archive", _source_of(options, catalog), columns)
+        _check_source(archive, kind.source, same_source=same_source)
+        open_ranges(catalog, options, archive.ends(), archive.generations())
+    with archive:
+        found = archive.kind()
+        if found is not None:
+            kind = replace(found, source=kind.source)
+        archive.begin(kind)
+        work = _Archiving(run, archive, kind, options, compression)
+        written = 0
+        try:
+            while batches is None or written < batches:
+                if work.next(batch_messages, file_messages, waits=follow):
+                    written += 1
+                elif not follow:
+                    break
+                if follow:
+                    time.sleep(max(every, _AWAY_S) if work.is_away else every)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+            run.note("interrupted; what is there is whole, and the next run goes on from it")
+    return Outcome(
+        {
+            "archive": str(archive.root),
+            "source": kind.source,
+            "batches": written,
+            **work.sums,
+            "next_batch": archive.next_number(),
+            "rows_in_archive": sum(manifest["rows"] for manifest in archive.manifests()),
+        },
+        ExitCode.DONE,
+    )
+
+
+def _partition_columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip() and name.strip() != "topic")
+    for name in names:
+        if name not in PARTITION_COLUMNS:
+            raise ArgumentError(
+                "--partition-by",
+                f"{name!r} is none of {', '.join(PARTITION_COLUMNS)}; the topic comes first by itself",
+            )
+    if len(set(names)) < len(names):
+        raise ArgumentError("--partition-by", "names a column twice")
+    return names
+
+
+def _source_of(options: SourceOptions, catalog: Catalog) -> str:
+    """Return what an archive says of where it is from. The same offsets of another place are other messages."""
+    if options.path is not None:
+        return str(directory_of(options.path).absolute())
+    return ", ".join(f"{name} at {address}" for name, address in sorted(addresses_of(catalog).items()))
+
+
+def _check_kind(archive: ArchiveDirectory, partition_by: tuple[str, ...] | None) -> None:
+    found = archive.kind()
+    if found is None:
+        check_target(archive)
+        return
+    if found.kind != "archive":
+        raise ArgumentError(
+            "--to", f"{archive.root} was made by the job {found.kind}, and cannot be continued"
+        )
+    if partition_by is not None and found.partition_by != partition_by:
+        there = ",".join(found.partition_by) or "nothing"
+        raise ArgumentError(
+            "--partition-by", f"{archive.root} is partitioned by {there}; leave it out, or name another --to"
+        )
+
+
+def _check_source(archive: ArchiveDirectory, source: str, *, same_source: bool) -> None:
+    found = archive.kind()
+    if found is None or found.source == source:
+        return
+    if found.source.startswith("/") != source.startswith("/"):
+        # A directory does not know its broker's name: every queue would count as a new one.
+        raise ArgumentError(
+            "--to", f"{archive.root} is of {found.source}, not of {source}; name another directory"
+        )
+    if not same_source:
+        raise ArgumentError(
+            "--to",
+            f"{archive.root} is of {found.source}, not of {source}; name another directory, or, if that is the same "
+            "place under another address, give --same-source",
+        )
+
+
+class _Archiving:
+    """The batches of one run."""
+
+    def __init__(
+        self,
+        run: JobRun,
+        archive: ArchiveDirectory,
+        kind: ArchiveKind,
+        options: SourceOptions,
+        compression: str,
+    ) -> None:
+        self.sums = summed([])
+        """How many rows, files and bytes were written."""
+        self.is_away = False
+        """Whether a broker could not be reached when the last batch was tried."""
+        self._run = run
+        self._archive = archive
+        self._kind = kind
+        self._options = options
+        self._compression = compression
+
+    def next(self, most: int, file_messages: int, *, waits: bool) -> bool:
+        """Write the batch that was cut short, or the next one; return whether there was any.
+
+        Args:
+            most: about how many messages.
+            file_messages: how many messages a file may have.
+            waits: whether a broker that is away is noted, and not raised.
+        """
+        try:
+            found = self._clean_up() or self._batch(most, file_messages)
+        except Exception as error:  # what a task raises comes back as an error of Py4J or PySpark
+            if not waits or not _says_away(error):
+                raise
+            if not self.is_away:
+                self._run.note(f"waits for the broker: {failure_of(error).text}")
+            self.is_away = True
+            return False
+        if self.is_away:
+            self._run.note("the broker is back")
+        self.is_away = False
+        return found
+
+    def _clean_up(self) -> bool:
+        """Write a batch again that was cut short, and remove what else it has left; return whether there was one."""
+        batch = self._archive.unfinished()
+        if batch is None:
+            return False
+        self._run.note(f"batch {batch.number} was cut short: it is written again")
+        removed = self._archive.remove_strays()
+        if removed:
+            self._run.note(f"removed {counted(len(removed), 'file')} that it had left")
+        with catalog_of(self._options) as catalog:
+            self._write(batch, addresses_of(catalog))
+        return True
+
+    def _batch(self, most: int, file_messages: int) -> bool:
+        """Write the next batch; return whether there was anything."""
+        with catalog_of(self._options) as catalog:
+            archive = self._archive
+            start, end = open_ranges(catalog, self._options, archive.ends(), archive.generations())
+            tasks = next_tasks(
+                start, end, most=most, file_messages=file_messages, parts=2 * self._run.parallelism
+            )
+            if not tasks:
+                return False
+            self._write(archive.plan(tasks, catalog.generations), addresses_of(catalog))
+        return True
+
+    def _write(self, batch: Batch, addresses: dict[str, str]) -> None:
+        since = time.monotonic()
+        if self._options.path is None:
+            check_brokers(batch, addresses)
+        tasks = [
+            ArchiveTask(
+                str(self._archive.root),
+                task,
+                self._options,
+                addresses,
+                batch.generations,
+                self._kind.partition_by,
+                self._compression,
+            )
+            for task in batch.tasks
+        ]
+        files = self._run.each(f"batch {batch.number}", tasks, write_task)
+        more: dict[str, Any] = {}
+        rows = sum(file.rows for file in files)
+        if rows < batch.size:
+            more["left_out"] = batch.size - rows
+        self._archive.complete(batch, files, **more)
+        for name, value in summed(files).items():
+            self.sums[name] += value
+        taken = time.monotonic() - since
+        self._run.note(
+            f"batch {batch.number}: {counted(rows, 'message')} in {counted(len(files), 'file')}, {taken:.1f} s"
+        )
+
+
+def _says_away(error: Exception) -> bool:
+    """Whether an error, of this process or sent back by a task, is that of a broker that is away or starting."""
+    if isinstance(error, BrokerError):
+        return error.retryable
+    return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)
+
+
+if __name__ == "__main__":
+    main("archive")

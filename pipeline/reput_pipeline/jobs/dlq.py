@@ -1,0 +1,244 @@
+"""The job `dlq`: dead letters grouped by where they are from and why they died; chosen ones sent back.
+
+A dead letter lies in the topic `%DLQ%GROUP`. Its origin is the property DLQ_ORIGIN_TOPIC, or RETRY_TOPIC where an older
+broker wrote it; its reason is DLQ_REASON, which RocketMQ does not write; its attempts are its RECONSUMETIMES.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reput_client.blocking import Message, Producer
+from reput_pipeline.jobs.arguments import APPLICATION_TOPICS
+from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.messages import Messages, messages_arguments
+from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome, failure_of
+from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.tables import table_lines
+from reput_pipeline.source.options import parse_source_options
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.names import DLQ_PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+_COLUMNS = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "tags",
+    "keys",
+    "body",
+    "properties",
+    "flag",
+    "storeTimestamp",
+    "reconsumeTimes",
+)
+_SHOWN = ("group", "origin", "reason", "attempts", "messages", "first_ms", "last_ms")
+_BROKERS_OWN = frozenset(
+    {
+        "KEYS",
+        "TAGS",
+        "UNIQ_KEY",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "RETRY_REASON",
+        "RECONSUME_TIME",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "ORIGIN_MESSAGE_ID",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "DLQ_REASON",
+        "MSG_REGION",
+        "TRACE_ON",
+        "CLUSTER",
+        "POP_CK",
+        "TRAN_MSG",
+        "PGROUP",
+        "__CRC32#",
+    }
+)
+"""Properties that say what became of the message; it starts anew without them."""
+_OWN_PREFIXES = ("INNER_", "REAL_", "TIMER_")
+
+
+@job
+@messages_arguments
+@click.option(
+    "--group", "groups", multiple=True, metavar="GROUP", help="Dead letters of this group; repeatable."
+)
+@click.option("--origin", metavar="TOPIC", help="Only those from this topic.")
+@click.option("--reason", metavar="TEXT", help="Only those whose reason holds this text.")
+@click.option(
+    "--id", "ids", multiple=True, metavar="ID", help="Only the one with this unique id; repeatable."
+)
+@click.option(
+    "--replay",
+    is_flag=True,
+    help="Send the chosen ones back to their origins; they stay where they are, too.",
+)
+@click.option("--to-server", metavar="HOST:PORT", help="Where to send them.  [default: --server]")
+@click.option("--to-topic", metavar="TOPIC", help="Send them to this topic instead.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=100.0,
+    show_default=True,
+    help="Messages a second.",
+)
+@click.option("--dry-run", is_flag=True, help="With --replay: say what would be sent.")
+def command(
+    run: JobRun,
+    messages: Messages,
+    groups: tuple[str, ...],
+    origin: str | None,
+    reason: str | None,
+    ids: tuple[str, ...],
+    replay: bool,
+    to_server: str | None,
+    to_topic: str | None,
+    rate: float,
+    dry_run: bool,
+) -> Outcome:
+    """Group dead letters by origin, reason and attempts; with --replay send the chosen ones back."""
+    server = to_server or messages.options.name_servers
+    if replay and server is None and not dry_run:
+        raise ArgumentError("--to-server", "is missing; a directory takes no messages")
+    for name, value in (("--to-server", to_server), ("--to-topic", to_topic)):
+        if value is not None and not replay:
+            raise ArgumentError(name, "needs --replay")
+    if not all(groups):
+        raise ArgumentError("--group", "is empty")
+    if dry_run and not replay:
+        raise ArgumentError("--dry-run", "needs --replay; without it nothing is sent anyway")
+    letters = chosen(_letters(run, messages, groups), origin, reason, ids)
+    with run.progress("dlq"):
+        rows = [row.asDict() for row in grouped(letters).collect()]
+    for line in table_lines(_SHOWN, [[row[name] for name in _SHOWN] for row in rows]):
+        run.write(line)
+    total = sum(row["messages"] for row in rows)
+    figures: dict[str, Any] = {"source": messages.where, "messages": total, "groups": rows}
+    if not replay:
+        return Outcome(figures)
+    without = sum(row["messages"] for row in rows if row["origin"] is None)
+    if without and to_topic is None:
+        raise ArgumentError(
+            "--to-topic", f"is missing; {without} of the chosen messages do not say where they are from"
+        )
+    if dry_run:
+        return Outcome({**figures, "would_send": total})
+    assert server is not None, "it was checked"
+    sent = _send(run, letters, server, to_topic, rate)
+    return Outcome({**figures, "sent": sent}, ExitCode.DONE if sent == total else ExitCode.PARTIAL)
+
+
+def _letters(run: JobRun, messages: Messages, groups: tuple[str, ...]) -> DataFrame:
+    """Return the dead letters of groups with the columns group, origin, reason and attempts."""
+    from pyspark.sql import functions as f
+
+    source = dict(messages.source)
+    if groups:
+        for name in ("subscribe", "subscribePattern", "assign"):
+            if name in source and source[name] != APPLICATION_TOPICS:
+                raise ArgumentError("--group", "contradicts the arguments that name topics")
+            source.pop(name, None)
+        source["subscribe"] = ",".join(f"{DLQ_PREFIX}{group}" for group in groups)
+    elif source.get("subscribePattern") == APPLICATION_TOPICS:
+        source["subscribePattern"] = f"{DLQ_PREFIX}.+"
+    place = {} if messages.archive is None else {"path": str(messages.archive)}
+    options = parse_source_options({**source, **place}, streaming=False)
+    frame = replace(messages, source=source, options=options).frame(run, _COLUMNS)
+    of = "element_at(properties, '{}')"
+    return (
+        frame.withColumn("group", f.expr(f"if(startswith(topic, '{DLQ_PREFIX}'), substr(topic, 6), topic)"))
+        .withColumn(
+            "origin", f.expr(f"coalesce({of.format('DLQ_ORIGIN_TOPIC')}, {of.format('RETRY_TOPIC')})")
+        )
+        .withColumn("reason", f.expr(of.format("DLQ_REASON")))
+        .withColumnRenamed("reconsumeTimes", "attempts")
+    )
+
+
+def chosen(letters: DataFrame, origin: str | None, reason: str | None, ids: tuple[str, ...]) -> DataFrame:
+    """Return the letters that fit all that is asked for."""
+    from pyspark.sql import functions as f
+
+    if origin is not None:
+        letters = letters.where(f.col("origin") == origin)
+    if reason is not None:
+        letters = letters.where(f.contains("reason", f.lit(reason)))
+    if ids:
+        letters = letters.where(f.element_at("properties", "UNIQ_KEY").isin(list(ids)))
+    return letters
+
+
+def grouped(letters: DataFrame) -> DataFrame:
+    """Return how many letters there are of each kind."""
+    from pyspark.sql import functions as f
+
+    return (
+        letters.groupBy("group", "origin", "reason", "attempts")
+        .agg(
+            f.count("*").alias("messages"),
+            f.unix_millis(f.min("storeTimestamp")).alias("first_ms"),
+            f.unix_millis(f.max("storeTimestamp")).alias("last_ms"),
+        )
+        .orderBy(f.desc("messages"), "group", "origin", "reason", "attempts")
+    )
+
+
+def _send(run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float) -> int:
+    """Send letters one after the other, so many a second; return how many were stored."""
+    sent = 0
+    started_at = time.monotonic()
+    ordered = letters.orderBy("storeTimestamp", "topic", "queueId", "queueOffset")
+    try:
+        with Producer(server, group="reput-pipeline-dlq", retries=3) as producer:
+            for message in _messages(ordered.toLocalIterator(), to_topic):
+                early = started_at + sent / rate - time.monotonic()
+                if early > 0:
+                    time.sleep(early)
+                producer.send(message)
+                sent += 1
+                if sent % 1000 == 0:
+                    run.note(f"{sent} sent")
+    except (Exception, KeyboardInterrupt) as error:
+        if not sent:
+            raise
+        failure = failure_of(error)
+        raise JobFailed(
+            f"{failure.text}; {sent} were sent before, the oldest ones, and a new run sends them again",
+            code=failure.code,
+        ) from error
+    return sent
+
+
+def _messages(rows: Iterator[Row], to_topic: str | None) -> Iterator[Message]:
+    for row in rows:
+        properties = row["properties"] or {}
+        yield Message(
+            to_topic or row["origin"],
+            bytes(row["body"] or b""),
+            tag=row["tags"],
+            keys=tuple(key for key in (row["keys"] or "").split(" ") if key),
+            properties={
+                name: value
+                for name, value in properties.items()
+                if name not in _BROKERS_OWN and not name.startswith(_OWN_PREFIXES)
+            },
+            flag=row["flag"],
+            unique_id=properties.get("UNIQ_KEY"),
+        )
+
+
+if __name__ == "__main__":
+    main("dlq")

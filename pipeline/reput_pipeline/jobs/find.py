@@ -1,0 +1,252 @@
+"""The job `find`: messages by key, id or text, from brokers, a store directory or an archive.
+
+In a store directory the key index leads to the messages with a key or id where it is complete; all else is read
+through, in the workers.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+import click
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import InputPartition
+
+from reput_pipeline.archives.columns import ARROW_TYPES
+from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.names import NULL_VALUE
+from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.messages import Messages, messages_arguments
+from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
+from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.source.live_plan import plan_batch
+from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
+from reput_pipeline.source.offline_plan import plan
+from reput_pipeline.source.offline_store import OfflineStore
+from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.schema import NATIVE_COLUMNS
+from reput_pipeline.source.tasks import read_task
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.message_id import decode_offset_message_id
+from reput_protocol.printable import printable_json
+
+_SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in NATIVE_COLUMNS.items()])
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What messages to find: all that is given has to hold."""
+
+    key: str | None = None
+    unique_id: str | None = None
+    physical_offset: int | None = None
+    """What an offset message id says."""
+    text: bytes | None = None
+    ignore_case: bool = False
+    is_pattern: bool = False
+    limit: int = 100
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a table that are wanted, in their order."""
+        mask = pa.repeat(pa.scalar(True), table.num_rows)
+        if self.key is not None:
+            padded = pc.binary_join_element_wise("", table["keys"], "", " ")
+            mask = pc.and_(mask, pc.fill_null(pc.match_substring(padded, f" {self.key} "), False))
+        if self.unique_id is not None or self.physical_offset is not None:
+            by_id = pc.equal(
+                table["physicalOffset"], -1 if self.physical_offset is None else self.physical_offset
+            )
+            if self.unique_id is not None:
+                ids = pc.map_lookup(table["properties"], pa.scalar("UNIQ_KEY"), "first")
+                by_id = pc.or_(by_id, pc.fill_null(pc.equal(ids, self.unique_id), False))
+            mask = pc.and_(mask, pc.fill_null(by_id, False))
+        if self.text is not None:
+            match = pc.match_substring_regex if self.is_pattern else pc.match_substring
+            hits = match(table["body"], self.text, ignore_case=self.ignore_case)
+            mask = pc.and_(mask, pc.fill_null(hits, False))
+        return table.filter(mask)
+
+
+@dataclass(frozen=True)
+class FindTask:
+    """Where one task looks: a part of a source, or a file of an archive."""
+
+    wanted: Wanted
+    options: SourceOptions
+    narrowing: Narrowing
+    partition: InputPartition | None
+    file: str | None
+    constants: Mapping[str, str | None]
+    """Of a file of an archive: the columns that its directories tell."""
+
+
+def find_task(task: FindTask) -> Iterator[dict[str, Any]]:
+    """Yield the messages that are wanted, at most as many as the limit says."""
+    left = task.wanted.limit
+    for table in _tables(task):
+        found = task.wanted.rows(table)
+        for row in found.slice(0, left).to_pylist():
+            yield _message(row)
+        left -= found.num_rows
+        if left <= 0:
+            return
+
+
+def _tables(task: FindTask) -> Iterator[pa.Table]:
+    if task.file is None:
+        assert task.partition is not None, "a task looks somewhere"
+        for batch in read_task(task.partition, task.options, _SCHEMA, task.narrowing):
+            yield pa.Table.from_batches([batch])
+        return
+    tags = task.options.tag_filter
+    with pq.ParquetFile(task.file) as file:
+        for batch in file.iter_batches(batch_size=16_384):
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            for name, value in task.constants.items():
+                columns[name] = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
+            table = pa.table([columns[field.name].cast(field.type) for field in _SCHEMA], schema=_SCHEMA)
+            if not tags.matches_all:
+                table = table.filter(pc.is_in(table["tags"], pa.array(sorted(tags.tags), pa.string())))
+            low, high = task.options.start.timestamp_ms, task.options.end.timestamp_ms
+            at = pc.divide(table["storeTimestamp"].cast(pa.int64()), 1000)
+            for bound, test in ((low, pc.greater_equal), (high, pc.less)):
+                if bound is not None:
+                    table, at = table.filter(test(at, bound)), at.filter(test(at, bound))
+            yield table
+
+
+def _message(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as a JSON object: names as the columns, times in ms, the body as text if it is any."""
+    body = row.pop("body") or b""
+    properties = dict(row.pop("properties") or ())
+    shown = {**row, "messageId": properties.get("UNIQ_KEY"), "properties": properties, "size": len(body)}
+    for name in ("bornTimestamp", "storeTimestamp"):
+        shown[name] = None if row[name] is None else round(row[name].timestamp() * 1000)
+    try:
+        shown["body"] = body.decode()
+    except UnicodeDecodeError:
+        shown["bodyBase64"] = base64.b64encode(body).decode()
+    return shown
+
+
+@job
+@messages_arguments
+@click.option("--key", metavar="KEY", help="Messages with this key, be it one of several.")
+@click.option(
+    "--id", "message_id", metavar="ID", help="The message with this unique id or offset message id."
+)
+@click.option("--text", metavar="TEXT", help="Messages whose body holds this text.")
+@click.option("--regex", metavar="PATTERN", help="Messages in whose body this pattern (RE2) is found.")
+@click.option("--ignore-case", is_flag=True, help="For --text and --regex.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Messages to show at most."
+)
+def command(
+    run: JobRun,
+    messages: Messages,
+    key: str | None,
+    message_id: str | None,
+    text: str | None,
+    regex: str | None,
+    ignore_case: bool,
+    limit: int,
+) -> Outcome:
+    """Find messages; all that is asked for has to hold. Each is one JSON object on a line of its own.
+
+    Exit code 5 if there is none.
+    """
+    wanted = _wanted(key, message_id, text, regex, ignore_case, limit)
+    tasks = _tasks(messages, wanted)
+    found = run.each("find", tasks, find_task, parts=1000)
+    found.sort(key=lambda row: (row["storeTimestamp"] or 0, row["physicalOffset"] or 0))
+    for row in found[:limit]:
+        run.write(printable_json(row))
+    return Outcome(
+        {"source": messages.where, "found": min(len(found), limit), "limit_reached": len(found) >= limit},
+        ExitCode.DONE if found else ExitCode.NOT_FOUND,
+    )
+
+
+def _wanted(
+    key: str | None,
+    message_id: str | None,
+    text: str | None,
+    regex: str | None,
+    ignore_case: bool,
+    limit: int,
+) -> Wanted:
+    if key is None and message_id is None and text is None and regex is None:
+        raise ArgumentError("--key", "is missing; give --key, --id, --text or --regex")
+    if text is not None and regex is not None:
+        raise ArgumentError("--regex", "contradicts --text; give one of them")
+    for name, value in (("--key", key), ("--id", message_id)):
+        if value is not None and (not value or " " in value):
+            raise ArgumentError(name, f"{value!r} is none; it has no spaces, and at least one character")
+    if ignore_case and text is None and regex is None:
+        raise ArgumentError("--ignore-case", "needs --text or --regex")
+    if regex is not None:
+        try:
+            re.compile(regex)
+        except re.error as error:
+            raise ArgumentError("--regex", f"{regex!r} is no regular expression: {error}") from None
+    place = None
+    if message_id is not None:
+        try:
+            place = decode_offset_message_id(message_id)[1]
+        except ValueError:
+            place = None
+    pattern = text if text is not None else regex
+    return Wanted(
+        key,
+        message_id,
+        place,
+        None if pattern is None else pattern.encode(),
+        ignore_case,
+        regex is not None,
+        limit,
+    )
+
+
+def _tasks(messages: Messages, wanted: Wanted) -> list[FindTask]:
+    options = messages.options
+    if messages.archive is not None:
+        messages.check_topics()
+        archive = ArchiveDirectory(messages.archive)
+        return [
+            FindTask(
+                wanted, options, NOTHING_NARROWED, None, str(archive.root / file.path), _constants(file.path)
+            )
+            for file in archive.files()
+            if options.is_wanted(file.topic)
+        ]
+    narrowing = NOTHING_NARROWED
+    if options.path is None:
+        partitions = plan_batch(options, narrowing)
+    else:
+        with OfflineStore(options.path) as store:
+            token = wanted.key
+            if token is None and (
+                wanted.physical_offset is None or store.log.find(wanted.physical_offset) is None
+            ):
+                token = wanted.unique_id  # of the 32 digits that may as well be an offset message id
+            if token is not None:
+                narrowing = Narrowing(keys=frozenset([token]))
+            partitions = plan(store, options, narrowing)
+    return [FindTask(wanted, options, narrowing, partition, None, {}) for partition in partitions]
+
+
+def _constants(path: str) -> dict[str, str | None]:
+    pairs = [part.split("=", 1) for part in PurePosixPath(path).parent.parts]
+    return {name: None if value == NULL_VALUE else unquote(value) for name, value in pairs}
+
+
+if __name__ == "__main__":
+    main("find")

@@ -1,0 +1,150 @@
+"""The job `rebuild`: queues and index of a store directory anew, from its log.
+
+The units of queues are written by one task for each file of the log, in place and without a shuffle. The key index is a
+chain from entry to entry, so this process makes it, beside the tasks. What is made lies beside what is there until it
+is whole (`tools/rebuild.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+import click
+
+from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.errors import ForeignFile
+from reput_broker.tools.index_raw import index_sizes
+from reput_broker.tools.layout import StoreLayout
+from reput_broker.tools.rebuild import (
+    Derived,
+    DerivedFactory,
+    IndexRebuild,
+    hand_out,
+    refuse_other_delays,
+    refuse_other_queues,
+)
+from reput_broker.tools.rebuild import rebuild as make_anew
+from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
+from reput_broker.tools.report import no_progress
+from reput_broker.tools.verify import Verification
+from reput_broker.tools.verify_parts import Directory
+from reput_pipeline.jobs.audited_parts import audit
+from reput_pipeline.jobs.directories import directory_arguments, locked
+from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
+from reput_pipeline.jobs.run import JobRun
+from reput_protocol.exit_codes import ExitCode
+
+_KINDS: dict[str, DerivedFactory] = {"queues": QueuesInParts, "index": IndexRebuild}
+_SIZES = "--index-slots and --index-entries; RocketMQ's are 5000000 and 20000000"
+
+
+@job
+@directory_arguments
+@click.option("--queues", is_flag=True, help="The ConsumeQueues. Without --queues and --index: both.")
+@click.option("--index", is_flag=True, help="The key index.")
+def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Outcome:
+    """Make what is derived from the log in DIR anew, and put it in the place of what is there.
+
+    The log is checked first and may have no holes. Sizes are those of the files that are there; for queues that are
+    gone, say --consume-queue-entries if they are not RocketMQ's 300000; for an index that is gone, --index-slots and
+    --index-entries.
+    """
+    wanted = [name for name, chosen in (("queues", queues), ("index", index)) if chosen] or list(_KINDS)
+    with locked(directory, to_write=True) as lock:
+        layout = StoreLayout(directory.root, directory.commit_log_dirs, directory.geometry)
+        if "index" in wanted and index_sizes(layout) is None:
+            if index:
+                raise ArgumentError(
+                    "--index", f"no file in {layout.index_dir} tells its slots and entries; name {_SIZES}"
+                )
+            wanted.remove("index")
+            run.note(f"index: not made, as no file tells its slots and entries; to make it: {_SIZES}")
+        try:
+            if "queues" in wanted:
+                refuse_other_queues(directory.root)
+            verification, _ = audit(run, directory, "checking the log")
+            _refuse_damage(verification)
+            if "queues" in wanted:
+                refuse_other_delays(verification)
+            lock.acquire()
+            words = make_anew(
+                verification.layout,
+                verification.log.kept_end,
+                [_KINDS[name] for name in wanted],
+                delay_levels_ms=verification.delay_levels_ms,
+                fill=partial(_fill, run, verification),
+            )
+        except ForeignFile as error:
+            raise JobFailed(f"{directory.root} cannot be rebuilt: {error}") from error
+    made = dict(zip(wanted, words, strict=True))
+    for name, text in made.items():
+        run.note(f"{name}: {text}")
+    return Outcome(
+        {
+            "directory": str(directory.root),
+            "made": made,
+            "records": verification.report.figures["records"],
+            "damaged_records_kept": len(verification.log.damages),
+        }
+    )
+
+
+def _refuse_damage(verification: Verification) -> None:
+    """Refuse a log of which it is not known which messages it holds, as `reput store rebuild` does."""
+    faults = verification.report.faults
+    if verification.log.holes:
+        first = verification.log.holes[0]
+        what = f"{first.file.path} at byte {first.position}: {first.reason}"
+    else:
+        fault = next((fault for fault in faults if fault.kind in ("log", "order")), None)
+        if fault is None:
+            return
+        what = str(fault)
+    raise JobFailed(
+        f"the log is damaged, nothing was changed: {what}; reput store repair {verification.root} tells what to do",
+        code=ExitCode.DAMAGE,
+    )
+
+
+def _fill(
+    run: JobRun,
+    verification: Verification,
+    layout: StoreLayout,
+    made: Sequence[Derived],
+    deleted: DeletedTopics,
+) -> None:
+    """Have the units written by tasks, and all else made here beside them."""
+    end, levels = verification.log.kept_end, verification.delay_levels_ms
+    here = [derived for derived in made if not isinstance(derived, QueuesInParts)]
+    errors: list[BaseException] = []
+
+    def make_here() -> None:
+        try:
+            hand_out(layout, end, here, deleted, levels, no_progress)
+        except BaseException as error:
+            errors.append(error)
+
+    beside = threading.Thread(target=make_here, name="reput-index")
+    if here:
+        beside.start()
+    try:
+        for derived in made:
+            if isinstance(derived, QueuesInParts):
+                parts = derived.parts(end, levels)
+                again = derived.put_together(run.each("queues", parts, write_units))
+                if again:
+                    run.each(
+                        "queues that begin again", [part._replace(only=again) for part in parts], write_units
+                    )
+    finally:
+        if here:
+            beside.join()
+    if errors:
+        raise errors[0]
+
+
+if __name__ == "__main__":
+    main("rebuild")

@@ -1,0 +1,163 @@
+"""The job `replay`: the messages of an archive back to a broker, exactly once.
+
+Each batch of the archive is one commit of the sink, under a key made of the batch's manifest: a job that was stopped
+and is started again sends all batches again, and the broker publishes those that it does not have. The order of a queue
+is kept; body, tags, keys, properties, flag and born time are those of the archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reput_client.blocking import Admin
+from reput_pipeline.archives.columns import spark_schema
+from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.read import read_archive
+from reput_pipeline.data_source import register
+from reput_pipeline.jobs.arguments import DEFAULT_SERVER
+from reput_pipeline.jobs.frame import job, main
+from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
+from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.sink.options import parse_sink_options
+from reput_pipeline.source.known_options import OptionError
+from reput_protocol.counted import counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_ARGUMENTS = {"nameServer": "--server", "topic": "--to-topic"}
+_COLUMNS = ("topic", "queueId", "keys", "tags", "body", "properties", "flag", "bornTimestamp")
+
+
+@job
+@click.option(
+    "--archive", required=True, type=click.Path(path_type=Path), metavar="DIR", help="What to send."
+)
+@click.option(
+    "--server", default=DEFAULT_SERVER, show_default=True, metavar="HOST:PORT", help="Where to send it."
+)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; repeatable.")
+@click.option(
+    "--to-topic", metavar="TOPIC", help="Send to this topic.  [default: to those the messages are from]"
+)
+@click.option(
+    "--semantics",
+    type=click.Choice(["exactly-once", "at-least-once"]),
+    default="exactly-once",
+    show_default=True,
+    help="At least once is faster, and sends again what it has sent when it is started again.",
+)
+@click.option("--name", default="", help="Tells replays of one archive apart: another name sends it again.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent.")
+def command(
+    run: JobRun,
+    archive: Path,
+    server: str,
+    topics: tuple[str, ...],
+    to_topic: str | None,
+    semantics: str,
+    name: str,
+    dry_run: bool,
+) -> Outcome:
+    """Send the messages of an archive to a broker.
+
+    Each batch of the archive is one commit. Started again after whatever has stopped it, the job sends all of it again,
+    and the broker publishes what it has not published yet. Each queue keeps its order; a topic that is missing there
+    is made, with as many queues as the archive has of it.
+    """
+    source = ArchiveDirectory(archive.absolute())
+    kind = source.existing()
+    options = {"nameServer": server, "semantics": semantics}
+    if to_topic is not None:
+        options["topic"] = to_topic
+    try:
+        parse_sink_options(options, streaming=False)
+    except OptionError as error:
+        raise ArgumentError(_ARGUMENTS.get(error.option, error.option), error.reason) from None
+    known = {file.topic for file in source.files()}
+    for topic in topics:
+        if topic not in known:
+            raise ArgumentError(
+                "--topic", f"{topic!r} is not in {source.root}; it has {', '.join(sorted(known)) or 'none'}"
+            )
+    if not dry_run:
+        with Admin(server) as admin:
+            # Also tells at once who does not answer, and not after the sink's many tries.
+            _prepare_topics(admin, _queues_of(run, source, topics, to_topic), to_topic)
+    sent = batches = 0
+    for manifest in source.manifests():
+        files = [entry for entry in manifest["files"] if not topics or entry["topic"] in topics]
+        rows = sum(entry["rows"] for entry in files)
+        if not files:
+            continue
+        if not dry_run:
+            batch = dict(options)
+            if semantics == "exactly-once":
+                batch["idempotencyKey"] = _key(manifest, topics, to_topic, name)
+            register(run.spark)
+            paths = [str(source.root / entry["path"]) for entry in files]
+            schema = spark_schema(kind.partition_by)
+            frame = run.spark.read.schema(schema).option("basePath", str(source.root)).parquet(*paths)
+            with run.progress(f"batch {manifest['batch']}"):
+                in_order(run, frame).write.format("reput").options(**batch).mode("append").save()
+        run.note(
+            f"batch {manifest['batch']}: {counted(rows, 'message')} {'would be ' if dry_run else ''}sent"
+        )
+        sent += rows
+        batches += 1
+    return Outcome(
+        {"archive": str(source.root), "server": server, "batches": batches, "rows": sent, "dry_run": dry_run}
+    )
+
+
+def _queues_of(
+    run: JobRun, source: ArchiveDirectory, topics: tuple[str, ...], to_topic: str | None
+) -> dict[str, int]:
+    """Return how many queues each topic needs that is sent to."""
+    from pyspark.sql import functions as f
+
+    highest = read_archive(run.spark, source.root).groupBy("topic").agg(f.max("queueId").alias("queue"))
+    needed: dict[str, int] = {}
+    for row in highest.collect():
+        if not topics or row["topic"] in topics:
+            name = to_topic or row["topic"]
+            needed[name] = max(needed.get(name, 1), row["queue"] + 1)
+    return needed
+
+
+def _prepare_topics(admin: Admin, needed: Mapping[str, int], to_topic: str | None) -> None:
+    """Make the topics that are missing, once it is known that the others have queues enough."""
+    there = set(admin.list_topics())
+    for topic, queues in needed.items():
+        if topic in there and (found := admin.topic_config(topic).write_queue_nums) < queues:
+            raise ArgumentError(
+                "--server" if to_topic is None else "--to-topic",
+                f"topic {topic!r} there has {counted(found, 'queue')}, and the archive {queues} of it; "
+                f"first: reput topic alter {topic} --queues {queues}",
+            )
+    for topic, queues in needed.items():
+        if topic not in there:
+            admin.create_topic(topic, queues=queues)
+
+
+def in_order(run: JobRun, frame: DataFrame) -> DataFrame:
+    """Return what the sink takes of messages: each queue in one task, in its order."""
+    by = ("topic", "brokerName", "queueId")
+    ordered = frame.repartition(run.parallelism, *by).sortWithinPartitions(*by, "queueOffset")
+    return ordered.select(*_COLUMNS)
+
+
+def _key(manifest: dict[str, Any], topics: tuple[str, ...], to_topic: str | None, name: str) -> str:
+    """Return what the broker knows a batch by."""
+    text = json.dumps([manifest, sorted(topics), to_topic, name], sort_keys=True)
+    return f"replay-{manifest['batch']}-{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+if __name__ == "__main__":
+    main("replay")

@@ -1,1 +1,0 @@
-"""Figures about messages, and the page that shows them."""

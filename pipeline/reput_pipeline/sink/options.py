@@ -1,0 +1,94 @@
+"""The options of the sink, read and checked as a whole before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from reput_client.transport.address import parse_addresses
+from reput_pipeline.source.known_options import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    OptionError,
+    OptionReader,
+    options_for,
+)
+from reput_protocol.codes import AckLevel
+from reput_protocol.errors import InvalidName
+from reput_protocol.names import check_send_topic
+
+_KEY_BYTES_MAX: Final = 190
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where and how a frame is written."""
+
+    name_servers: str
+    topic: str | None
+    exactly_once: bool
+    idempotency_key: str | None
+    ack: AckLevel
+    send_timeout_s: float
+    commit_timeout_s: float
+
+
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Read the options of a write.
+
+    Raises:
+        OptionError: one is unknown, has a value that it cannot have, or contradicts another.
+    """
+    reader = OptionReader(options_for(SINK_OPTIONS, options, "sink", SOURCE_OPTIONS))
+    name_servers = reader.text("nameServer")
+    if name_servers is None:
+        if any(name.lower() == "path" for name in options):
+            raise OptionError("nameServer", "is missing; the sink writes to a broker, not into a directory")
+        raise reader.missing("nameServer", "give the address of a broker, as host:port")
+    try:
+        parse_addresses(name_servers)
+    except ValueError as error:
+        raise OptionError("nameServer", str(error)) from None
+    topic = reader.text("topic")
+    if topic is not None:
+        try:
+            check_send_topic(topic)
+        except InvalidName as error:
+            raise OptionError("topic", str(error)) from None
+    exactly_once = (
+        reader.choice("semantics", ("exactly-once", "at-least-once"), "exactly-once") == "exactly-once"
+    )
+    if exactly_once:
+        reader.refuse(
+            ("ack",), "needs semantics=at-least-once; what is committed exactly once is on the disk"
+        )
+    return SinkOptions(
+        name_servers=name_servers,
+        topic=topic,
+        exactly_once=exactly_once,
+        idempotency_key=_idempotency_key(reader, exactly_once, streaming),
+        ack=AckLevel(reader.choice("ack", (AckLevel.FLUSHED, AckLevel.PAGE_CACHE), AckLevel.FLUSHED)),
+        send_timeout_s=(reader.whole("sendTimeoutMs", 120_000) or 0) / 1000,
+        commit_timeout_s=(reader.whole("commitTimeoutMs", 600_000) or 0) / 1000,
+    )
+
+
+def _idempotency_key(reader: OptionReader, exactly_once: bool, streaming: bool) -> str | None:
+    key = reader.text("idempotencyKey")
+    if key is None:
+        return None
+    if streaming:
+        raise OptionError(
+            "idempotencyKey",
+            "a stream is known by its checkpoint; a key of one's own would drop what a new one writes",
+        )
+    if not exactly_once:
+        raise OptionError("idempotencyKey", "needs semantics=exactly-once")
+    quoted = quote(key, safe="")
+    if len(quoted) > _KEY_BYTES_MAX:
+        raise OptionError(
+            "idempotencyKey", f"takes {len(quoted)} bytes, but at most {_KEY_BYTES_MAX} are kept"
+        )
+    return quoted

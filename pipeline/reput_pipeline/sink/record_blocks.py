@@ -1,0 +1,153 @@
+"""Arrow columns to blocks of records, as PutMessage takes them: the way back of the columnar decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reput_pipeline.source.errors import SinkError
+from reput_protocol import kernel
+from reput_protocol.message_id import UniqueIdGenerator
+from reput_protocol.put_block import topic_of_records
+
+IntArray = npt.NDArray[np.int64]
+ByteArray = npt.NDArray[np.uint8]
+
+
+def parts_of(values: pa.Array) -> tuple[memoryview, IntArray]:
+    """Return the bytes of a binary column, of which no value is null, and where each value starts and the last ends."""
+    _, offsets, data = values.buffers()
+    rows = len(values)
+    edges = (
+        np.frombuffer(offsets, np.int32, rows + 1, values.offset * 4).astype(np.int64)
+        if rows
+        else np.zeros(1, np.int64)
+    )
+    if data is None:
+        return memoryview(b""), edges - edges[0]
+    return memoryview(data)[int(edges[0]) : int(edges[-1])].cast("B"), edges - edges[0]
+
+
+BLOCK_BYTES: Final = 256 * 1024
+_NO_EDGES: Final = np.empty(0, np.int64)
+_NOTHING: Final = (b"", _NO_EDGES)
+
+
+class Columns(NamedTuple):
+    """The columns of messages of one topic, all of one length; None where nobody gives one."""
+
+    body: pa.Array
+    """binary, without nulls."""
+    tags: pa.Array | None = None
+    """string; null and empty are no tag."""
+    keys: pa.Array | None = None
+    """string, several keys with blanks between them; null and empty are none."""
+    properties: pa.MapArray | None = None
+    """map of string to string; what it has of tag and keys is left out where those have a column."""
+    flag: pa.Array | None = None
+    born_ms: IntArray | None = None
+
+    def take(self, rows: IntArray) -> Columns:
+        """Return some of the messages."""
+        some = pa.array(rows)
+        return self._each(
+            lambda column: column.take(some), None if self.born_ms is None else self.born_ms[rows]
+        )
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """Return a range of the messages."""
+        born_ms = None if self.born_ms is None else self.born_ms[start:stop]
+        return self._each(lambda column: column.slice(start, stop - start), born_ms)
+
+    def _each(self, pick: Callable[[pa.Array], pa.Array], born_ms: IntArray | None) -> Columns:
+        body, tags, keys, properties, flag = (
+            None if column is None else pick(column)
+            for column in (self.body, self.tags, self.keys, self.properties, self.flag)
+        )
+        return Columns(body, tags, keys, properties, flag, born_ms)
+
+
+class Block(NamedTuple):
+    """Records of one queue, back to back."""
+
+    queue_id: int
+    messages: int
+    data: bytearray
+
+
+def encode_records(
+    columns: Columns, topic: str, next_queue: Callable[[], int], ids: UniqueIdGenerator, now_ms: int
+) -> Iterator[Block]:
+    """Yield the messages as blocks of about 256 KiB, a record at least in each.
+
+    Args:
+        columns: the messages.
+        topic: of all of them.
+        next_queue: says to which queue the next block goes.
+        ids: gives unique ids to those that bring none.
+        now_ms: when those were born that do not say.
+
+    Raises:
+        SinkError: a message cannot be a record; it says which property or size is at fault.
+    """
+    magic, topic_bytes = topic_of_records(topic)
+    rows = len(columns.body)
+    flags = np.zeros(1, np.int64)
+    if columns.flag is not None:
+        flags = columns.flag.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    born_ms = np.array([now_ms]) if columns.born_ms is None else columns.born_ms
+    bodies, body_edges = parts_of(columns.body)
+    try:
+        texts, text_edges = kernel.property_texts(
+            rows, *_strings(columns.tags), *_strings(columns.keys), *_entries(columns.properties)
+        )
+        row = 0
+        while row < rows:
+            queue_id, first = next_queue(), row
+            data, row = kernel.encode_rows(
+                bodies,
+                body_edges,
+                texts,
+                text_edges,
+                flags,
+                born_ms,
+                first,
+                BLOCK_BYTES,
+                magic,
+                topic_bytes,
+                queue_id,
+                ids,
+            )
+            yield Block(queue_id, row - first, data)
+    except kernel.Refusal as refusal:
+        raise SinkError(f"a message of topic {topic!r} {refusal.reason}") from None
+
+
+def _strings(column: pa.Array | None) -> tuple[memoryview | bytes, IntArray]:
+    """Return the bytes of a column of text and where each value begins and the last ends; a null one has none."""
+    if column is None:
+        return _NOTHING
+    return parts_of((column.fill_null("") if column.null_count else column).cast(pa.binary()))
+
+
+def _entries(properties: pa.MapArray | None) -> tuple[Any, ...]:
+    """Return names and values of all properties, which of them have a value, and where those of each message are."""
+    every: ByteArray = np.empty(0, np.uint8)
+    if properties is None:
+        return *_NOTHING, *_NOTHING, every, _NO_EDGES
+    rows = len(properties)
+    edges: IntArray = np.asarray(properties.offsets.to_numpy(), np.int64)[: rows + 1]
+    first, last = int(edges[0]), int(edges[-1])
+    names = properties.keys.slice(first, last - first)
+    values = properties.items.slice(first, last - first)
+    if properties.null_count:  # a null map may have entries beneath it
+        beneath = np.repeat(np.asarray(properties.is_null()), np.diff(edges))
+        values = pc.if_else(pa.array(beneath), pa.scalar(None, values.type), values)
+    if values.null_count:
+        every = np.asarray(values.is_valid()).view(np.uint8)
+    return *_strings(names), *_strings(values), every, edges - first

@@ -1,0 +1,180 @@
+"""The rows of Arrow batches as messages: sorted by topic and queue, columns as records need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reput_pipeline.sink.record_blocks import Columns, IntArray
+from reput_pipeline.sink.schema import SinkColumns
+from reput_pipeline.source.errors import SinkError
+from reput_protocol.errors import InvalidName
+from reput_protocol.names import check_send_topic
+
+ANY_QUEUE: Final = -1
+_SLICE_BYTES: Final = 32 << 20
+
+
+class Messages(NamedTuple):
+    """Messages that go to one topic, and to one queue of it unless that is `ANY_QUEUE`."""
+
+    topic: str
+    queue_id: int
+    columns: Columns
+    deliver_at: pa.Array | None
+    """When each is to be delivered, in milliseconds; null for at once. None where nobody says so."""
+
+
+class RowReader:
+    """Reads batches of one schema.
+
+    Args:
+        columns: which column holds what.
+        topic: where all messages go, if an option says so.
+    """
+
+    def __init__(self, columns: SinkColumns, topic: str | None) -> None:
+        self._columns = columns
+        self._topic = topic
+
+    def messages(self, batch: pa.RecordBatch) -> Iterator[Messages]:
+        """Yield the messages of a batch in groups of one topic and queue; each group in the order of its rows.
+
+        Raises:
+            SinkError: a row has no body, or a value that no message can have.
+        """
+        for some in _slices(batch, self._columns.body):
+            yield from self._groups(some)
+
+    def _groups(self, batch: pa.RecordBatch) -> Iterator[Messages]:
+        names = self._columns
+        self._check_nulls(batch)
+        columns = self._make(batch)
+        deliver_at = None
+        if names.deliver_at is not None:
+            deliver_at = _milliseconds(batch.column(names.deliver_at))
+        if names.topic is None and names.queue_id is None:
+            yield Messages(str(self._topic), ANY_QUEUE, columns, deliver_at)
+            return
+        rows = batch.num_rows
+        topics = [str(self._topic)]
+        topic_of: IntArray = np.zeros(rows, np.int64)
+        if names.topic is not None:
+            encoded = batch.column(names.topic).dictionary_encode()
+            topics = encoded.dictionary.to_pylist()
+            topic_of = np.asarray(encoded.indices, np.int64)
+            for topic in topics:
+                try:
+                    check_send_topic(topic)
+                except InvalidName as error:
+                    raise SinkError(f"column 'topic': {error}") from None
+        queue_of: IntArray = np.full(rows, ANY_QUEUE, np.int64)
+        if names.queue_id is not None:
+            column = batch.column(names.queue_id)
+            if pc.any(pc.less(column, 0)).as_py():
+                raise SinkError(
+                    f"column {names.queue_id!r} has a number below 0; leave it null for any queue"
+                )
+            queue_of = np.asarray(column.fill_null(ANY_QUEUE), np.int64)
+        order = np.lexsort((queue_of, topic_of))
+        changes = np.flatnonzero(np.diff(topic_of[order]) | np.diff(queue_of[order])) + 1
+        for group in np.split(order, changes):
+            yield Messages(
+                topics[int(topic_of[group[0]])],
+                int(queue_of[group[0]]),
+                columns if len(group) == rows else columns.take(group),
+                None if deliver_at is None else deliver_at.take(pa.array(group)),
+            )
+
+    def _check_nulls(self, batch: pa.RecordBatch) -> None:
+        names = self._columns
+        if names.topic is not None and batch.column(names.topic).null_count:
+            raise SinkError("a row has no topic; give it one, or set the option topic")
+        body = batch.column(names.body)
+        if body.null_count:
+            row = int(np.flatnonzero(np.asarray(body.is_null()))[0])
+            topic = self._topic if names.topic is None else batch.column(names.topic)[row].as_py()
+            raise SinkError(
+                f"a row for topic {topic!r} has a null {names.body!r}; a message has a body, which may be empty: "
+                "drop the row, or make it ''"
+            )
+
+    def _make(self, batch: pa.RecordBatch) -> Columns:
+        names = self._columns
+
+        def column(name: str | None, kind: pa.DataType) -> pa.Array | None:
+            if name is None:
+                return None
+            found = batch.column(name)
+            try:
+                return found if found.type == kind else found.cast(kind)
+            except pa.ArrowInvalid as error:
+                raise SinkError(f"column {name!r} is no UTF-8 text: {error}") from None
+
+        body = column(names.body, pa.binary())
+        properties = None
+        if names.properties is not None:
+            properties = batch.column(names.properties)
+            if not pa.types.is_map(properties.type):
+                properties = _map_of(properties)
+        return Columns(
+            body=body,
+            tags=column(names.tags, pa.string()),
+            keys=column(names.keys, pa.string()),
+            properties=properties,
+            flag=column(names.flag, pa.int32()),
+            born_ms=None if names.born is None else self._born(batch, names.born),
+        )
+
+    def _born(self, batch: pa.RecordBatch, name: str) -> IntArray:
+        times = _milliseconds(batch.column(name))
+        if times.null_count:
+            raise SinkError(f"a row has a null {name!r}; leave the column out for the time of writing")
+        return np.asarray(times, np.int64)
+
+
+def _milliseconds(times: pa.Array) -> pa.Array:
+    return (
+        pc.floor_temporal(times, unit="millisecond").cast(pa.timestamp("ms", times.type.tz)).cast(pa.int64())
+    )
+
+
+def _map_of(headers: pa.ListArray) -> pa.MapArray:
+    """Return headers, an array of structs of key and value, as the map that they are."""
+    offsets = headers.offsets
+    entries = headers.values
+    try:
+        values = entries.field("value").cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise SinkError(f"column 'headers' has a value that is no UTF-8 text: {error}") from None
+    keys = entries.field("key")
+    if keys.null_count:
+        raise SinkError("column 'headers' has an entry without a key; give it one")
+    mask = headers.is_null() if headers.null_count else None
+    if mask is None:
+        return pa.MapArray.from_arrays(offsets, keys, values)
+    starts = np.asarray(offsets, np.int64)
+    edges = pa.array(
+        [None if null else int(start) for null, start in zip(mask.to_pylist(), starts, strict=False)]
+    )
+    return pa.MapArray.from_arrays(pa.concat_arrays([edges.cast(pa.int32()), offsets[-1:]]), keys, values)
+
+
+def _slices(batch: pa.RecordBatch, body: str) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in parts whose bodies fit well into 31 bits together with all that is put around them."""
+    sizes = np.asarray(pc.binary_length(batch.column(body)).fill_null(0), np.int64)
+    if int(sizes.sum()) <= _SLICE_BYTES:
+        if batch.num_rows:
+            yield batch
+        return
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < batch.num_rows:
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + _SLICE_BYTES, "right")))
+        yield batch.slice(first, stop - first)
+        first = stop

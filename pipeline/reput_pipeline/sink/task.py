@@ -1,0 +1,152 @@
+"""One task of the sink: the rows of a partition, sent to the broker as blocks; staged, or put at once."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from itertools import count
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from reput_client.blocking import Message, Producer
+from reput_client.blocking.bulk import BatchWriter
+from reput_client.produce.batch_writer import StagingScope
+from reput_client.produce.unique_ids import new_generator
+from reput_pipeline.sink.options import SinkOptions
+from reput_pipeline.sink.record_blocks import Columns, encode_records
+from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
+from reput_pipeline.sink.schema import SinkColumns
+from reput_pipeline.source.errors import SinkError
+from reput_protocol.bodies_stage import StagedPart
+
+_NO_QUEUES: Final = (0,)
+
+
+def connect(options: SinkOptions) -> BatchWriter:
+    """Return a writer to the broker, which connects when it is entered."""
+    return BatchWriter(options.name_servers, timeout_s=options.send_timeout_s)
+
+
+class SinkTask:
+    """Writes one partition."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._rows = RowReader(columns, options.topic)
+        self._queues: dict[str, Iterator[int]] = {}
+        self._ids = new_generator()
+        self._exactly_once = options.exactly_once
+        self.messages = 0
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int, partition_id: int
+    ) -> StagedPart | None:
+        """Stage all rows and return what to commit them by; None if there are none, or the batch is committed already.
+
+        Raises:
+            SinkError: a row cannot be a message.
+            BrokerError, RequestTimeout, ConnectFailed: the broker refused, or did not answer in time.
+        """
+        with connect(self._options) as writer:
+            if writer.staged(query_id).last_batch_id >= batch_id:
+                return None
+            writer.begin(StagingScope(query_id, batch_id, partition_id, uuid.uuid4().hex))
+            for batch in batches:
+                for messages in self._rows.messages(batch):
+                    self._write(writer, messages)
+            return writer.end() if self.messages else None
+
+    def put(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Put all rows, at least once; they have reached the ack level on return. Raises as `stage`."""
+        with connect(self._options) as writer:
+            for batch in batches:
+                for messages in self._rows.messages(batch):
+                    if messages.deliver_at is not None and messages.deliver_at.null_count < len(
+                        messages.deliver_at
+                    ):
+                        messages = self._put_delayed(messages)
+                    if len(messages.columns.body):
+                        self._write(writer, messages)
+            writer.drain()
+
+    def _write(self, writer: BatchWriter, messages: Messages) -> None:
+        topic, queue_id, columns, _ = messages
+        if queue_id != ANY_QUEUE:
+            self._write_blocks(writer, topic, repeat_queue(queue_id), columns)
+            return
+        queues = self._queues.get(topic)
+        if queues is None:
+            known = writer.write_queues(topic)
+            if known is None:  # it is made at the first message; nobody knows with how many queues
+                self._write_blocks(writer, topic, repeat_queue(0), columns.slice(0, 1))
+                writer.drain()
+                columns = columns.slice(1, len(columns.body))
+                known = writer.write_queues(topic)
+            queues = self._queues[topic] = _in_turn(list(known or _NO_QUEUES))
+        if len(columns.body):
+            self._write_blocks(writer, topic, queues, columns)
+
+    def _write_blocks(self, writer: BatchWriter, topic: str, queues: Iterator[int], columns: Columns) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        for block in encode_records(columns, topic, queues.__next__, self._ids, now_ms):
+            if self._exactly_once:
+                writer.stage(topic, block.queue_id, block.messages, block.data)
+            else:
+                writer.put(topic, block.queue_id, block.messages, block.data, self._options.ack)
+            self.messages += block.messages
+
+    def _put_delayed(self, messages: Messages) -> Messages:
+        """Put those that are to be delivered later one by one, and return the others."""
+        deliver_at = messages.deliver_at
+        assert deliver_at is not None, "there are delayed ones among them"
+        at_once = np.asarray(deliver_at.is_null())
+        later = messages.columns.take(np.flatnonzero(~at_once))
+        times = deliver_at.drop_null().to_pylist()
+        with Producer(
+            self._options.name_servers, group="reput-sink", timeout_s=self._options.send_timeout_s
+        ) as producer:
+            queue_id = None if messages.queue_id == ANY_QUEUE else messages.queue_id
+            delayed = _delayed_messages(messages.topic, later, times)
+            sent = producer.send_pipelined(delayed, queue_id=queue_id, ack=self._options.ack)
+        self.messages += len(sent)
+        return messages._replace(columns=messages.columns.take(np.flatnonzero(at_once)), deliver_at=None)
+
+
+def _delayed_messages(topic: str, columns: Columns, times_ms: list[int]) -> Iterator[Message]:
+    from datetime import UTC, datetime
+
+    for row, when in enumerate(times_ms):
+
+        def value(column: pa.Array | None, row: int = row) -> object:
+            return None if column is None else column[row].as_py()
+
+        keys = str(value(columns.keys) or "").split()
+        properties = {name: text for name, text in (value(columns.properties) or ()) if text is not None}  # type: ignore[attr-defined]
+        yield Message(
+            topic,
+            columns.body[row].as_py(),
+            tag=str(value(columns.tags)) if value(columns.tags) else None,
+            keys=keys,
+            properties=properties,
+            flag=int(value(columns.flag) or 0),  # type: ignore[call-overload]
+            deliver_at=datetime.fromtimestamp(when / 1000, UTC),
+        )
+
+
+def repeat_queue(queue_id: int) -> Iterator[int]:
+    """Yield one queue for ever."""
+    while True:
+        yield queue_id
+
+
+def _in_turn(queues: list[int]) -> Iterator[int]:
+    """Yield queues in turn, from a random first one, so that tasks do not march in step."""
+    if not queues:
+        raise SinkError("the topic has no queue that takes messages; alter its permission")
+    first = int.from_bytes(os.urandom(2), "big")
+    for number in count(first):
+        yield queues[number % len(queues)]

@@ -1,0 +1,183 @@
+"""Records, decoded to columns, as the Arrow batches that Spark takes: the columns that were asked for, no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from reput_client.compression import INFLATED_BYTES_MAX, inflate
+from reput_client.consume.arrow_records import ArrowRecords
+from reput_protocol.codes import MessageSysFlag
+from reput_protocol.filters import TagFilter
+from reput_protocol.properties import KEYS, TAGS
+from reput_protocol.record_columns import IntArray, RecordColumns
+
+_CODECS: Final = {MessageSysFlag.COMPRESSION_LZ4: "lz4", MessageSysFlag.COMPRESSION_ZSTD: "zstd"}
+_ZLIB: Final = (0, MessageSysFlag.COMPRESSION_ZLIB)
+
+
+def compressed_rows(columns: RecordColumns) -> IntArray:
+    """Return the rows whose body is compressed."""
+    return np.flatnonzero(columns.sys_flag & MessageSysFlag.COMPRESSED)
+
+
+def decompress(data: bytes, sys_flag: int) -> bytes:
+    """Return the body that a producer compressed as `sys_flag` says (RocketMQ: CompressorFactory).
+
+    Raises:
+        ValueError: it is not what it says, or larger than `INFLATED_BYTES_MAX`.
+    """
+    method = sys_flag & MessageSysFlag.COMPRESSION_MASK
+    if method in _ZLIB:
+        return inflate(data)
+    codec = _CODECS.get(method)
+    if codec is None:
+        raise ValueError(f"body is compressed with an unknown method, {method >> 8}")
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+            body: bytes = stream.read(INFLATED_BYTES_MAX + 1)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"body cannot be decompressed with {codec}: {error}") from None
+    if len(body) > INFLATED_BYTES_MAX:
+        raise ValueError(f"body is larger than {INFLATED_BYTES_MAX} bytes when decompressed")
+    return body
+
+
+BATCH_ROWS: Final = 8192
+BATCH_BYTES: Final = 16 << 20
+"""A batch has at most so many rows, and records of so many bytes, unless a single one is larger."""
+BATCH_INFLATED_BYTES: Final = 64 << 20
+"""Once the compressed bodies of a batch have become so many bytes, what follows makes another batch."""
+LOG_BATCH_ROWS: Final = 32_768
+"""So many, where all that one read of the log has brought makes a batch."""
+
+_BODIES: Final = frozenset(("body", "value", "bodyCRC"))
+_US_PER_MS: Final = 1000
+
+BadRow = Callable[[RecordColumns, int, str], None]
+"""Called for a record whose content fails, with its columns, row and the reason. It raises or notes the record."""
+
+
+class BatchMaker:
+    """Makes batches of one schema.
+
+    Args:
+        schema: the Arrow schema that every batch has to have.
+        tag_filter: which messages are wanted.
+        on_bad_row: called for records that fail their checksums or cannot be decompressed.
+    """
+
+    def __init__(self, schema: pa.Schema, tag_filter: TagFilter, on_bad_row: BadRow) -> None:
+        self.schema = schema
+        self._tag_filter = tag_filter
+        self._on_bad_row = on_bad_row
+        self._has_bodies = any(name in _BODIES for name in schema.names)
+
+    def make(self, columns: RecordColumns, broker: str) -> Iterator[pa.RecordBatch]:
+        """Yield what is wanted of the records: one batch, or none, or several where compressed bodies become large.
+
+        The records have sound lengths and ascend in their buffer. Checksums are verified here: of the bodies if the
+        schema has them, of the whole record wherever there is one.
+        """
+        faults = columns.checksum_faults(bodies=self._has_bodies)
+        if faults:
+            for row, reason in faults:
+                self._on_bad_row(columns, row, reason)
+            columns = columns.take(np.setdiff1d(np.arange(len(columns)), [row for row, _ in faults]))
+        if not self._tag_filter.matches_all:
+            columns = columns.with_tag(self._tag_filter.tags)
+        compressed = compressed_rows(columns).tolist() if self._has_bodies else []
+        if compressed:
+            yield from self._decompressed(columns, compressed, broker)
+        elif len(columns):
+            yield _Batch(columns, broker, {}).record_batch(self.schema)
+
+    def _decompressed(
+        self, columns: RecordColumns, compressed: list[int], broker: str
+    ) -> Iterator[pa.RecordBatch]:
+        bodies: dict[int, bytes] = {}
+        bad: list[int] = []
+        start = size = 0
+        for row in compressed:
+            try:
+                body = decompress(bytes(columns.body(row)), int(columns.sys_flag[row]))
+            except ValueError as error:
+                self._on_bad_row(columns, row, str(error))
+                bad.append(row)
+                continue
+            bodies[row] = body
+            size += len(body)
+            if size >= BATCH_INFLATED_BYTES:
+                yield self._part(columns, np.setdiff1d(np.arange(start, row + 1), bad), bodies, broker)
+                bodies, bad, start, size = {}, [], row + 1, 0
+        rest = np.setdiff1d(np.arange(start, len(columns)), bad)
+        if len(rest):
+            yield self._part(columns, rest, bodies, broker)
+
+    def _part(
+        self, columns: RecordColumns, rows: IntArray, bodies: dict[int, bytes], broker: str
+    ) -> pa.RecordBatch:
+        """Return a batch of some rows, with these bodies in place of the compressed ones."""
+        places = np.searchsorted(rows, list(bodies)).tolist()
+        decompressed = dict(zip(places, bodies.values(), strict=True))
+        return _Batch(columns.take(rows), broker, decompressed).record_batch(self.schema)
+
+
+class _Batch:
+    """One batch while its columns are made."""
+
+    def __init__(self, columns: RecordColumns, broker: str, decompressed: dict[int, bytes]) -> None:
+        self.records = ArrowRecords(columns)
+        self._broker = broker
+        self._decompressed = decompressed
+
+    def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Return the batch."""
+        arrays = [_COLUMNS[field.name](self, field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def broker_name(self, kind: pa.DataType) -> pa.Array:
+        """Return the name of the broker, null where it is unknown."""
+        if not self._broker:  # a directory does not say whose it is
+            return pa.nulls(len(self.records), kind)
+        return pa.repeat(pa.scalar(self._broker, kind), len(self.records))
+
+    def body(self, kind: pa.DataType) -> pa.Array:
+        """Return the bodies, decompressed."""
+        return self.records.body(kind, self._decompressed)
+
+    def time(self, field: str, kind: pa.DataType) -> pa.Array:
+        """Return a field of the records that holds milliseconds."""
+        return self.records.number(field, kind, times=_US_PER_MS)
+
+    def one(self, kind: pa.DataType) -> pa.Array:
+        """Return the 1 in every row."""
+        return pa.repeat(pa.scalar(1, kind), len(self.records))
+
+
+_COLUMNS: Final[dict[str, Callable[[_Batch, pa.DataType], pa.Array]]] = {
+    "topic": lambda batch, kind: batch.records.topic(kind),
+    "queueId": lambda batch, kind: batch.records.number("queue_id", kind),
+    "queueOffset": lambda batch, kind: batch.records.number("queue_offset", kind),
+    "brokerName": _Batch.broker_name,
+    "keys": lambda batch, kind: batch.records.property(KEYS, kind),
+    "tags": lambda batch, kind: batch.records.property(TAGS, kind),
+    "body": _Batch.body,
+    "properties": lambda batch, kind: batch.records.map(kind),
+    "flag": lambda batch, kind: batch.records.number("flag", kind),
+    "bornTimestamp": lambda batch, kind: batch.time("born_timestamp_ms", kind),
+    "storeTimestamp": lambda batch, kind: batch.time("store_timestamp_ms", kind),
+    "physicalOffset": lambda batch, kind: batch.records.number("physical_offset", kind),
+    "reconsumeTimes": lambda batch, kind: batch.records.number("reconsume_times", kind),
+    "bodyCRC": lambda batch, kind: batch.records.number("body_crc", kind),
+    "key": lambda batch, kind: batch.records.property(KEYS, kind),
+    "value": _Batch.body,
+    "partition": lambda batch, kind: batch.records.number("queue_id", kind),
+    "offset": lambda batch, kind: batch.records.number("queue_offset", kind),
+    "timestamp": lambda batch, kind: batch.time("store_timestamp_ms", kind),
+    "timestampType": _Batch.one,
+    "headers": lambda batch, kind: batch.records.headers(kind),
+}

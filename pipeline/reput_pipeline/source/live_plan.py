@@ -1,0 +1,68 @@
+"""How the ranges of a query over a cluster become tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from reput_pipeline.source.live_cluster import LiveCluster
+from reput_pipeline.source.narrowing import Narrowing
+from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.places import Generations
+from reput_pipeline.source.ranges import QueueRange, cores, pack
+from reput_pipeline.source.resolve import batch_ranges, narrowed
+
+_TASK_MESSAGES_MIN: Final = 25_000
+"""An empty task costs what some 50,000 messages cost: fewer messages than this are not worth another one."""
+
+
+@dataclass
+class LivePartition(InputPartition):
+    """A task that fetches ranges of queues."""
+
+    ranges: list[QueueRange]
+    addresses: dict[str, str]
+    """Of their brokers, by name."""
+    generations: Generations
+    """Of the topics that the ranges were planned for, as far as they are known."""
+
+
+def plan_batch(options: SourceOptions, narrowing: Narrowing) -> list[InputPartition]:
+    """Return the tasks of a batch query.
+
+    Raises:
+        NoSuchTopic, DataLost, OptionError: the query cannot be answered.
+        ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: a broker does not answer, or refuses.
+    """
+    with LiveCluster(options) as cluster:
+        ranges = [narrowed(cluster, part, narrowing) for part in batch_ranges(cluster, options)]
+        return tasks_of(ranges, cluster.addresses, cluster.generations, options.min_partitions)
+
+
+def tasks_of(
+    ranges: Iterable[QueueRange],
+    addresses: Mapping[str, str],
+    generations: Generations,
+    parts: int | None,
+) -> list[InputPartition]:
+    """Share ranges out to tasks: to as many as there are cores, but not for a few messages each."""
+    wanted = [part for part in ranges if part.size > 0]
+    total = sum(part.size for part in wanted)
+    if parts is None:
+        parts = min(cores(), max(1, total // _TASK_MESSAGES_MIN))
+    return [live_partition(part, addresses, generations) for part in pack(wanted, parts)]
+
+
+def live_partition(
+    ranges: Sequence[QueueRange], addresses: Mapping[str, str], generations: Generations
+) -> LivePartition:
+    """Return the task that fetches some ranges, which carries only what it needs."""
+    topics = {(part.queue.topic, part.queue.broker) for part in ranges}
+    return LivePartition(
+        list(ranges),
+        {broker: addresses[broker] for _, broker in topics},
+        {topic: generations[topic] for topic in topics if topic in generations},
+    )

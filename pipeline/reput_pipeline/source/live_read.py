@@ -1,0 +1,235 @@
+"""The tasks of a query over a cluster: from fetched blocks to batches."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from reput_client.blocking.bulk import BulkReader
+from reput_client.consume.fetching import FetchedBlock
+from reput_pipeline.source.batches import LOG_BATCH_ROWS, BatchMaker
+from reput_pipeline.source.errors import DamagedStore, DataLost
+from reput_pipeline.source.live_cluster import connect, repeated
+from reput_pipeline.source.live_plan import LivePartition
+from reput_pipeline.source.notes import Losses, note
+from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.places import Generations, QueueKey
+from reput_pipeline.source.ranges import QueueRange
+from reput_protocol import kernel
+from reput_protocol.errors import TopicNotFound
+from reput_protocol.record_columns import RecordColumns
+from reput_protocol.record_row import QUEUE_OFFSET, WIDTH
+
+_BATCH_BYTES: Final = 4 << 20
+"""Blocks are collected up to this size before they are decoded: larger batches cost less per message."""
+_AHEAD: Final = 4
+"""How many queues are asked for their first block at a time."""
+
+
+class _Block(NamedTuple):
+    """Records of one queue as they were fetched."""
+
+    queue: QueueKey
+    start: int
+    end: int
+    """The messages that were fetched: all that are wanted of `[start, end)`."""
+    records: memoryview
+
+
+class LiveReading:
+    """Reads the ranges of one task.
+
+    Args:
+        options: of the query.
+        schema: the Arrow schema that every batch gets.
+        addresses: of the brokers, by name.
+        generations: of the topics that are meant.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: pa.Schema,
+        addresses: Mapping[str, str],
+        generations: Generations,
+    ) -> None:
+        self._options = options
+        self._addresses = addresses
+        self._generations = generations
+        self._readers: dict[str, BulkReader] = {}
+        self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
+        self._place = ""
+        self._losses = Losses()
+        self.skipped = 0
+        """How many damaged messages were left out."""
+
+    def batches(self, ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of ranges, each queue in order.
+
+        Raises:
+            DataLost: messages are not there any more.
+            DamagedStore: a message is damaged.
+            ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: a broker does not answer, or refuses.
+        """
+        try:
+            waiting: list[_Block] = []
+            size = 0
+            for number, part in enumerate(ranges):
+                # What the next queues begin with comes while this one is read: with few messages of many queues, as in
+                # a small micro-batch, waiting for one after the other would take most of the time.
+                for coming in ranges[number + _AHEAD - 1 :][:1] if number else ranges[:_AHEAD]:
+                    self._prefetch(coming)
+                for block in self._blocks(part):
+                    if waiting and (block.queue.broker != waiting[0].queue.broker or size >= _BATCH_BYTES):
+                        yield from self._decoded(waiting)
+                        waiting, size = [], 0
+                    waiting.append(block)
+                    size += len(block.records)
+            yield from self._decoded(waiting)
+        finally:
+            for reader in self._readers.values():
+                reader.close()
+            if self.skipped:
+                note(f"left out {self.skipped} damaged messages")
+            self._losses.tell()
+
+    def _reader(self, broker: str) -> BulkReader:
+        reader = self._readers.get(broker)
+        if reader is None:
+            reader = self._readers[broker] = connect(self._addresses[broker], self._options)
+        return reader
+
+    def _prefetch(self, part: QueueRange) -> None:
+        queue, start, end = part
+        reader = self._reader(queue.broker)
+        repeated(
+            self._options,
+            reader.prefetch,
+            queue.topic,
+            queue.queue_id,
+            start,
+            end,
+            tags=self._options.sub_expression,
+            generation=self._generations.get((queue.topic, queue.broker)),
+        )
+
+    def _fetch(self, queue: QueueKey, start: int, end: int) -> FetchedBlock:
+        return repeated(
+            self._options,
+            self._reader(queue.broker).fetch,
+            queue.topic,
+            queue.queue_id,
+            start,
+            end,
+            tags=self._options.sub_expression,
+            generation=self._generations.get((queue.topic, queue.broker)),
+        )
+
+    def _blocks(self, part: QueueRange) -> Iterator[_Block]:
+        queue, start, end = part
+        tags = self._options.sub_expression
+        while start < end:
+            try:
+                found = self._fetch(queue, start, end)
+            except TopicNotFound as error:
+                # The broker says whether there is another topic of that name now.
+                self._lost(
+                    queue, f"its topic was deleted, with messages {start} to {end - 1}: {error.remark}"
+                )
+                return
+            if found.moved and found.next_offset > start:
+                self._lost(queue, f"messages {start} to {min(found.next_offset, end) - 1} are gone")
+                start = found.next_offset
+            elif found.next_offset <= start:
+                self._lost(queue, f"it ends at {found.max_offset}, before message {start} that was planned")
+                return
+            else:
+                if len(found.records):
+                    yield _Block(queue, start, min(found.next_offset, end), found.records)
+                elif tags == "*":
+                    self._lost(queue, f"messages {start} to {found.next_offset - 1} are gone")
+                start = found.next_offset
+
+    def _decoded(self, blocks: list[_Block]) -> Iterator[pa.RecordBatch]:
+        if not blocks:
+            return
+        data = (
+            blocks[0].records if len(blocks) == 1 else memoryview(b"".join(block.records for block in blocks))
+        )
+        table: array[int] = array("q")
+        start = 0
+        for block in blocks:
+            end = start + len(block.records)
+            part = self._table(block, data, start, end)
+            if part is None:
+                if len(blocks) == 1:
+                    yield from self._one_by_one(block)
+                else:
+                    for alone in blocks:
+                        yield from self._decoded([alone])
+                return
+            table += part
+            start = end
+        columns = RecordColumns(data, table)
+        self._place = str(blocks[0].queue) if len(blocks) == 1 else blocks[0].queue.broker
+        for low in range(0, len(columns), LOG_BATCH_ROWS):
+            yield from self._maker.make(
+                columns.take(slice(low, low + LOG_BATCH_ROWS)), blocks[0].queue.broker
+            )
+
+    def _table(self, block: _Block, data: memoryview, start: int, end: int) -> array[int] | None:
+        """Return the table of the records of a block; None if they are not the messages that were fetched."""
+        queue = block.queue
+        every = self._options.sub_expression == "*"
+        table, stop = kernel.queue_records(
+            data, start, end, queue.topic.encode(), queue.queue_id, block.start, every
+        )
+        if stop < end or not table:
+            return None
+        after = table[QUEUE_OFFSET - WIDTH] + 1
+        return None if after > block.end or (every and after != block.end) else table
+
+    def _one_by_one(self, block: _Block) -> Iterator[pa.RecordBatch]:
+        """Fetch again what is not what it should be, message by message, to tell the good from the bad."""
+        queue = block.queue
+        tags = self._options.sub_expression
+        self._place = str(queue)
+        for offset in range(block.start, block.end):
+            found = self._fetch(queue, offset, offset + 1)
+            if found.moved or not len(found.records):
+                if tags == "*" or found.moved:
+                    self._lost(queue, f"message {offset} is gone")
+                continue
+            one = _Block(queue, offset, offset + 1, found.records)
+            table = self._table(one, found.records, 0, len(found.records))
+            if table is not None:
+                yield from self._maker.make(RecordColumns(found.records, table), queue.broker)
+            else:
+                self._damage(offset, "its record is damaged, or is another message")
+
+    def _bad_record(self, columns: RecordColumns, row: int, reason: str) -> None:
+        topic = bytes(columns.topic(row)).decode("utf-8", "replace")
+        self._place = f"queue {topic}/{int(columns.queue_id[row])}"
+        physical = int(columns.physical_offset[row])
+        self._damage(int(columns.queue_offset[row]), f"at {physical} in the log: {reason}")
+
+    def _damage(self, offset: int, reason: str) -> None:
+        if not self._options.skip_damage:
+            raise DamagedStore(f"{self._place} of {self._options.where}, message", offset, reason)
+        self.skipped += 1
+
+    def _lost(self, queue: QueueKey, reason: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(queue, reason)
+        self._losses.add(queue, reason)
+
+
+def read_live(
+    partition: LivePartition, options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one task."""
+    reading = LiveReading(options, schema, partition.addresses, partition.generations)
+    return reading.batches(partition.ranges)

@@ -1,0 +1,441 @@
+"""The tasks of a query over a store directory: from files to batches."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from reput_broker.store.opening.directory_swap import standing_for
+from reput_broker.store.queue.extension_unit import MAX_ADDRESS
+from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from reput_broker.tools.layout import Stream, StreamFile, read_stream
+from reput_broker.tools.log_reader import Damage, LogBatch, read_log
+from reput_broker.tools.unit_files import OpenFiles, UnitFiles
+from reput_pipeline.source.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
+from reput_pipeline.source.errors import DamagedStore, DataLost
+from reput_pipeline.source.narrowing import Narrowing
+from reput_pipeline.source.notes import Losses, note
+from reput_pipeline.source.offline_plan import (
+    PlacesPartition,
+    QueuePartition,
+    SegmentPartition,
+    WantedRange,
+)
+from reput_pipeline.source.offline_store import directory_of
+from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.places import QueueKey
+from reput_pipeline.source.ranges import QueueRange
+from reput_protocol import kernel
+from reput_protocol.buffers import Buffer
+from reput_protocol.filters import TagFilter
+from reput_protocol.hashing import tags_code
+from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.record_columns import BoolArray, IntArray, RecordColumns
+from reput_protocol.record_layout import (
+    RECORD_BYTES_MIN,
+    TRANSACTION_BITS,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+
+Units = NDArray[np.void]
+"""Units of a queue with the fields physical_offset, size and tags_code."""
+_UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert _UNIT.itemsize == UNIT_BYTES
+WINDOW_BYTES: Final = 32 << 20
+"""How much of the log is laid out at a time."""
+_UNITS_AT_ONCE_MIN: Final = 16
+_UNITS_AT_ONCE_MAX: Final = 65_536
+
+Live = Callable[[WantedRange, IntArray, IntArray, IntArray, UnitFiles], BoolArray]
+"""Tells which units of a range lead into the log: their numbers, places and sizes; it reports the others."""
+
+
+def read_units(files: UnitFiles, number: int, count: int) -> Units:
+    """Return `count` units from number `number` on."""
+    return np.frombuffer(files.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES), _UNIT)
+
+
+class Window(NamedTuple):
+    """Units whose records are in one window of the log, in the order of the log."""
+
+    place: IntArray
+    size: IntArray
+    number: IntArray
+    """Queue offset that each record must have."""
+    owner: IntArray
+    """Which of the ranges each belongs to."""
+
+
+class _Cursor:
+    """The units of one range, read a few at a time."""
+
+    def __init__(self, part: WantedRange, owner: int, files: UnitFiles, live: Live) -> None:
+        self.part = part
+        self.owner = owner
+        self._files = files
+        self._live = live
+        self._next = part.start
+        self._first = part.start
+        self._waiting: Units | None = None
+        self._order: IntArray = np.empty(0, np.int64)
+
+    def skip_to(self, log_offset: int) -> None:
+        """Begin with the first record at or after a place in the log."""
+        low, high = self.part.start, self.part.end
+        if self.part.log_start < log_offset:
+            while low < high:
+                middle = (low + high) // 2
+                place, _, _ = UNIT.unpack(self._files.read_bytes(middle * UNIT_BYTES, UNIT_BYTES))
+                if place >= log_offset:
+                    high = middle
+                else:
+                    low = middle + 1
+        self._next = low
+
+    def before(self, log_offset: int, window: int) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
+        """Yield place, size and number of the units up to a place in the log."""
+        while True:
+            if self._waiting is None:
+                if self._next >= self.part.end:
+                    return
+                self._read(log_offset, window)
+            assert self._waiting is not None
+            stop = int(np.searchsorted(self._order, log_offset))
+            units, numbers = self._waiting[:stop], np.arange(self._first, self._first + stop)
+            place = units["physical_offset"].astype(np.int64)
+            size = units["size"].astype(np.int64)
+            live = self._live(self.part, numbers, place, size, self._files)
+            yield (place, size, numbers) if live.all() else (place[live], size[live], numbers[live])
+            if stop < len(self._waiting):
+                self._waiting, self._order = self._waiting[stop:], self._order[stop:]
+                self._first += stop
+                return
+            self._waiting = None
+
+    def _read(self, log_offset: int, window: int) -> None:
+        left = self.part.end - self._next
+        span = max(1, self.part.log_end - log_offset + window)
+        likely = left * window // span + _UNITS_AT_ONCE_MIN
+        count = min(left, likely, _UNITS_AT_ONCE_MAX)
+        self._waiting = read_units(self._files, self._next, count)
+        # Where a unit is missing, zeros stand; they come with their neighbours.
+        self._order = np.maximum.accumulate(self._waiting["physical_offset"].astype(np.int64))
+        self._first = self._next
+        self._next += count
+
+
+def windows(
+    wanted: Sequence[WantedRange],
+    start: int,
+    end: int,
+    files_of: Callable[[WantedRange], UnitFiles],
+    live: Live,
+) -> Iterator[Window]:
+    """Yield what is wanted of the log between two places.
+
+    Args:
+        wanted: the ranges.
+        start, end: log offsets; the first is where a record begins.
+        files_of: opens the units of a range.
+        live: judges units.
+    """
+    cursors = [
+        _Cursor(part, owner, files_of(part), live)
+        for owner, part in enumerate(wanted)
+        if part.log_start < end and part.log_end > start
+    ]
+    for cursor in cursors:
+        cursor.skip_to(start)
+    for low in range(start, end, WINDOW_BYTES):
+        high = min(low + WINDOW_BYTES, end)
+        found = [
+            (*units, np.full(len(units[0]), cursor.owner))
+            for cursor in cursors
+            for units in cursor.before(high, WINDOW_BYTES)
+        ]
+        if found:
+            columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+            order = np.argsort(columns[0], kind="stable")
+            yield Window(*(column[order] for column in columns))
+
+
+class WantedRecords:
+    """The ranges of a query by topic and queue id.
+
+    A record is of a queue if it has its topic and number, is between the first and the last record of the range,
+    and is no prepared or rolled back message: those are in the log, but in no queue (RocketMQ:
+    CommitLogDispatcherBuildConsumeQueue). Its place tells a queue from one of the same name, deleted before.
+    """
+
+    def __init__(self, wanted: Sequence[WantedRange]) -> None:
+        self._ranges = {(part.queue.topic.encode(), part.queue.queue_id): part for part in wanted}
+
+    def has(self, columns: RecordColumns, row: int, place: int) -> bool:
+        """Tell whether a record, which is at `place` in the log, is wanted."""
+        part = self._ranges.get((bytes(columns.topic(row)), int(columns.queue_id[row])))
+        if part is None or int(columns.sys_flag[row]) & TRANSACTION_BITS in _IN_NO_QUEUE:
+            return False
+        number = int(columns.queue_offset[row])
+        return part.start <= number < part.end and part.log_start <= place < part.log_end
+
+
+_IN_NO_QUEUE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+
+
+_CHUNK_BYTES: Final = 4 << 20
+_PLACE_BYTES: Final = 4096
+"""Read at once for a single record, unless it is larger."""
+
+
+class DirectoryReading:
+    """Reads the parts of one directory that one task is given; a context manager, used in the worker.
+
+    Args:
+        options: of the query.
+        schema: the Arrow schema that every batch gets.
+        narrowing: what else is known of the messages that count: their tags.
+    """
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing) -> None:
+        assert options.path is not None, "a reading of a directory has a path"
+        self._options = options
+        self._root = directory_of(options.path)
+        self._log: Stream = read_stream((self._root / "commitlog",))
+        self._queues = standing_for(self._root / "consumequeue")
+        self._files = OpenFiles()
+        self._mapped: dict[Path, memoryview] = {}
+        self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
+        self._codes = _codes_filter(options.tag_filter, narrowing)
+        self._file = StreamFile(Path(), 0, 0)
+        self._losses = Losses()
+        self.skipped: Counter[str] = Counter()
+        """Of every file, how many damaged records or stretches were left out."""
+
+    def __enter__(self) -> DirectoryReading:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+        self._mapped.clear()  # each goes with the last batch that refers to it
+        for name, count in self.skipped.items():
+            note(f"left out {count} damaged records of {name}")
+        self._losses.tell()
+
+    # -- by queue --------------------------------------------------------------------------------------------------
+
+    def queues(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of ranges of queues, each queue in order."""
+        for part in partition.ranges:
+            units = self._unit_files(part)
+            for start in range(part.start, part.end, BATCH_ROWS):
+                count = min(BATCH_ROWS, part.end - start)
+                yield from self._units(part, start, read_units(units, start, count), units)
+
+    def _units(
+        self, part: QueueRange, first: int, found: Units, files: UnitFiles
+    ) -> Iterator[pa.RecordBatch]:
+        numbers = np.arange(first, first + len(found))
+        place = found["physical_offset"].astype(np.int64)
+        size = found["size"].astype(np.int64)
+        live = self._live(part, numbers, place, size, files)
+        if self._codes is not None and part.queue.topic != SCHEDULE_TOPIC:
+            code = found["tags_code"].astype(np.int64)
+            tag_hashes = code.astype("=i4")  # keeps the low 32 bits
+            live &= np.isin(tag_hashes, [*self._codes.codes]) | (code <= MAX_ADDRESS)
+        numbers, place, size = numbers[live], place[live], size[live]
+        if len(place) and not self._log.files:
+            self._lost(part.queue, "the log was deleted while the query ran")
+            return
+        index = np.searchsorted(self._starts(), place, "right") - 1
+        edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
+        for low, high in pairwise(edges):
+            if low < high:
+                file = self._log.files[int(index[low])]
+                for rows in _slices(size, low, high):
+                    yield from self._records(part.queue, file, numbers[rows], place[rows], size[rows])
+
+    def _live(
+        self,
+        part: QueueRange | WantedRange,
+        numbers: IntArray,
+        place: IntArray,
+        size: IntArray,
+        files: UnitFiles,
+    ) -> BoolArray:
+        """Which units lead into the log; the others are expired, or damage."""
+        live: BoolArray = (
+            (size >= RECORD_BYTES_MIN) & (place >= self._log.min_offset) & (size != PRE_BLANK_SIZE)
+        )
+        if live.all():
+            return live
+        for row in np.flatnonzero(~live).tolist():
+            number = int(numbers[row])
+            if size[row] > 0 and 0 <= place[row] < self._log.min_offset:
+                self._lost(part.queue, f"message {number} expired while the query ran")
+                continue
+            path, position = files.place(number)
+            if not path.exists():
+                self._lost(part.queue, f"{path} was deleted while the query ran")
+                continue
+            self._damage(str(path), position, f"no unit of message {number} of {part.queue} is there")
+        return live
+
+    def _starts(self) -> IntArray:
+        return np.array([file.start for file in self._log.files], np.int64)
+
+    def _records(
+        self, queue: QueueKey, file: StreamFile, numbers: IntArray, place: IntArray, size: IntArray
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one file that units of one queue point to."""
+        buffer = self._map(file, queue)
+        if buffer is None:
+            return
+        owner = np.zeros(len(place), np.int64)
+        yield from self._checked(buffer, file, file.start, Window(place, size, numbers, owner), [queue])
+
+    def _checked(
+        self,
+        buffer: Buffer,
+        file: StreamFile,
+        base: int,
+        units: Window,
+        queues: Sequence[QueueKey],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records that units point to, each if it is the very one that the unit means.
+
+        Args:
+            buffer: bytes of the file.
+            file: named where damage is found.
+            base: log offset of the buffer's first byte.
+            units: of what the records have to be.
+            queues: which the units are of.
+        """
+        names = [(queue.topic.encode(), queue.queue_id) for queue in queues]
+        numbers: Any = np.column_stack(units).ravel()
+        table, wrong = kernel.unit_records(buffer, base, memoryview(numbers), names)
+        for row in wrong:
+            queue = queues[int(units.owner[row])]
+            reason = f"message {int(units.number[row])} of {queue} should lie here, and its record does not"
+            self._damage(str(file.path), int(units.place[row]) - file.start, reason)
+        self._file = file
+        yield from self._maker.make(RecordColumns(buffer, table), "")
+
+    def _map(self, file: StreamFile, what: object) -> memoryview | None:
+        """Return a file of the log, mapped for as long as this task runs; None if it is gone and may be."""
+        mapped = self._mapped.get(file.path)
+        if mapped is None:
+            try:
+                with file.path.open("rb") as source:
+                    mapped = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))
+            except FileNotFoundError:
+                self._lost(what, f"{file.path} was deleted while the query ran")
+                return None
+            self._mapped[file.path] = mapped
+        return mapped
+
+    # -- through the log -------------------------------------------------------------------------------------------
+
+    def segments(self, partition: SegmentPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted messages of stretches of the log, in the order of the log."""
+        queues = [part.queue for part in partition.wanted]
+        for stretch in partition.stretches:
+            file = self._log.find(stretch.start)
+            if file is None:
+                self._lost("of the log", f"offset {stretch.start} was deleted while the query ran")
+                continue
+            try:
+                fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._lost("of the log", f"{file.path} was deleted while the query ran")
+                continue
+            try:
+                for window in windows(partition.wanted, *stretch, self._unit_files, self._live):
+                    for units in _pieces(window):
+                        start = int(units.place[0])
+                        end = int(units.place[-1] + units.size[-1])
+                        data = os.pread(fd, end - start, start - file.start)
+                        yield from self._checked(data, file, start, units, queues)
+            finally:
+                os.close(fd)
+
+    def _unit_files(self, part: WantedRange | QueueRange) -> UnitFiles:
+        directory = self._queues / part.queue.topic / str(part.queue.queue_id)
+        return UnitFiles(read_stream((directory,)), self._files)
+
+    # -- single places ---------------------------------------------------------------------------------------------
+
+    def places(self, partition: PlacesPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted ones of single records."""
+        wanted = WantedRecords(partition.wanted)
+        for place in partition.places:
+            file = self._log.find(place)
+            if file is None:
+                continue  # it has expired, and so is in no wanted range
+            alone = Stream(self._log.directories, [file], self._log.file_size)
+            for part in read_log(alone, from_position=place - file.start, chunk_bytes=_PLACE_BYTES):
+                if isinstance(part, LogBatch):
+                    self._file = file
+                    columns = RecordColumns(part.data, part.table)
+                    if wanted.has(columns, 0, place):
+                        yield from self._maker.make(columns.take(slice(1)), "")
+                elif isinstance(part, Damage) and part.offset == place:
+                    self._damage(str(file.path), part.position, part.reason)
+                break
+
+    # -- what is wrong ---------------------------------------------------------------------------------------------
+
+    def _bad_record(self, columns: RecordColumns, row: int, reason: str) -> None:
+        offset = int(columns.physical_offset[row])
+        self._damage(str(self._file.path), offset - self._file.start, reason)
+
+    def _damage(self, place: str, position: int, reason: str) -> None:
+        if not self._options.skip_damage:
+            raise DamagedStore(f"{place} at byte", position, reason)
+        self.skipped[place] += 1
+
+    def _lost(self, what: object, reason: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(what, reason)
+        self._losses.add(what, reason)
+
+
+def _pieces(window: Window) -> Iterator[Window]:
+    """Cut a window into pieces for one batch each."""
+    start, count = 0, len(window.place)
+    while start < count:
+        stop = int(np.searchsorted(window.place, window.place[start] + _CHUNK_BYTES))
+        stop = min(max(stop, start + 1), start + LOG_BATCH_ROWS)
+        yield Window(*(column[start:stop] for column in window))
+        start = stop
+
+
+def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:
+    """Cut rows so that each slice has at most BATCH_BYTES, or one row."""
+    total = np.cumsum(size[low:high])
+    start = 0
+    while start < high - low:
+        limit = BATCH_BYTES + (int(total[start - 1]) if start else 0)
+        stop = max(start + 1, int(np.searchsorted(total, limit, "right")))
+        yield slice(low + start, low + stop)
+        start = stop
+
+
+def _codes_filter(asked: TagFilter, narrowing: Narrowing) -> TagFilter | None:
+    """Return the filter on tag hashes that both the options and the filters of the query allow; None for all."""
+    if narrowing.tags is None:
+        return None if asked.matches_all else asked
+    tags = narrowing.tags if asked.matches_all else narrowing.tags & asked.tags
+    return TagFilter("", False, tags, frozenset(map(tags_code, tags)))

@@ -1,0 +1,180 @@
+"""From places to ranges: which messages of which queues a query means, decided once, when it is planned."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from reput_pipeline.source.errors import DataLost, NoSuchTopic
+from reput_pipeline.source.known_options import OptionError
+from reput_pipeline.source.narrowing import Narrowing
+from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.places import EARLIEST, GROUP, LATEST, Generations, Place, QueueKey
+from reput_pipeline.source.ranges import Bounds, QueueRange
+
+
+class Catalog(Protocol):
+    """What there is to read: the queues of a directory, or of a cluster."""
+
+    def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
+        """Return the queues of every wanted topic that there is; a topic without messages may have none."""
+        ...
+
+    def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
+        """Return the bounds of queues."""
+        ...
+
+    @property
+    def generations(self) -> Generations:
+        """The generations of the topics that `topic_queues` has returned."""
+        ...
+
+    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at or after a time; the end of the queue without one."""
+        ...
+
+    def committed(self, queue: QueueKey) -> int | None:
+        """Return the group's offset, or None."""
+        ...
+
+
+def wanted_queues(catalog: Catalog, options: SourceOptions) -> list[QueueKey]:
+    """Return the queues that a query means, in order.
+
+    Raises:
+        NoSuchTopic: a topic or queue that is named is not there, and `failOnDataLoss` holds.
+    """
+    found = catalog.topic_queues(options)
+    for topic in options.named_topics:
+        if topic not in found:
+            missing = NoSuchTopic(f"topic {topic!r}", options.where)
+            if options.fail_on_data_loss:
+                raise missing
+            warnings.warn(str(missing), stacklevel=2)
+    if not options.assigned:
+        return sorted(queue for queues in found.values() for queue in queues)
+    by_name = _by_name(queue for queues in found.values() for queue in queues)
+    chosen: set[QueueKey] = set()
+    for wanted in options.assigned:
+        same = by_name.get(wanted, [])
+        if not same and wanted.topic in found and options.fail_on_data_loss:
+            raise NoSuchTopic(f"queue {wanted}", options.where)
+        chosen.update(same)
+    return sorted(chosen)
+
+
+def _by_name(queues: Iterable[QueueKey]) -> dict[QueueKey, list[QueueKey]]:
+    """Return the queues by every name that means them: the broker may be left out."""
+    named: dict[QueueKey, list[QueueKey]] = {}
+    for queue in queues:
+        named[queue] = [queue]
+        if queue.broker:
+            named.setdefault(queue._replace(broker=""), []).append(queue)
+    return named
+
+
+def batch_ranges(catalog: Catalog, options: SourceOptions) -> list[QueueRange]:
+    """Return the ranges of a batch query.
+
+    Raises:
+        OptionError: the options name a queue that is not there, or an end before its beginning.
+        DataLost: they name offsets that are not there, and `failOnDataLoss` holds.
+        NoSuchTopic: a topic is missing.
+    """
+    queues = wanted_queues(catalog, options)
+    bounds = catalog.bounds(queues)
+    check_named(options.start, queues)
+    check_named(options.end, queues)
+    ranges = []
+    for queue in queues:
+        start = resolve(catalog, options, options.start, queue, bounds[queue])
+        end = resolve(catalog, options, options.end, queue, bounds[queue])
+        if end < start and options.end.offset_of(queue) >= 0:
+            raise OptionError("endingOffsets", f"{queue} would end at {end}, before it begins, at {start}")
+        ranges.append(QueueRange(queue, start, max(start, end)))
+    return ranges
+
+
+def starting_offsets(
+    catalog: Catalog, options: SourceOptions, queues: Sequence[QueueKey], bounds: Mapping[QueueKey, Bounds]
+) -> dict[QueueKey, int]:
+    """Return where a new stream begins in each queue; errors are those of `batch_ranges`."""
+    check_named(options.start, queues)
+    return {queue: resolve(catalog, options, options.start, queue, bounds[queue]) for queue in queues}
+
+
+def check_named(place: Place, queues: Sequence[QueueKey]) -> None:
+    """Check that every queue that an option names is one of the query's.
+
+    Raises:
+        OptionError: one is not.
+    """
+    by_name = _by_name(queues)
+    for option, named in place.named_queues:
+        if named not in by_name:
+            raise OptionError(
+                option, f"names queue {named}, which the query does not read or which is not there"
+            )
+
+
+def resolve(catalog: Catalog, options: SourceOptions, place: Place, queue: QueueKey, bounds: Bounds) -> int:
+    """Return the offset that a place means in a queue, within its bounds.
+
+    Raises:
+        DataLost: it names an offset that is not there, and `failOnDataLoss` holds.
+        OptionError: no message is as new as a time says.
+    """
+    when = place.timestamp_of(queue)
+    if when is not None:
+        offset = catalog.offset_at(queue, when)
+        if offset >= bounds.high and not place.latest_if_none:
+            raise OptionError(
+                "startingTimestamp" if place.timestamp_ms is not None else f"{place.option}ByTimestamp",
+                f"queue {queue} has no message stored at {when} or later; "
+                "startingOffsetsByTimestampStrategy=latest begins at its end then",
+            )
+        return min(max(offset, bounds.low), bounds.high)
+    offset = place.offset_of(queue)
+    if offset == GROUP:
+        committed = catalog.committed(queue)
+        offset = EARLIEST if committed is None else committed
+    if offset == EARLIEST:
+        return bounds.low
+    if offset == LATEST:
+        return bounds.high
+    return within(options, queue, offset, bounds)
+
+
+def within(options: SourceOptions, queue: QueueKey, offset: int, bounds: Bounds) -> int:
+    """Return an offset that has to be within the bounds of its queue; the nearest bound if data may be lost.
+
+    Raises:
+        DataLost: it is not, and data may not be lost.
+    """
+    if bounds.low <= offset <= bounds.high:
+        return offset
+    if offset < bounds.low:
+        reason = f"offset {offset} is gone, its first message is {bounds.low} now"
+    else:
+        reason = f"offset {offset} is beyond its end, {bounds.high}: it was deleted and made anew, or lost messages"
+    if options.fail_on_data_loss:
+        raise DataLost(queue, reason)
+    warnings.warn(f"queue {queue}: {reason}", stacklevel=2)
+    return min(max(offset, bounds.low), bounds.high)
+
+
+def narrowed(catalog: Catalog, part: QueueRange, narrowing: Narrowing) -> QueueRange:
+    """Return what is left of a range once filters have their say."""
+    queue, start, end = part
+    if not narrowing.wants(queue.topic, queue.queue_id):
+        return QueueRange(queue, start, start)
+    if narrowing.offset_low is not None:
+        start = max(start, narrowing.offset_low)
+    if narrowing.offset_high is not None:
+        end = min(end, narrowing.offset_high)
+    if start < end and narrowing.time_low_ms is not None:
+        start = max(start, catalog.offset_at(queue, narrowing.time_low_ms))
+    if start < end and narrowing.time_high_ms is not None:
+        end = min(end, catalog.offset_at(queue, narrowing.time_high_ms))
+    return QueueRange(queue, start, max(start, end))

@@ -1,0 +1,228 @@
+"""Streaming queries: where each micro-batch ends, and what it consists of.
+
+One reader lives beside the driver as long as the query and says where batches end; others, in the workers, read.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from reput_pipeline.source.errors import DataLost
+from reput_pipeline.source.limits import limited
+from reput_pipeline.source.narrowing import NOTHING_NARROWED
+from reput_pipeline.source.notes import note
+from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.places import QueueKey, is_remade
+from reput_pipeline.source.ranges import Bounds, QueueRange
+from reput_pipeline.source.resolve import starting_offsets, wanted_queues
+from reput_pipeline.source.schema import arrow_schema, check_schema
+from reput_pipeline.source.stream_offsets import decode_offsets, encode_offsets
+from reput_protocol.errors import ReputError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from reput_pipeline.source.live_cluster import LiveCluster
+
+
+class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a live cluster as a stream."""
+
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, *, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Check options and columns; nothing is opened before it is asked for.
+
+        Raises:
+            OptionError, SchemaError: they cannot be.
+        """
+        self._options = parse_source_options(dict(options), streaming=True)
+        check_schema(schema, self._options.all_columns)
+        self._schema = schema
+        self._clock_s = clock_s
+        self._cluster: LiveCluster | None = None
+        self._target: dict[QueueKey, int] | None = None
+        """Where a query with the trigger AvailableNow ends."""
+        self._latest: dict[QueueKey, int] = {}
+        self._published: dict[QueueKey, int] = {}
+        self._last_batch_at: float | None = None
+
+    # -- beside the driver -----------------------------------------------------------------------------------------
+
+    def _opened(self) -> LiveCluster:
+        if self._cluster is None:
+            from reput_pipeline.source.live_cluster import LiveCluster
+
+            self._cluster = LiveCluster(self._options).__enter__()
+        return self._cluster
+
+    def _current(self) -> dict[QueueKey, Bounds]:
+        """The bounds of every queue that the query means, as they are now."""
+        cluster = self._opened()
+        return cluster.bounds(wanted_queues(cluster, self._options))
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """Return where a new query begins.
+
+        Raises:
+            NoSuchTopic, DataLost, OptionError: it cannot begin there.
+        """
+        bounds = self._current()
+        cluster = self._opened()
+        starts = starting_offsets(cluster, self._options, list(bounds), bounds)
+        return encode_offsets(starts, cluster.generations)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note where everything ends now: this query reads no further."""
+        self._target = {queue: found.high for queue, found in self._current().items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the options set."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends, `start` if there is nothing to read or too little yet.
+
+        Raises:
+            DataLost: messages from `start` on are gone, or a queue is, and data may not be lost.
+        """
+        begin, known = decode_offsets(start)
+        bounds = self._current()
+        there = self._opened().generations
+        self._latest = {queue: found.high for queue, found in bounds.items()}
+        for queue in [queue for queue in begin if is_remade(queue, known, there)]:
+            self._lost(
+                queue,
+                f"its topic was deleted and created again; what followed message {begin[queue]} of the old one is gone",
+            )
+            del begin[queue]  # another topic's, which is new to the query
+        for queue in begin:
+            if queue not in bounds:
+                self._lost(queue, "it is not there any more")
+        # A queue that is out of sight keeps its place: without one it would be read from message 0 once it is back.
+        ends = {queue: first for queue, first in begin.items() if queue not in bounds}
+        for queue, (low, end) in bounds.items():
+            high = end
+            if self._target is not None:
+                if queue not in self._target:
+                    if queue in begin:
+                        ends[queue] = begin[queue]
+                    continue  # made, or back, after the query began
+                high = min(end, self._target[queue])
+            if queue not in begin and low >= high:
+                continue  # it counts from its first message on; an offset that differs would make an empty batch
+            first = begin.get(queue, 0)
+            if first < low and queue not in begin:
+                self._lost(queue, f"it is new to the query, and its messages 0 to {low - 1} are gone")
+            elif first < low:
+                self._lost(queue, f"messages {first} to {low - 1} are gone")
+            elif end < first:
+                self._lost(
+                    queue, f"it ends at {end}, before message {first}: it lost messages or was made anew"
+                )
+            begin[queue] = max(first, low)
+            ends[queue] = max(high, begin[queue])
+        total = sum(end - begin[queue] for queue, end in ends.items())
+        if isinstance(limit, (ReadMaxRows, ReadMinRows)) and not self._is_enough(total):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            ends = limited(begin, ends, limit.max_rows)
+        if total:
+            self._last_batch_at = self._clock_s()
+        # A topic that is out of sight keeps its generation, as its queues keep their places.
+        return encode_offsets(ends, {**known, **there}) if total else start
+
+    def _is_enough(self, total: int) -> bool:
+        """Whether a batch is made of so many messages now, or put off."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or total >= least or self._target is not None or self._last_batch_at is None:
+            return True
+        return self._clock_s() - self._last_batch_at >= self._options.max_trigger_delay_s
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return where the queues ended when they were last looked at, for the query's progress."""
+        return encode_offsets(self._latest, self._opened().generations) if self._latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a batch. A queue that `start` does not know is read from its first message on.
+
+        That is 0, and not where the queue begins now: a batch that is run again has to find all that it had.
+        """
+        from reput_pipeline.source.live_plan import tasks_of
+
+        begin, known = decode_offsets(start)
+        ends, meant = decode_offsets(end)
+        ranges = [
+            QueueRange(queue, 0 if is_remade(queue, known, meant) else begin.get(queue, 0), last)
+            for queue, last in ends.items()
+        ]
+        return tasks_of(ranges, self._opened().addresses, meant, self._options.min_partitions)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Publish how far the group is, if the query has one; Spark goes on whether that succeeds or not.
+
+        It is called for a batch while the next one is planned, so what is published lags by one batch.
+        """
+        if self._options.group_id is None:
+            return
+        try:
+            cluster = self._opened()
+            for queue, offset in decode_offsets(end).queues.items():
+                if queue in self._latest and self._published.get(queue) != offset:
+                    cluster.commit(queue, offset)
+                    self._published[queue] = offset
+        except ReputError as error:
+            note(f"progress of group {self._options.group_id} not published: {error}")
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+        if isinstance(sys.exception(), EOFError):
+            # The driver has ended the query and hung up. PySpark's loop then fails to tell it so, which is no error
+            # of anybody's: without this every other stop() of a query would leave a traceback on stderr.
+            sys.excepthook = _unless_nobody_listens
+
+    def _lost(self, queue: QueueKey, reason: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(queue, reason)
+        warnings.warn(f"queue {queue}: {reason}", stacklevel=2)
+
+    # -- in the workers --------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of one task."""
+        from reput_pipeline.source.tasks import read_task
+        from reput_pipeline.spark.worker_process import begin_task
+
+        begin_task()
+        return read_task(partition, self._options, arrow_schema(self._schema), NOTHING_NARROWED)
+
+
+def _unless_nobody_listens(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Report what ends this process, as long as somebody reads what it writes to its socket."""
+    if not issubclass(kind, (BrokenPipeError, ConnectionResetError)):
+        sys.__excepthook__(kind, error, trace)

@@ -1,0 +1,61 @@
+"""What a task does with its partition, in a worker on an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from reput_pipeline.source.live_plan import LivePartition
+from reput_pipeline.source.live_read import read_live
+from reput_pipeline.source.offline_plan import PlacesPartition, QueuePartition, SegmentPartition
+from reput_pipeline.source.offline_read import DirectoryReading
+from reput_protocol.errors import FilterSyntaxError
+from reput_protocol.filters import ALL, TagFilter
+from reput_protocol.names import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+
+    from reput_pipeline.source.narrowing import Narrowing
+    from reput_pipeline.source.options import SourceOptions
+
+
+_TAGS_MAX: Final = 100
+"""A broker is sent so many tags at most; with more, all messages are fetched and Spark chooses."""
+
+
+def read_task(
+    partition: InputPartition, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one task; nothing for the empty partition that Spark makes where there is no task."""
+    if isinstance(partition, LivePartition):
+        yield from read_live(partition, with_tags(partition, options, narrowing), schema)
+    elif isinstance(partition, (QueuePartition, SegmentPartition, PlacesPartition)):
+        with DirectoryReading(options, schema, narrowing) as reading:
+            if isinstance(partition, QueuePartition):
+                yield from reading.queues(partition)
+            elif isinstance(partition, SegmentPartition):
+                yield from reading.segments(partition)
+            else:
+                yield from reading.places(partition)
+
+
+def with_tags(partition: LivePartition, options: SourceOptions, narrowing: Narrowing) -> SourceOptions:
+    """Return options that let the broker leave out other tags than the filters of the query want, where that is safe.
+
+    The schedule topic's queues hold times in the place of hashes. A tag with blanks or bars is none in an expression.
+    """
+    if narrowing.tags is None or options.sub_expression != ALL or len(narrowing.tags) > _TAGS_MAX:
+        return options
+    if any(part.queue.topic == SCHEDULE_TOPIC for part in partition.ranges):
+        return options
+    expression = " || ".join(sorted(narrowing.tags))
+    try:
+        understood = TagFilter.parse(expression)
+    except FilterSyntaxError:
+        return options
+    if understood.matches_all or understood.tags != narrowing.tags:
+        return options
+    return replace(options, sub_expression=expression)

@@ -1,0 +1,1 @@
+"""Starting Spark: the session, Java, and the Python workers."""
