@@ -48,33 +48,29 @@ from faults.planted_directories import (
 from faults.power_cut import kills_during_recovery, power_cuts
 from faults.shared_logs import stores_sharing_a_log
 from faults.sparse_files import sparse_files
-from reput_broker.store import (
-    file_io,
-    index_file,
-    judging,
-    log_walk,
-    mapped_file,
-    mapped_file_queue,
-    opening,
-    recovery,
-    reput_steps,
-    sparse_file_queue,
-    store_flush,
-    store_index,
-)
+from reput_broker.store import file_io
+from reput_broker.store import flush as store_flush
+from reput_broker.store import reput as reput_steps
 from reput_broker.store.cleaners import StoreCleaners
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import DiskFull, FlushFailed
 from reput_broker.store.flush import StoreFlush
+from reput_broker.store.index import file as index_file
+from reput_broker.store.index import store_index
 from reput_broker.store.index.service import IndexService
+from reput_broker.store.log import mapped_file, mapped_file_queue
+from reput_broker.store.log import walk as log_walk
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue
 from reput_broker.store.log.pool import WriteBuffer
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import MessageWriter
+from reput_broker.store.opening import judging, recovery
+from reput_broker.store.opening import start as opening
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.identity import IdentityCheck
+from reput_broker.store.queue import files as sparse_file_queue
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.store.results import PutResult, PutStatus
