@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from faults.workload import abandon
-from reput_broker.compose_delay import DelayParts
+from reput_broker.compose.delay import DelayParts
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.cancel import Cancelling
 from reput_broker.put_lock import PutLock

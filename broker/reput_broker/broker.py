@@ -21,9 +21,9 @@ import trio
 
 from reput_broker.clean_service import CleanFilesService
 from reput_broker.commit_service import CommitRealTimeService
-from reput_broker.compose_delay import DelayParts
-from reput_broker.compose_groups import GroupParts, open_groups
-from reput_broker.compose_retry import RetryParts
+from reput_broker.compose.delay import DelayParts
+from reput_broker.compose.groups import GroupParts, open_groups
+from reput_broker.compose.retry import RetryParts
 from reput_broker.config.model import BrokerConfig
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.groups.reply_push import ReplyPusher

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 
-from reput_broker.compose_groups import GroupParts
+from reput_broker.compose.groups import GroupParts
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.parking import Parking
 from reput_broker.observe.retry_counts import RetryCounts
