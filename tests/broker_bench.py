@@ -85,7 +85,7 @@ class BenchClient(FakeClient):
         header = Header(code, opaque, flag, None, dict(ext), LanguageCode.PYTHON, version)
         counters = self._bench.broker.counters.request(self.header_type, code)
         request = Request(self, self.header_type, header, memoryview(body), time.monotonic(), counters)
-        dispatcher = self._bench.broker._server._dispatcher
+        dispatcher = self._bench.broker._parts.server._dispatcher
         result = dispatcher.begin(request)
         if isinstance(result, Put):
             waiting = dispatcher.append((result,))
@@ -227,7 +227,7 @@ class BrokerBench:
     def gone(self, client: BenchClient) -> None:
         """The client's connection ends."""
         client.close("peer")
-        self.broker._groups.client_gone(client)
+        self.broker._parts._client_gone(client)
 
     async def pass_time(self, seconds: float) -> None:
         """Let time pass: most of it at once, the last second as it comes, so that hours take no time."""

@@ -130,7 +130,7 @@ class DelayBench:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the services beside the body."""
-        async with running(*self.parts.services()):
+        async with running(*self.parts.tasks()):
             yield
 
     def park(self, body: bytes, queue_id: int = 0, topic: str = TOPIC, **properties: str) -> int:

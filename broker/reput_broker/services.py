@@ -1,4 +1,4 @@
-"""The tasks that drive the store: dispatch, queue sync, checkpoint, the next log file, the tables' files.
+"""The tasks that drive the store: dispatch, queue sync, checkpoint, the next log file.
 
 Each does one step, waits, and does the next; the store itself starts nothing. With nothing to do they sleep until
 something happens, not a millisecond at a time: a loop of one-millisecond sleeps costs a tenth of a core.
@@ -16,8 +16,6 @@ import trio
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -283,36 +281,3 @@ class StoreUpkeep:
             log.error(
                 "checkpoint_failed", detail=str(error), hint="check the disk; the next recovery reads more"
             )
-
-
-class OffsetSaveService:
-    """Write consumerOffset.json every so often; commits in between are in its journal."""
-
-    def __init__(
-        self, offsets: ConsumerOffsetManager, saver: TableSaver, interval_s: Callable[[], float]
-    ) -> None:
-        self._offsets = offsets
-        self._saver = saver
-        self._interval_s = interval_s
-        self._due = trio.Event()
-
-    def committed(self) -> None:
-        """Look whether the journal has grown so large that the file should be written now."""
-        if self._offsets.save_due:
-            self._due.set()
-
-    async def run(self) -> None:
-        """Save until cancelled."""
-        while True:
-            with trio.move_on_after(self._interval_s()):
-                await self._due.wait()
-            self._due = trio.Event()
-            try:
-                await self._saver.save()
-            except (ReputError, OSError) as error:
-                log.error(
-                    "offsets_not_saved",
-                    detail=str(error),
-                    hint="check the disk; commits stay in the journal",
-                )
-                await trio.sleep(_RETRY_INTERVAL_S)

@@ -45,6 +45,8 @@ class DelayParts:
         self._clock_ms = clock_ms
         self._wheel_slots = wheel_slots
         self._schedule: Schedule | None = None
+        self._deliverer: Deliverer | None = None
+        self._feed: TimerFeed | None = None
 
     def sources(self) -> DelaySources | None:
         """Return what the metrics show; None before `open`."""
@@ -122,7 +124,7 @@ class DelayParts:
             waiting, cancelling, flush, store.options.host, lambda: encode(schedule.offset_members())
         )
 
-    def services(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks to be run."""
         return self._service.tasks()
 
@@ -138,7 +140,7 @@ class DelayParts:
 
     def due_s(self) -> float:
         """Return how late the most overdue message is, in seconds; 0 if none is."""
-        if self._schedule is None or not hasattr(self, "_deliverer"):
+        if self._schedule is None or self._deliverer is None:
             return 0.0
         next_ms = self._deliverer.next_ms
         return 0.0 if next_ms is None else max(0, self._clock_ms() - next_ms) / 1000
@@ -149,7 +151,7 @@ class DelayParts:
             return {}
         stats = self._schedule.stats
         return {
-            "waiting": sum(stats.waiting.values()) + (self._feed.behind if hasattr(self, "_feed") else 0),
+            "waiting": sum(stats.waiting.values()) + (0 if self._feed is None else self._feed.behind),
             "delivered": stats.error_seconds.count,
             "cancelled": sum(stats.cancelled.values()),
             "dropped": sum(stats.dropped.values()),

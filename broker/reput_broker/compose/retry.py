@@ -6,30 +6,29 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 
-from reput_broker.compose.groups import GroupParts
+from reput_broker.compose.puts import PutParts
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.parking import Parking
+from reput_broker.groups.producer_groups import ProducerGroups
+from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.retry_counts import RetryCounts
-from reput_broker.processors.appender import Appender
+from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.put_once import PutBackOnce
 from reput_broker.processors.send_back import SendBackProcessor
 from reput_broker.processors.send_redirects import SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.processors.transaction import TransactionProcessor
 from reput_broker.put.own_puts import OwnPuts
-from reput_broker.put_lock import PutLock
 from reput_broker.request import Handler
 from reput_broker.retry.repeated_send_back import SentBack
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.table_saver import TableSaver
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.tables import Tables
 from reput_broker.transactions.check import TransactionCheckService
 from reput_broker.transactions.op_queue import OpQueue, OpWriter
 from reput_broker.transactions.questions import TransactionQuestions
 from reput_broker.transactions.recovery import recover_transactions
 from reput_broker.transactions.transactions import Transactions
-from reput_protocol.codes import AckLevel
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
 
@@ -75,12 +74,12 @@ class RetryParts:
         self._ops = OpQueue(self._config.transactions, store.options.host, ids.next)
         self._transactions = recover_transactions(store, offsets, self._ops)
 
-    def redirects(self, groups: GroupParts, access: TopicAccess) -> SendRedirects:
+    def redirects(self, groups: GroupAccess, locks: QueueLocks, access: TopicAccess) -> SendRedirects:
         """Return what decides about messages that are not stored as they are sent."""
         return SendRedirects(
             self._parking,
-            groups.access,
-            groups.locks,
+            groups,
+            locks,
             access,
             self.transactions,
             self._config.transactions,
@@ -90,46 +89,35 @@ class RetryParts:
     def compose(
         self,
         store: MessageStore,
-        lock: PutLock,
-        groups: GroupParts,
-        topics: TopicConfigManager,
-        topic_saver: TableSaver,
+        tables: Tables,
+        puts: PutParts,
+        producers: ProducerGroups,
         access: TopicAccess,
-        appender: Appender,
-        offsets: ConsumerOffsetManager,
-        *,
-        ack: AckLevel,
-        wrote: Callable[[], None],
-        dispatch: Callable[[], None],
-        flush: Callable[[], Awaitable[None]],
+        groups: GroupAccess,
     ) -> None:
-        """Put the parts together.
-
-        Args:
-            ack: what requests that name no level wait for.
-            wrote: called after the broker has put something on its own account.
-            dispatch: brings what can be read of the log into the queues and the index.
-            flush: syncs the log once.
-        """
+        """Put the parts together."""
+        topics, flush = tables.topics, puts.flush.flush_now
         config, clock_ms, transactions = self._config, self._clock_ms, self.transactions
         assert self._ops is not None, "it is opened first"
 
         async def make_discard_topic() -> None:
             if topics.get(TRANS_CHECK_MAX_TIME_TOPIC) is None:
                 topics.create_system(TRANS_CHECK_MAX_TIME_TOPIC, 1)
-                await topic_saver.save()
+                await tables.topic_saver.save()
 
-        puts = OwnPuts(store, lock, wrote)
-        self.back_once = PutBackOnce(SentBack(store, dispatch=dispatch, clock_ms=clock_ms), appender)
+        own_puts = OwnPuts(store, puts.lock, puts.wrote)
+        self.back_once = PutBackOnce(
+            SentBack(store, dispatch=puts.reput.catch_up, clock_ms=clock_ms), puts.appender
+        )
 
         def log_end() -> int:
             return store.flushed_offset + store.flush_behind_bytes
 
-        self._writer = OpWriter(self._ops, puts, log_end=log_end, clock_ms=clock_ms)
+        self._writer = OpWriter(self._ops, own_puts, log_end=log_end, clock_ms=clock_ms)
         transactions.on_closed = self._writer.closed
         questions = TransactionQuestions(
             store,
-            groups.membership.producers,
+            producers,
             self.counts,
             flush=flush,
             broker_name=config.broker_name,
@@ -138,8 +126,8 @@ class RetryParts:
             transactions,
             self._ops,
             store,
-            puts,
-            offsets,
+            own_puts,
+            tables.offsets,
             questions,
             config.transactions,
             self.counts,
@@ -151,7 +139,7 @@ class RetryParts:
         )
         self._processors = (
             SendBackProcessor(
-                store, access, groups.access, self._parking, self.back_once, self.counts, ack=ack
+                store, access, groups, self._parking, self.back_once, self.counts, ack=puts.default_ack
             ),
             TransactionProcessor(
                 store,
@@ -160,7 +148,7 @@ class RetryParts:
                 transactions,
                 config.transactions,
                 self.counts,
-                ack=ack,
+                ack=puts.default_ack,
                 clock_ms=clock_ms,
             ),
         )
@@ -169,7 +157,7 @@ class RetryParts:
         """Return the processors by request code."""
         return {code: handle for part in self._processors for code, handle in part.handlers().items()}
 
-    def services(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the broker does."""
         assert self._writer is not None, "it is composed first"
         return (self._writer.run, self._check.run)

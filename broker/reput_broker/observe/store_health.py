@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reput_broker.observe.health import Health
+from reput_broker.observe.health import BrokerState, Health
 
 NEWS = frozenset({"recovering", "index_complete"})
 """Events of the store that are no cause for concern; the others are logged as warnings, or as errors."""
@@ -26,6 +26,15 @@ class StoreHealth:
         self._health = health
         self._failing: dict[str, str] = {}
         self._unsaved: dict[str, str] = {}
+
+    def turn_read_only(self, reason: str) -> None:
+        """Show that nothing can be stored any more."""
+        self._health.state = BrokerState.READONLY
+        self._health.set("writable", False, reason)
+
+    def note_disk(self, refusal: str | None) -> None:
+        """Show why puts are refused because of the disk's use; None while they are not."""
+        self._health.set("disk_space", refusal is None, refusal or "")
 
     def note(self, event: str, facts: Mapping[str, object]) -> None:
         """Change the check that an event of the store is about, if it is about one."""

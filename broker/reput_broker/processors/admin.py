@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
 
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import Health
+from reput_broker.processors.identity import BrokerIdentity
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -17,7 +18,6 @@ from reput_broker.store.retention import disk_used_ratio
 from reput_protocol import kernel
 from reput_protocol.bodies import BrokerData, ClusterInfo, KVTable
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
-from reput_protocol.header import Value
 
 
 class AdminProcessor:
@@ -28,12 +28,9 @@ class AdminProcessor:
         store: MessageStore,
         health: Health,
         counters: Counters,
+        identity: BrokerIdentity,
         *,
         version: str,
-        cluster: str,
-        broker_name: str,
-        identity: Mapping[str, Value],
-        advertise: Callable[[Request], str],
         delete_files: Callable[[], None],
         more_figures: Callable[[], dict[str, object]],
     ) -> None:
@@ -41,10 +38,7 @@ class AdminProcessor:
         self._health = health
         self._counters = counters
         self._version = version
-        self._cluster = cluster
-        self._broker_name = broker_name
         self._identity = identity
-        self._advertise = advertise
         self._delete_files = delete_files
         self._more_figures = more_figures
 
@@ -58,9 +52,10 @@ class AdminProcessor:
 
     def cluster_info(self, request: Request) -> Response:
         """Answer the one broker of the one cluster; the bundled client learns besides who answers it."""
-        broker = BrokerData(self._cluster, self._broker_name, {0: self._advertise(request)})
-        info = ClusterInfo({self._broker_name: broker}, {self._cluster: [self._broker_name]})
-        return Response(0, dict(self._identity) if request.is_native else {}, body=info.to_json())
+        cluster, name = self._identity.cluster, self._identity.broker_name
+        broker = BrokerData(cluster, name, {0: self._identity.address_for(request)})
+        info = ClusterInfo({name: broker}, {cluster: [name]})
+        return Response(0, dict(self._identity.facts()) if request.is_native else {}, body=info.to_json())
 
     def delete_expired_commit_log(self, request: Request) -> Response:
         """Have files of the log that are past their time deleted now, whatever the hour; does not wait for it."""

@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterable
 import trio
 
 from reput_broker.body_turns import write_in_turns
-from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_setting import OffsetSetting
-from reput_broker.groups.progress import GroupProgress
-from reput_broker.groups.store_times import StoreTimes
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offset_journal import JournalWriteFailed
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.tables import Tables
 from reput_protocol.bodies_reset import ResetOffsetBody
 from reput_protocol.bodies_stats import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
 from reput_protocol.bodies_topic import TopicList
@@ -41,10 +38,10 @@ class GroupOffsetsProcessor:
     """Shows and sets the progress of groups.
 
     Args:
-        store, times: where queues begin and end, and when messages came.
-        topics, access, groups: what there is, and what may be done with it.
-        online: what groups subscribe to.
-        offsets, progress: how far they have come.
+        store: where queues begin and end.
+        tables: topics, and how far groups have come.
+        state: what groups subscribe to, what they have in hand, when messages came.
+        access, groups: what may be done with topics and groups.
         setting: sets offsets.
         broker_name: as routes name this broker.
         clock_ms: the time of day.
@@ -53,26 +50,23 @@ class GroupOffsetsProcessor:
     def __init__(
         self,
         store: MessageStore,
-        times: StoreTimes,
-        topics: TopicConfigManager,
+        tables: Tables,
+        state: GroupState,
         access: TopicAccess,
         groups: GroupAccess,
-        online: ConsumerGroups,
-        offsets: ConsumerOffsetManager,
-        progress: GroupProgress,
         setting: OffsetSetting,
         *,
         broker_name: str,
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
-        self._times = times
-        self._topics = topics
+        self._times = state.times
+        self._topics = tables.topics
         self._access = access
         self._groups = groups
-        self._online = online
-        self._offsets = offsets
-        self._progress = progress
+        self._online = state.online
+        self._offsets = tables.offsets
+        self._progress = state.progress
         self._setting = setting
         self._broker_name = broker_name
         self._clock_ms = clock_ms

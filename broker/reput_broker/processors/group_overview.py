@@ -9,17 +9,11 @@ import trio
 from reput_broker.body_turns import write_in_turns
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroup
-from reput_broker.groups.lag import LagFigures
-from reput_broker.groups.membership import Membership
-from reput_broker.groups.progress import GroupProgress
-from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.groups.store_times import StoreTimes
+from reput_broker.groups.group_state import GroupState
 from reput_broker.processors.group_access import no_group
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.tables import Tables
 from reput_protocol.bodies_progress import (
     GroupDescription,
     GroupMember,
@@ -41,26 +35,20 @@ class GroupOverviewProcessor:
     def __init__(
         self,
         store: MessageStore,
-        times: StoreTimes,
-        topics: TopicConfigManager,
-        settings: SubscriptionGroupManager,
-        membership: Membership,
-        locks: QueueLocks,
-        offsets: ConsumerOffsetManager,
-        progress: GroupProgress,
-        lag: LagFigures,
+        tables: Tables,
+        state: GroupState,
         *,
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
-        self._times = times
-        self._topics = topics
-        self._settings = settings
-        self._membership = membership
-        self._locks = locks
-        self._offsets = offsets
-        self._progress = progress
-        self._lag = lag
+        self._times = state.times
+        self._topics = tables.topics
+        self._settings = tables.groups
+        self._membership = state.membership
+        self._locks = state.locks
+        self._offsets = tables.offsets
+        self._progress = state.progress
+        self._lag = state.lag.figures
         self._clock_ms = clock_ms
 
     def handlers(self) -> dict[int, Handler]:

@@ -8,14 +8,12 @@ from collections.abc import Awaitable
 import structlog
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.groups.offset_setting import PendingResets
-from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.group_state import GroupState
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
 from reput_broker.processors.cold_reads import ColdReads
 from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.offset import OffsetCommits
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing
@@ -58,9 +56,8 @@ class PullProcessor:
     Args:
         store: where they are.
         access, groups: the doors to topics and groups.
-        commits: for offsets that come with a pull.
-        resets: offsets that an administrator has set, which pulls are told.
-        progress: told what was handed out.
+        state: takes offsets that come with a pull, and what was handed out; has the offsets that an administrator has
+            set.
         hold: keeps pulls that wait for messages.
         filter_check: makes filters of expressions.
     """
@@ -70,9 +67,7 @@ class PullProcessor:
         store: MessageStore,
         access: TopicAccess,
         groups: GroupAccess,
-        commits: OffsetCommits,
-        resets: PendingResets,
-        progress: GroupProgress,
+        state: GroupState,
         hold: PullRequestHoldService,
         limits: LimitsConfig,
         counters: Counters,
@@ -81,9 +76,9 @@ class PullProcessor:
         self._store = store
         self._access = access
         self._groups = groups
-        self._commits = commits
-        self._resets = resets
-        self._progress = progress
+        self._commits = state.commits
+        self._resets = state.resets
+        self._progress = state.progress
         self._hold = hold
         self._limits = limits
         self._counters = counters

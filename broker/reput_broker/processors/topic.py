@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import trio
 
 from reput_broker.body_turns import write_in_turns
 from reput_broker.long_polling import PullRequestHoldService
 from reput_broker.observe.counters import Counters
+from reput_broker.processors.identity import BrokerIdentity
 from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.table_saver import TableSaver
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.tables import Tables
 from reput_broker.tables.unkept_topics import why_not_kept
 from reput_protocol.bodies import (
     BrokerData,
@@ -35,7 +34,6 @@ from reput_protocol.commands import (
     TopicStatsHeader,
 )
 from reput_protocol.errors import ErrorCode
-from reput_protocol.header import Value
 from reput_protocol.message import MessageQueue
 from reput_protocol.names import DEFAULT_TOPIC, check_topic
 
@@ -50,30 +48,23 @@ class TopicProcessor:
     def __init__(
         self,
         store: MessageStore,
-        topics: TopicConfigManager,
-        saver: TableSaver,
+        tables: Tables,
         access: TopicAccess,
-        offsets: ConsumerOffsetManager,
         hold: PullRequestHoldService,
         counters: Counters,
+        identity: BrokerIdentity,
         *,
-        cluster: str,
-        broker_name: str,
-        identity: Mapping[str, Value],
-        advertise: Callable[[Request], str],
         forget: Callable[[str], None],
     ) -> None:
         self._store = store
-        self._topics = topics
-        self._saver = saver
+        self._topics = tables.topics
+        self._saver = tables.topic_saver
         self._access = access
-        self._offsets = offsets
+        self._offsets = tables.offsets
         self._hold = hold
         self._counters = counters
-        self._cluster = cluster
-        self._broker_name = broker_name
+        self._broker_name = identity.broker_name
         self._identity = identity
-        self._advertise = advertise
         self._forget = forget
 
     def handlers(self) -> dict[int, Handler]:
@@ -100,7 +91,9 @@ class TopicProcessor:
             # RocketMQ's own words: its clients and tools show them as they are.
             text = f"No topic route info in name server for the topic: {topic}"
             return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark=text)
-        broker = BrokerData(self._cluster, self._broker_name, {0: self._advertise(request)})
+        broker = BrokerData(
+            self._identity.cluster, self._broker_name, {0: self._identity.address_for(request)}
+        )
         queues = QueueData(
             self._broker_name,
             config.read_queue_nums,
@@ -110,7 +103,7 @@ class TopicProcessor:
         )
         return Response(
             0,
-            dict(self._identity) if request.is_native else {},
+            dict(self._identity.facts()) if request.is_native else {},
             body=TopicRoute([queues], [broker]).to_json(),
         )
 
@@ -190,7 +183,9 @@ class TopicProcessor:
 
     def list(self, request: Request) -> Response:
         """Answer the names of all topics."""
-        return Response(0, body=TopicList(sorted(self._topics.all()), self._advertise(request)).to_json())
+        return Response(
+            0, body=TopicList(sorted(self._topics.all()), self._identity.address_for(request)).to_json()
+        )
 
     async def stats(self, request: Request) -> Response:
         """Answer the bounds of every queue of a topic."""

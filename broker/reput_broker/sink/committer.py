@@ -22,18 +22,18 @@ import trio
 from reput_broker.flush_service import FlushCommitLogService
 from reput_broker.processors.appender import Appender
 from reput_broker.request import Refusal
-from reput_broker.sink.batches import Batch, CommittedBatches, marker_of
+from reput_broker.sink.batches import Batch, marker_of
 from reput_broker.sink.decision import Decision
-from reput_broker.sink.intent import Intent, IntentFile
+from reput_broker.sink.intent import Intent
 from reput_broker.sink.publisher import Publisher
 from reput_broker.sink.queue_records import records_from
-from reput_broker.sink.staging import Staging, remove
+from reput_broker.sink.staging import remove
 from reput_broker.sink.staging_file import PlacedBlock, StagingFile
+from reput_broker.sink.tables import SinkTables
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
-from reput_broker.tables.table_saver import TableSaver
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.tables import Tables
 from reput_protocol.bodies import TopicConfig
 from reput_protocol.bodies_stage import StagedPart
 from reput_protocol.codes import Perm
@@ -72,12 +72,9 @@ class Committer:
         store: appended to.
         appender, flush: of the broker.
         publisher: appends what is staged.
-        staging: the stagings there are.
-        batches: the last batch of each query.
-        intents: where the batch that is being published is decided.
-        topics, topics_saver: the topic of the markers is made at first use.
+        disk: the stagings there are, the last batch of each query, and the intent, which decides a batch.
+        tables: of the broker; the topic of the markers is made at first use.
         may_write: tells whether a queue of a topic takes messages.
-        clock_ms: the time of day.
     """
 
     def __init__(
@@ -86,28 +83,24 @@ class Committer:
         appender: Appender,
         flush: FlushCommitLogService,
         publisher: Publisher,
-        staging: Staging,
-        batches: CommittedBatches,
-        intents: IntentFile,
-        topics: TopicConfigManager,
-        topics_saver: TableSaver,
+        disk: SinkTables,
+        tables: Tables,
         may_write: Callable[[str, int], bool],
-        clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._appender = appender
         self._flush = flush
         self._publisher = publisher
-        self._staging = staging
-        self._batches = batches
-        self._intents = intents
-        self._topics = topics
-        self._topics_saver = topics_saver
+        self._staging = disk.staging
+        self._batches = disk.batches
+        self._intents = disk.intents
+        self._topics = tables.topics
+        self._topics_saver = tables.topic_saver
         self._may_write = may_write
-        self._clock_ms = clock_ms
+        self._clock_ms = disk.clock_ms
         self._lock = trio.Lock()
         self._dropped: list[StagingFile] = []
-        self._decision = Decision(store, flush, intents)
+        self._decision = Decision(store, flush, disk.intents)
         self._retry = trio.Event()
 
     def is_decided(self, query_id: str, batch_id: int) -> bool:

@@ -1,12 +1,10 @@
-"""What serving sinks takes, put together: tables that a start reads, and parts that work on them."""
+"""The parts that serve sinks, put together."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import structlog
-import trio
 
 from reput_broker.config.sections import SinkConfig
 from reput_broker.flush_service import FlushCommitLogService
@@ -14,45 +12,16 @@ from reput_broker.observe.counters import Counters
 from reput_broker.processors.appender import Appender
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler
-from reput_broker.sink.batches import CommittedBatches
 from reput_broker.sink.committer import Committer
 from reput_broker.sink.decision import last_file_start
-from reput_broker.sink.intent import IntentFile
 from reput_broker.sink.publisher import Publisher
 from reput_broker.sink.requests import SinkProcessor
-from reput_broker.sink.staging import Staging
+from reput_broker.sink.tables import SinkTables
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.table_saver import SaveSoon, TableSaver, save_now
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.table_saver import SaveSoon
+from reput_broker.tables.tables import Tables
 
 log = structlog.get_logger(__name__)
-
-
-class SinkTables:
-    """What is on the disk about sinks: stagings, the intent, the last batch of each query."""
-
-    def __init__(self, data_dir: Path, clock_ms: Callable[[], int]) -> None:
-        directory = data_dir / "staging"
-        self.staging = Staging(directory, trio.current_time)
-        self.intents = IntentFile(directory)
-        self.batches = CommittedBatches(data_dir / "config" / "sinkBatches.json", clock_ms)
-        self._clock_s = trio.current_time()
-
-    def load(self) -> None:
-        """Read all of it. Blocks.
-
-        Raises:
-            ConfigFileDamaged: the table of batches cannot be used.
-            StoreDamaged: the intent cannot be used.
-            OSError: something cannot be read.
-        """
-        self.batches.load()
-        intent = self.intents.read()
-        self.staging.load(self._clock_s, () if intent is None else intent.staging_ids)
-
-    def persist(self) -> None:
-        """Write the table of batches if it has changed. Blocks. Raises OSError; the markers hold it all the same."""
-        save_now(self.batches)
 
 
 class SinkParts:
@@ -61,41 +30,33 @@ class SinkParts:
     def __init__(
         self,
         config: SinkConfig,
-        tables: SinkTables,
         store: MessageStore,
+        disk: SinkTables,
+        tables: Tables,
         access: TopicAccess,
         appender: Appender,
         flush: FlushCommitLogService,
-        topics: TopicConfigManager,
-        topics_saver: TableSaver,
-        batches_saver: TableSaver,
         counters: Counters,
-        *,
-        clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
-        self._batches = tables.batches
-        self._saver = batches_saver
+        self._batches = disk.batches
+        self._saver = disk.saver
         self._save_soon = SaveSoon(self._saver, "sinkBatches")
         self._committer = Committer(
             store,
             appender,
             flush,
-            Publisher(store, appender, flush, topics, clock_ms),
-            tables.staging,
-            tables.batches,
-            tables.intents,
-            topics,
-            topics_saver,
+            Publisher(store, appender, flush, tables.topics, disk.clock_ms),
+            disk,
+            tables,
             access.may_write,
-            clock_ms,
         )
         self._processor = SinkProcessor(
             store,
             access,
             counters,
-            tables.staging,
-            tables.batches,
+            disk.staging,
+            disk.batches,
             self._committer,
             config,
             self._save_soon.changed,
@@ -105,7 +66,7 @@ class SinkParts:
         """Return the processors by request code."""
         return self._processor.handlers()
 
-    def services(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return what runs beside the requests."""
         processor = self._processor
         return (

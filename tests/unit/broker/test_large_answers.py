@@ -76,12 +76,12 @@ async def test_no_more_than_a_part_is_written_at_a_time(
         broker, client = bench.broker, bench.client()
         await bench.create_topic("T", COUNT)
         for name in NAMES:
-            broker._groups.settings.put(SubscriptionGroupConfig(name))
+            broker._storage.tables.groups.put(SubscriptionGroupConfig(name))
         if code == RequestCode.GET_ALL_TOPIC_CONFIG:
             for name in NAMES:
-                broker._topics.create_on_send(name)
+                broker._storage.tables.topics.create_on_send(name)
         for queue in QUEUES:
-            broker._offsets.commit("g0", "T", queue.queue_id, 1)
+            broker._storage.tables.offsets.commit("g0", "T", queue.queue_id, 1)
         if code == RequestCode.GET_ALL_PRODUCER_INFO:
             await _send_for(client, *NAMES[: COUNT // 2])
         if code == RequestCode.GET_PRODUCER_CONNECTION_LIST:

@@ -30,11 +30,11 @@ async def sent(bench: BrokerBench, client: BenchClient, body: bytes = b"o-1", **
 
 
 def set_group(bench: BrokerBench, **settings: int) -> None:
-    bench.broker._group_settings.put(SubscriptionGroupConfig("billing", **settings))
+    bench.broker._storage.tables.groups.put(SubscriptionGroupConfig("billing", **settings))
 
 
 def counts(bench: BrokerBench) -> tuple[int, int]:
-    found = bench.broker._retry.counts
+    found = bench.broker._storage.retry.counts
     return found.retries["billing", "orders"], found.dead_letters["billing", "orders"]
 
 
@@ -99,8 +99,8 @@ async def test_a_negative_level_is_a_dead_letter_at_once(tmp_path: Path) -> None
         found = dead.property_map()
         assert (found["DLQ_REASON"], dead.reconsume_times) == ("consumer", 1)
         assert found["RETRY_REASON"] == "ValueError: no such bill"
-        assert bench.broker._topics.get(DLQ) is not None
-        topic = bench.broker._topics.get(DLQ)
+        assert bench.broker._storage.tables.topics.get(DLQ) is not None
+        topic = bench.broker._storage.tables.topics.get(DLQ)
         assert topic is not None
         assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
 
@@ -152,7 +152,7 @@ async def test_a_group_without_retry_queues_drops_what_is_sent_back(tmp_path: Pa
         record = await sent(bench, client)
         assert (await client.send_back(record, "billing")).code == 0
         await trio.sleep(20)
-        assert bench.broker._topics.get(RETRY) is None
+        assert bench.broker._storage.tables.topics.get(RETRY) is None
 
 
 async def test_what_cannot_be_sent_back_is_refused_with_rocketmqs_codes(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_what_cannot_be_sent_back_is_refused_with_rocketmqs_codes(tmp_path
         assert (await client.send_back(record, "billing")).code == ResponseCode.SYSTEM_ERROR, (
             "nobody was given it"
         )
-        topic = bench.broker._topics.get(RETRY)
+        topic = bench.broker._storage.tables.topics.get(RETRY)
         assert topic is not None
         topic.perm = 4
         record.physical_offset = 0
@@ -237,7 +237,7 @@ async def test_what_producers_write_into_retry_topic_makes_no_figures_of_its_own
             await client.send_back(record, "billing")
         letters = [record.property_map()["RETRY_TOPIC"] for record in await bench.read(DLQ)]
         assert letters == ["orders", "made up too 1", "orders", "made up too 3"]
-        found = bench.broker._retry.counts
+        found = bench.broker._storage.retry.counts
         assert dict(found.retries) == {("billing", "orders"): 2, ("billing", "unknown"): 2}
         assert dict(found.dead_letters) == {("billing", "orders"): 2, ("billing", "unknown"): 2}
 
@@ -246,7 +246,7 @@ async def test_a_direct_send_of_a_group_that_holds_locks_is_a_dead_letter(tmp_pa
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
         await bench.create_topic("orders")
-        bench.broker._groups.locks.lock("billing", "c1", [("orders", 0)])
+        bench.broker._parts.groups.locks.lock("billing", "c1", [("orders", 0)])
         await client.send(RETRY, b"gave up", {"RETRY_TOPIC": "orders"}, reconsume_times=1)
         (dead,) = await bench.read(DLQ)
         assert dead.property_map()["DLQ_REASON"] == "ordered"

@@ -82,7 +82,7 @@ async def test_what_is_staged_is_synced_while_more_comes(
         await writer.stage("orders", 0, 1, data)
         await writer.drain()
         await synced.wait()
-        sink: Any = broker._sink
+        sink: Any = broker._parts.sink
         (file,) = sink._committer._staging.all()
         assert file.unsynced == 0
         assert not file.ended
@@ -97,7 +97,7 @@ async def test_a_queue_that_is_closed_between_two_requests_takes_nothing_more(tm
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
         await writer.drain()
-        sink: Any = broker._sink
+        sink: Any = broker._parts.sink
         topics = sink._committer._topics
         topics.delete("orders")
         topics.put(_closed())

@@ -1,0 +1,280 @@
+"""The services, request processors and listeners that a broker builds once its storage is open."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from reput_broker.clean_service import CleanFilesService
+from reput_broker.compose.puts import PutParts
+from reput_broker.compose.storage import Storage
+from reput_broker.groups.group_state import GroupState
+from reput_broker.groups.offset_setting import OffsetSetting
+from reput_broker.groups.reply_push import ReplyPusher
+from reput_broker.observe.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.metrics_groups import GroupSources
+from reput_broker.observe.store_health import StoreHealth
+from reput_broker.processors.admin import AdminProcessor
+from reput_broker.processors.client import ClientProcessor
+from reput_broker.processors.fetch import FetchProcessor
+from reput_broker.processors.filter_check import FilterCheck
+from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.group_members import GroupMembersProcessor
+from reput_broker.processors.group_offsets import GroupOffsetsProcessor
+from reput_broker.processors.group_overview import GroupOverviewProcessor
+from reput_broker.processors.group_settings import GroupSettingsProcessor
+from reput_broker.processors.identity import BrokerIdentity
+from reput_broker.processors.lock import LockProcessor
+from reput_broker.processors.offset import OffsetProcessor
+from reput_broker.processors.pull import PullProcessor
+from reput_broker.processors.put_once import PutOnce
+from reput_broker.processors.query import QueryProcessor
+from reput_broker.processors.queue import QueueProcessor
+from reput_broker.processors.reply import ReplyProcessor
+from reput_broker.processors.send import SendProcessor
+from reput_broker.processors.topic import TopicProcessor
+from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.request import Client, Handler
+from reput_broker.retry.deduplication import Deduplication
+from reput_broker.server.dispatch import Dispatcher
+from reput_broker.server.listener import Server
+from reput_broker.sink.parts import SinkParts
+from reput_broker.surroundings import Surroundings
+
+
+class Processor(Protocol):
+    """Handles the requests of one kind."""
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+
+
+class BrokerParts:
+    """What serves requests, and what runs besides them. `tasks` are to be started before `server`.
+
+    Args:
+        storage: open.
+        sources: the broker's configuration, counters and health; the parts' figures are added.
+        store_health: receives that nothing can be stored any more, or that the disk is full.
+        connections_max: how many connections the process can have besides all else that it opens.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        sources: MetricsSources,
+        store_health: StoreHealth,
+        surroundings: Surroundings,
+        identity: BrokerIdentity,
+        *,
+        connections_max: int,
+    ) -> None:
+        self._config, self._counters, self._sources = sources.config, sources.counters, sources
+        self._storage = storage
+        self._identity = identity
+        config, counters, store, tables = self._config, self._counters, storage.store, storage.tables
+        self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only)
+        self.groups = GroupState(
+            config.groups,
+            counters,
+            store,
+            tables,
+            on_commit=tables.offsets_soon.committed,
+            clock_ms=storage.clock_ms,
+        )
+        sources.groups = GroupSources(
+            tables.groups, self.groups.online, self.groups.progress, self.groups.lag.figures
+        )
+        self._topic_access = TopicAccess(tables.topics, tables.topic_saver, counters)
+        self._group_access = GroupAccess(tables.groups, self.groups.online, tables.groups_soon.changed)
+        self.sink = SinkParts(
+            config.sink,
+            store,
+            storage.sink,
+            tables,
+            self._topic_access,
+            self.puts.appender,
+            self.puts.flush,
+            counters,
+        )
+        self._clean = CleanFilesService(
+            store,
+            config.store,
+            surroundings,
+            counters,
+            sources.disk,
+            on_disk=store_health.note_disk,
+            waiting_from=storage.delay.waiting_from,
+        )
+        self._clean.before_delete = self.sink.before_delete
+        storage.retry.compose(
+            store,
+            tables,
+            self.puts,
+            self.groups.membership.producers,
+            self._topic_access,
+            self._group_access,
+        )
+        dispatcher = Dispatcher(
+            self._handlers(),
+            self.puts.appender.append,
+            self.puts.put_by,
+            lambda can_wait: self.puts.reput.settle(can_wait=can_wait),
+            config.limits,
+        )
+        self.server = Server(
+            config, dispatcher, counters, connections_max=connections_max, on_gone=self._client_gone
+        )
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the tasks that run as long as the broker does."""
+        storage = self._storage
+        return (
+            *self.puts.tasks(),
+            *storage.tables.tasks(),
+            storage.hold.run,
+            self._clean.run,
+            *self.groups.tasks(),
+            *self.sink.tasks(),
+            *storage.retry.tasks(),
+            *storage.delay.tasks(),
+        )
+
+    def _client_gone(self, client: Client) -> None:
+        """Forget a connection that has ended."""
+        self._storage.hold.drop_client(client)
+        self.groups.client_gone(client)
+
+    def _handlers(self) -> dict[int, Handler]:
+        """Return what handles each request code."""
+        filter_check = FilterCheck(self._config.filters)
+        processors: tuple[Processor, ...] = (
+            *self._message_processors(filter_check),
+            *self._group_processors(),
+            *self._broker_processors(),
+            filter_check,
+            self._storage.retry,
+            self.sink,
+        )
+        return {code: handle for processor in processors for code, handle in processor.handlers().items()}
+
+    def _message_processors(self, filter_check: FilterCheck) -> tuple[Processor, ...]:
+        """Return what puts, pulls and finds messages."""
+        config, counters, storage, puts, groups = (
+            self._config,
+            self._counters,
+            self._storage,
+            self.puts,
+            self.groups,
+        )
+        store, clock_ms, access = storage.store, storage.clock_ms, self._topic_access
+        deduplication = Deduplication(
+            store,
+            dispatch=puts.reput.catch_up,
+            clock_ms=clock_ms,
+            window_s=lambda: config.dedup.window,
+        )
+        return (
+            SendProcessor(
+                store,
+                access,
+                counters,
+                storage.retry.redirects(self._group_access, groups.locks, access),
+                PutOnce(deduplication, puts.appender),
+                storage.retry.back_once,
+                groups.requesters,
+                cluster=config.cluster,
+                default_ack=puts.default_ack,
+            ),
+            ReplyProcessor(
+                store,
+                access,
+                puts.appender,
+                ReplyPusher(groups.requesters, config.limits),
+                config.replies,
+                counters,
+                default_ack=puts.default_ack,
+                clock_ms=clock_ms,
+            ),
+            PullProcessor(
+                store,
+                access,
+                self._group_access,
+                groups,
+                storage.hold,
+                config.limits,
+                counters,
+                filter_check,
+            ),
+            FetchProcessor(store, storage.tables.topics, access, broker_name=config.broker_name),
+            QueryProcessor(store),
+        )
+
+    def _group_processors(self) -> tuple[Processor, ...]:
+        """Return what shows and changes consumer groups and their offsets."""
+        config, storage, groups, access = self._config, self._storage, self.groups, self._group_access
+        store, tables, clock_ms = storage.store, storage.tables, storage.clock_ms
+        setting = OffsetSetting(
+            tables.offsets, groups.resets, groups.progress, groups.online, storage.hold, config.groups
+        )
+        return (
+            OffsetProcessor(store, self._topic_access, access, tables.offsets, groups.commits),
+            ClientProcessor(groups.membership, access, tables.topics, tables.topics_soon.changed),
+            LockProcessor(groups.locks, access, tables.topics),
+            GroupSettingsProcessor(
+                tables.groups, tables.group_saver, access, tables.offsets, storage.hold, groups.forget_group
+            ),
+            GroupMembersProcessor(
+                groups.membership,
+                tables.groups,
+                tables.topics,
+                tables.offsets,
+                store,
+                broker_name=config.broker_name,
+                clock_ms=clock_ms,
+            ),
+            GroupOffsetsProcessor(
+                store,
+                tables,
+                groups,
+                self._topic_access,
+                access,
+                setting,
+                broker_name=config.broker_name,
+                clock_ms=clock_ms,
+            ),
+            GroupOverviewProcessor(store, tables, groups, clock_ms=clock_ms),
+        )
+
+    def _broker_processors(self) -> tuple[Processor, ...]:
+        """Return what shows and changes topics, queues, delays and the broker as a whole."""
+        storage, puts, store = self._storage, self.puts, self._storage.store
+        return (
+            QueueProcessor(store, self._topic_access),
+            storage.delay.compose(
+                store,
+                puts.lock,
+                storage.tables.topics,
+                puts.flush,
+                wrote=puts.wrote,
+                warm_from=storage.warm_from,
+            ),
+            TopicProcessor(
+                store,
+                storage.tables,
+                self._topic_access,
+                storage.hold,
+                self._counters,
+                self._identity,
+                forget=self.groups.forget_topic,
+            ),
+            AdminProcessor(
+                store,
+                self._sources.health,
+                self._counters,
+                self._identity,
+                version=MetricsCollector(self._sources).version,
+                delete_files=self._clean.delete_now,
+                more_figures=storage.delay.figures,
+            ),
+        )

@@ -1,0 +1,92 @@
+"""What happens between an append and its acknowledgement, put together: lock, appender, flush, commit and dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from reput_broker.commit_service import CommitRealTimeService
+from reput_broker.config.model import BrokerConfig
+from reput_broker.flush_service import FlushCommitLogService
+from reput_broker.long_polling import PullRequestHoldService
+from reput_broker.observe.counters import Counters
+from reput_broker.processors.appender import Appender
+from reput_broker.put_lock import PutLock
+from reput_broker.services import AllocateService, ReputMessageService, StoreUpkeep
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.codes import AckLevel
+
+
+class PutParts:
+    """The services of the log of one broker.
+
+    Args:
+        hold: pulls that wait for messages, which are answered after each dispatch.
+        on_failure: called with the reason when nothing can be stored any more.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        hold: PullRequestHoldService,
+        counters: Counters,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        is_sync = config.store.flush == "sync"
+        self._hold = hold
+        self._serves_unflushed = not is_sync
+        self.lock = PutLock()
+        self.allocate = AllocateService(store)
+        self.reput = ReputMessageService(store, self._after_dispatch)
+        self.commit: CommitRealTimeService | None = None
+        if config.store.transient_store_pool:
+            self.commit = CommitRealTimeService(
+                store, config.store, counters, on_committed=self._after_commit, on_failure=on_failure
+            )
+        self.flush = FlushCommitLogService(
+            store,
+            config.store,
+            counters,
+            on_committed=None if self.commit is None else self.commit.committed,
+            on_flushed=self.reput.catch_up,
+            on_failure=on_failure,
+        )
+        self.upkeep = StoreUpkeep(store, config.store, counters)
+        self.appender = Appender(
+            store, self.lock, self.flush, self.reput, counters, self.commit, readers_see_unflushed=not is_sync
+        )
+        self.default_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE
+        """What requests that name no level wait for."""
+        self.wrote = self.commit.wrote if self.commit else self.flush.wrote if is_sync else self.reput.wake
+        """Called after the broker has put something on its own account."""
+        # Under SYNC_FLUSH readers see what is flushed, and the flush has it dispatched; with a pool, the commit has.
+        self.put_by = _nothing if is_sync or self.commit else self.reput.put_by
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the tasks that run as long as the broker does."""
+        return (
+            *(() if self.commit is None else (self.commit.run,)),
+            self.reput.run,
+            self.flush.run,
+            self.flush.expire,
+            self.allocate.run,
+            self.allocate.unlock_full_files,
+            self.upkeep.flush_queues,
+            self.upkeep.complete_index,
+            self.upkeep.write_checkpoints,
+            self.upkeep.watch_directories,
+        )
+
+    def _after_dispatch(self) -> None:
+        self._hold.answer_ready()
+        self.allocate.dispatched()
+
+    def _after_commit(self) -> None:
+        """Something has been committed: it may be read, unless that waits for its sync, which is asked for."""
+        if self._serves_unflushed:
+            self.reput.catch_up()
+        self.flush.committed()
+
+
+def _nothing(_: object) -> None:
+    """Nothing is to be done."""

@@ -1,0 +1,78 @@
+"""What a broker knows of consumer groups besides its tables: members, locks, resets, progress, lag."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from reput_broker.config.sections import GroupsConfig
+from reput_broker.groups.commits import OffsetCommits
+from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.lag import LagService
+from reput_broker.groups.membership import Membership
+from reput_broker.groups.notifications import GroupNotifier
+from reput_broker.groups.offset_setting import PendingResets
+from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.queue_locks import QueueLocks
+from reput_broker.groups.reply_push import Requesters
+from reput_broker.groups.store_times import StoreTimes
+from reput_broker.observe.counters import Counters
+from reput_broker.request import Client
+from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.tables import Tables
+
+
+class GroupState:
+    """The consumer groups of one broker as they are now; what is kept of them is in the tables.
+
+    Args:
+        on_commit: called after each commit of an offset.
+        clock_ms: the time of day.
+    """
+
+    def __init__(
+        self,
+        options: GroupsConfig,
+        counters: Counters,
+        store: MessageStore,
+        tables: Tables,
+        *,
+        on_commit: Callable[[], None],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._counters = counters
+        self.online = ConsumerGroups()
+        self.locks = QueueLocks(options, trio.current_time)
+        self.notifier = GroupNotifier(self.online, tables.groups, options)
+        self.membership = Membership(options, counters, self.online, self.notifier, self.locks)
+        self.requesters = Requesters(self.membership.producers)
+        self.resets = PendingResets()
+        self.progress = GroupProgress()
+        self.commits = OffsetCommits(tables.offsets, self.resets, self.progress, on_commit, clock_ms)
+        self.times = StoreTimes(store)
+        self.lag = LagService(store, tables.offsets, self.times, options, clock_ms=clock_ms)
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the tasks that run as long as the broker does."""
+        return (self.notifier.run, self.membership.run, self.lag.run)
+
+    def client_gone(self, client: Client) -> None:
+        """Forget a connection that has ended."""
+        self.membership.gone(client)
+        self.requesters.gone(client)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget a topic that is deleted, but for its offsets."""
+        self.resets.forget_topic(topic)
+        self.progress.forget_topic(topic)
+        self.locks.forget_topic(topic)
+        self.lag.figures.forget_topic(topic)
+
+    def forget_group(self, group: str) -> None:
+        """Forget a group that is deleted."""
+        self.resets.forget_group(group)
+        self.progress.forget_group(group)
+        self.locks.forget_group(group)
+        self.lag.figures.forget_group(group)
+        self._counters.forget_group(group)

@@ -1,0 +1,149 @@
+"""The tables of one broker together: topics, consumer offsets and consumer groups, each with what saves it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from reput_broker.config.model import BrokerConfig
+from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.table_saver import SaveSoon, TableSaver
+from reput_broker.tables.topics import TopicConfigManager
+from reput_protocol.errors import InvalidName, ReputError
+
+log = structlog.get_logger(__name__)
+
+_RETRY_INTERVAL_S = 1.0
+
+
+class Tables:
+    """Topics, offsets and groups of one broker. One owner; `load` and `close` block and run in a worker thread.
+
+    Args:
+        directory: holds the files.
+        config: names of the broker, and the options of topics, groups and offsets.
+        clock_ms: the time of day.
+        on_saved: called with a table's name after each save, and with the error if it failed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: BrokerConfig,
+        clock_ms: Callable[[], int],
+        on_saved: Callable[[str, Exception | None], None],
+    ) -> None:
+        self._options = config.groups
+        self.topics = TopicConfigManager(
+            directory / "topics.json",
+            clock_ms=clock_ms,
+            cluster=config.cluster,
+            broker_name=config.broker_name,
+            options=config.topics,
+        )
+        self.offsets = ConsumerOffsetManager(
+            directory / "consumerOffset.json",
+            clock_ms=clock_ms,
+            journal_size_max=config.offsets.journal_size_max,
+        )
+        self.groups = SubscriptionGroupManager(
+            directory / "subscriptionGroup.json", clock_ms=clock_ms, options=config.groups
+        )
+        self.topic_saver = TableSaver(self.topics, partial(on_saved, "topics"))
+        self.offset_saver = TableSaver(self.offsets, partial(on_saved, "offsets"))
+        self.group_saver = TableSaver(self.groups, partial(on_saved, "groups"))
+        self.topics_soon = SaveSoon(self.topic_saver, "topics")
+        self.groups_soon = SaveSoon(self.group_saver, "groups")
+        self.offsets_soon = OffsetSaveService(
+            self.offsets, self.offset_saver, lambda: config.offsets.flush_interval
+        )
+        self._loaded: list[
+            tuple[str, TopicConfigManager | ConsumerOffsetManager | SubscriptionGroupManager]
+        ] = []
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the tasks that run as long as the broker does."""
+        return (self.offsets_soon.run, self.topics_soon.run, self.groups_soon.run)
+
+    def load(self) -> None:
+        """Read all tables. Where there is no file of groups yet, groups that have offsets are made from these.
+
+        Raises:
+            ConfigFileDamaged, OSError: a table cannot be read; nothing was changed.
+        """
+        for name, table in (("topics", self.topics), ("offsets", self.offsets), ("groups", self.groups)):
+            table.load()
+            self._loaded.append((name, table))
+        if not self.groups.has_file and self._options.auto_create:
+            for group in sorted(self.offsets.groups()):
+                try:
+                    self.groups.find_or_create(group)
+                except InvalidName as error:
+                    log.warning("offsets_without_group", group=group, detail=str(error))
+
+    def adopt_queues(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Give topics that have queues but no entry in the table one again, so that what is stored can be read.
+
+        That happens when a directory is handed over without its tables.
+
+        Args:
+            queues: topic and queue id of every queue of the store.
+        """
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        for topic, count in counts.items():
+            if self.topics.get(topic) is None and not self.topics.is_system(topic):
+                try:
+                    self.topics.adopt_queues(topic, count)
+                except ReputError as error:
+                    log.warning("queue_without_topic", topic=topic, detail=str(error))
+                else:
+                    log.warning("topic_recreated", topic=topic, queues=count)
+
+    def close(self) -> None:
+        """Save what has changed and close the journal of offsets. What fails is logged, and the rest is done."""
+        for name, table in self._loaded:
+            try:
+                table.persist()
+            except (OSError, ReputError) as error:
+                log.error("table_not_saved", table=name, detail=str(error), hint="check the data directory")
+        self.offsets.close()
+
+
+class OffsetSaveService:
+    """Write consumerOffset.json every so often; commits in between are in its journal."""
+
+    def __init__(
+        self, offsets: ConsumerOffsetManager, saver: TableSaver, interval_s: Callable[[], float]
+    ) -> None:
+        self._offsets = offsets
+        self._saver = saver
+        self._interval_s = interval_s
+        self._due = trio.Event()
+
+    def committed(self) -> None:
+        """Look whether the journal has grown so large that the file should be written now."""
+        if self._offsets.save_due:
+            self._due.set()
+
+    async def run(self) -> None:
+        """Save until cancelled."""
+        while True:
+            with trio.move_on_after(self._interval_s()):
+                await self._due.wait()
+            self._due = trio.Event()
+            try:
+                await self._saver.save()
+            except (ReputError, OSError) as error:
+                log.error(
+                    "offsets_not_saved",
+                    detail=str(error),
+                    hint="check the disk; commits stay in the journal",
+                )
+                await trio.sleep(_RETRY_INTERVAL_S)
