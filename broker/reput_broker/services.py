@@ -147,11 +147,6 @@ class AllocateService:
     def _want(self) -> None:
         self._wanted.set()
 
-    def dispatched(self) -> None:
-        """Look whether a file is wanted; called after each step of dispatch."""
-        if not self._wanted.is_set() and self._store.should_prepare_next_file():
-            self._wanted.set()
-
     async def run(self) -> None:
         """Make files until cancelled. What fails is tried again by itself, and said once until it is over.
 

@@ -33,11 +33,10 @@ class PutParts:
         on_failure: Callable[[str], None],
     ) -> None:
         is_sync = config.store.flush == "sync"
-        self._hold = hold
         self._serves_unflushed = not is_sync
         self.lock = PutLock()
         self.allocate = AllocateService(store)
-        self.reput = ReputMessageService(store, self._after_dispatch)
+        self.reput = ReputMessageService(store, hold.answer_ready)
         self.commit: CommitRealTimeService | None = None
         if config.store.transient_store_pool:
             self.commit = CommitRealTimeService(
@@ -76,10 +75,6 @@ class PutParts:
             self.upkeep.write_checkpoints,
             self.upkeep.watch_directories,
         )
-
-    def _after_dispatch(self) -> None:
-        self._hold.answer_ready()
-        self.allocate.dispatched()
 
     def _after_commit(self) -> None:
         """Something has been committed: it may be read, unless that waits for its sync, which is asked for."""

@@ -122,15 +122,15 @@ class Appender:
         in_page_cache, now = 0, time.monotonic()
         for put in puts:
             result = put.outcome
-            if isinstance(result, RecordMalformed):
-                put.outcome = malformed(result, self._counters)
-            elif isinstance(result, PutResult):
+            if isinstance(result, PutResult):
                 if result.status is not _OK:
                     put.outcome = self._refusal(result.status)
                     continue
                 put.outcome = self._finish(put, result)
                 if put.outcome is not None:
                     in_page_cache += 1
+            elif isinstance(result, RecordMalformed):
+                put.outcome = malformed(result, self._counters)
         if in_page_cache:
             self._page_cache_seconds.observe(now - puts[0].request.received_at, in_page_cache)
             if self._commit is not None:

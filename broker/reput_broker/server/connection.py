@@ -375,30 +375,31 @@ class Connection:
     async def _handle(self, frames: list[Frame]) -> None:
         received_at = time.monotonic()
         puts: list[Put] = []  # of requests that follow each other: they are appended together
+        begin, last = self._dispatcher.begin, frames[-1]
         try:
-            turn_began = time.perf_counter()
-            for number, frame in enumerate(frames, start=1):
+            turn_ends_at = time.perf_counter() + _HANDLING_S
+            for frame in frames:
                 request = self._request_of(frame, received_at)
                 if request is None:
                     continue
                 if puts and request.header.code not in PUTS:
                     await self._append(puts)
-                result = self._dispatcher.begin(request)
+                result = begin(request)
                 if isinstance(result, Put):
                     puts.append(result)
-                    if len(puts) == _ANSWERS_A_WRITE:
-                        await self._append(puts)
+                    if len(puts) < _ANSWERS_A_WRITE:
+                        continue
+                    await self._append(puts)
                 else:
                     await self._append(puts)
                     await self._end(request, result)
-                if number < len(frames) and (
-                    time.perf_counter() - turn_began > _HANDLING_S or self.outbox.unsent_bytes > _BYTES_A_TURN
-                ):
-                    await self._append(puts)
-                    await self._give_turn()
-                    turn_began = time.perf_counter()
                 if self._close_reason is not None:
                     return
+                if frame is not last and (
+                    time.perf_counter() > turn_ends_at or self.outbox.unsent_bytes > _BYTES_A_TURN
+                ):
+                    await self._give_turn()
+                    turn_ends_at = time.perf_counter() + _HANDLING_S
             await self._append(puts)
             self.flush()
         except ProtocolError:  # what came before it is good

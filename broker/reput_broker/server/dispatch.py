@@ -117,11 +117,11 @@ class Dispatcher:
 
     def _answer(self, puts: Sequence[Put]) -> None:
         for put in puts:
-            request, response = put.request, put.outcome
-            if isinstance(response, Exception):
-                response = self._refused(request, response)
-            if isinstance(response, Response):
-                request.client.answer(request, response)
+            request, outcome = put.request, put.outcome
+            if isinstance(outcome, Response):
+                request.client.answer(request, outcome)
+            elif isinstance(outcome, Exception):
+                request.client.answer(request, self._refused(request, outcome))
 
     def _handle(self, request: Request, handler: Handler) -> Result:
         self._before_look(request.header.code in _PULLS and _may_be_parked(request))

@@ -128,19 +128,20 @@ class MessageWriter:
         """Append sound blocks; where there is no file for one, that one is refused."""
         flags, stats = self._flags, self._stats
         results: list[PutResult | ReputError] = []
-        while len(results) < len(blocks):
+        while blocks:
             try:
-                stored = self._log.append(blocks[len(results) :])
+                stored = self._log.append(blocks)
             except (DiskFull, FileNotMade, StorePoolExhausted) as error:
                 results.append(self._refused(error))
+                blocks = blocks[1:]
                 continue
             if flags.lacks_something:
                 flags.note_written(self._log.file_refusal)
-            for result in stored:
-                stats.put_blocks += 1
-                stats.put_messages += result.count
-                stats.put_bytes += result.end_offset - result.physical_offset
+            stats.put_blocks += len(stored)
+            stats.put_messages += sum([result.count for result in stored])
+            stats.put_bytes += stored[-1].end_offset - stored[0].physical_offset
             results += stored
+            blocks = blocks[len(stored) :]
         return results
 
     def put_block(
@@ -282,8 +283,13 @@ class MessageWriter:
         self._log.on_file_wanted()
 
     def when_file_wanted(self, call: Callable[[], None]) -> None:
-        """Have `call` called, by an append, when it is time to make a log file or to unlock one."""
+        """Have `call` called when it is time to make a file of the log or of the index, or to unlock one of the log.
+
+        An append calls it, or a step of dispatch.
+        """
         self._log.on_file_wanted = call
+        if self._index is not None:
+            self._index.on_file_wanted = call
 
     @property
     def has_files_to_unlock(self) -> bool:

@@ -241,8 +241,7 @@ async def test_the_next_file_is_made_once_and_whatever_fails_is_tried_again_by_i
     store.half_full = True
     async with trio.open_nursery() as nursery:
         nursery.start_soon(allocate.run)
-        allocate.dispatched()
-        allocate.dispatched()
+        store.want_file()
         await trio.sleep(4.5)
         assert store.made == 0
         await trio.sleep(1)

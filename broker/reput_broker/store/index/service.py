@@ -91,6 +91,8 @@ class IndexService:
         """Every record before this log offset has its keys in the index."""
         self.resume_from = 0
         """Where a record starts from which on the log has to be read to bring the index up to date."""
+        self.on_file_wanted: Callable[[], None] = _nothing
+        """Called, while keys are inserted, when it is time to make the next file."""
         self.is_behind = False
         """Whether somebody brings the index up to date from `position` on; `dispatch` then leaves it alone."""
         self.full_until_ms = 0
@@ -318,6 +320,8 @@ class IndexService:
         finally:
             backlog.drop(done)
         self.position = backlog.end_offset
+        if self.should_prepare_next_file():
+            self.on_file_wanted()
 
     def _current(self) -> IndexFile:
         """Return the file that takes the next key, made if need be."""
@@ -400,3 +404,7 @@ class IndexService:
         del self._files[: len(expired)]
         self._delete(expired)
         return len(expired)
+
+
+def _nothing() -> None:
+    """Make no file ahead."""

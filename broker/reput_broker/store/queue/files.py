@@ -283,7 +283,10 @@ class SparseFileQueue:
             if self.is_empty:
                 self.first_start = self.flushed = position
                 self.is_empty = False
-            self._set_last(last)
+            self.last_start, self._last_path = (
+                last,
+                file.path,
+            )  # the key of the cache itself: it compares fast
         self.end = position + total
 
     def _create(self, start: int) -> QueueFile:
