@@ -7,21 +7,19 @@ an empty text stands for an absent number, as in RocketMQ's binary headers. Unkn
 
 from __future__ import annotations
 
-import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Final, Self, TypeAlias, Union, get_args, get_origin
 
 from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 from msgspec.structs import fields
 
+from reput_protocol import kernel
 from reput_protocol.errors import HeaderFieldError
 from reput_protocol.header_model import HeaderType, Value, value_text
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
-_DIGITS_MAX: Final = 20
-_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
 I32: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 I64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -37,15 +35,7 @@ class CommandHeader(Struct, gc=False, rename="camel"):
         Raises:
             HeaderFieldError: a required field is missing, or a value is not of its field's type or range.
         """
-        read: dict[str, Value] = {}
-        for name, reader in _not_texts(cls):
-            value = ext.get(name)
-            if type(value) is str:
-                plain = (
-                    reader is _integer and value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
-                )
-                read[name] = int(value) if plain else reader(value)
-        found = {**ext, **read} if read else ext
+        found = kernel.typed_fields(ext, *_not_texts(cls))
         try:
             return convert(found, cls)
         except ValidationError:
@@ -72,21 +62,13 @@ def _optional(kind: Any) -> tuple[str, ...]:
 
 
 @cache
-def _not_texts(kind: Any) -> tuple[tuple[str, Callable[[str], Value]], ...]:
-    """Return the names of the numbers and flags of a struct, and how their text is read."""
-    readers = {int: _integer, bool: _flag}
-    known = [(field.encode_name, readers.get(_plain(field.type))) for field in fields(kind)]
-    return tuple((name, read) for name, read in known if read is not None)
-
-
-def _integer(text: str) -> Value:
-    """Return the integer that a decimal text stands for, or the text."""
-    return int(text) if _DECIMAL.fullmatch(text) else text
-
-
-def _flag(text: str) -> Value:
-    """Return the boolean that `true` or `false` stands for, in any case, or the text."""
-    return {"true": True, "false": False}.get(text.lower(), text)
+def _not_texts(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the integers of a struct, and those of its flags."""
+    plain = [(field.encode_name, _plain(field.type)) for field in fields(kind)]
+    return (
+        tuple(name for name, found in plain if found is int),
+        tuple(name for name, found in plain if found is bool),
+    )
 
 
 def _forgive(kind: type[Any], found: Mapping[str, Value]) -> dict[str, Value]:

@@ -23,6 +23,10 @@ from reput_protocol.record_scan import STATUSES, RecordScan
 _NUMBER: Final = {name: number for number, name in enumerate(kernel.COLUMNS)}
 
 
+SEEN: Final = (0, TRANSACTION_COMMIT)
+"""The transaction bits of records that consumers see: prepared and rolled back ones take no place in their queue."""
+
+
 class DispatchRun(NamedTuple):
     """Rows `[start, stop)` follow each other in one queue of one topic, with consecutive queue offsets."""
 
@@ -32,11 +36,6 @@ class DispatchRun(NamedTuple):
     stop: int
     transaction: int
     """The transaction bits of the system flag, the same in all of them."""
-
-    @property
-    def is_seen(self) -> bool:
-        """Whether consumers see these records: prepared and rolled back ones take no place in their queue."""
-        return self.transaction in (0, TRANSACTION_COMMIT)
 
 
 _run: Final = partial(tuple.__new__, DispatchRun)  # skips the Python-level constructor of a named tuple

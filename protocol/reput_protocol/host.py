@@ -58,18 +58,18 @@ class Host(NamedTuple):
         Raises:
             ValueError: `ip` is not an address, or the port is not 32 bits.
         """
-        try:
-            return _address_bytes(self.ip) + _PORT.pack(self.port)
-        except struct.error:
-            raise ValueError(f"port {self.port} does not fit into 32 bits") from None
+        return _packed(self.ip, self.port)
 
     def __str__(self) -> str:
         return f"[{self.ip}]:{self.port}" if self.is_ipv6 else f"{self.ip}:{self.port}"
 
 
 @lru_cache(maxsize=1024)
-def _address_bytes(ip: str) -> bytes:
-    return ipaddress.ip_address(ip).packed
+def _packed(ip: str, port: int) -> bytes:
+    try:
+        return ipaddress.ip_address(ip).packed + _PORT.pack(port)
+    except struct.error:
+        raise ValueError(f"port {port} does not fit into 32 bits") from None
 
 
 ZERO_HOST: Final = Host("0.0.0.0", 0)

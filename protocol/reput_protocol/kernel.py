@@ -671,6 +671,30 @@ def text_fields(data: bytes, at: cython.Py_ssize_t, fields_max: cython.Py_ssize_
     return fields
 
 
+def typed_fields(ext: object, integers: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, Any]:
+    """Return named fields, in which texts that stand for an integer or a flag are read.
+
+    Args:
+        ext: the fields.
+        integers: names of fields that are integers: a text of up to 20 decimal digits, after a sign or not, is one.
+        flags: names of fields that are `true` or `false`, in any case.
+    """
+    found: dict[str, Any] = dict(ext)  # type: ignore[call-overload]
+    for name in integers:
+        value = found.get(name)
+        if isinstance(value, str):
+            digits: str = value[1:] if value[:1] == "-" or value[:1] == "+" else value
+            if len(digits) <= 20 and digits.isascii() and digits.isdigit():
+                found[name] = int(value)
+    for name in flags:
+        value = found.get(name)
+        if isinstance(value, str):
+            text: str = value.lower()
+            if text == "true" or text == "false":
+                found[name] = text == "true"
+    return found
+
+
 # -- put blocks ---------------------------------------------------------------------------------------------------
 
 
@@ -1235,6 +1259,70 @@ def encode_rows(
 
 _PUT_HEAD: Final = Struct(">iiiii16xiq36xi").pack_into
 _ID_NAME: Final = b"UNIQ_KEY\x01"
+
+
+def encode_record(
+    body: object,
+    properties: bytes,
+    magic: cython.int,
+    topic: bytes,
+    queue_id: cython.int,
+    flag: cython.int,
+    queue_offset: cython.longlong,
+    physical_offset: cython.longlong,
+    sys_flag: cython.int,
+    born_timestamp_ms: cython.longlong,
+    born_host: bytes,
+    store_timestamp_ms: cython.longlong,
+    store_host: bytes,
+    reconsume_times: cython.int,
+    prepared_transaction_offset: cython.longlong,
+) -> bytearray:
+    """Make one record with all its fields.
+
+    Args:
+        body: bytes-like; its `len` is its bytes.
+        topic: with its length before it.
+        born_host, store_host: 8 bytes, or 20 if `sys_flag` has the bit for an IPv6 address.
+
+    Raises:
+        InvalidMessage: the properties are too long, or the record would have 2 GiB or more.
+        ValueError: a host has another size than the flag says.
+    """
+    if len(born_host) != (20 if sys_flag & 0x10 else 8) or len(store_host) != (20 if sys_flag & 0x20 else 8):
+        raise ValueError(
+            f"hosts of {len(born_host)} and {len(store_host)} bytes, but SYSFLAG is {sys_flag:#x}"
+        )
+    if len(properties) > 0x7FFF:
+        check_properties_size(len(properties))
+    body_size: cython.Py_ssize_t = len(body)
+    size: cython.longlong = 74 + len(born_host) + len(store_host) + body_size + len(topic) + len(properties)
+    if size > 0x7FFF_FFFF:
+        raise InvalidMessage(f"a record of {size} bytes has no room for its size")
+    record = bytearray(size)
+    data: cython.uchar[::1] = record
+    _put_i32(data, 0, size)
+    _put_i32(data, 4, magic)
+    _put_i32(data, 12, queue_id)
+    _put_i32(data, 16, flag)
+    _put_i64(data, 20, queue_offset)
+    _put_i64(data, 28, physical_offset)
+    _put_i32(data, 36, sys_flag)
+    _put_i64(data, 40, born_timestamp_ms)
+    at: cython.Py_ssize_t = _put(born_host, data, 48, size)
+    _put_i64(data, at, store_timestamp_ms)
+    at = _put(store_host, data, at + 8, size)
+    _put_i32(data, at, reconsume_times)
+    _put_i64(data, at + 4, prepared_transaction_offset)
+    _put_i32(data, at + 12, body_size)
+    at += 16
+    if _put(body, data, at, at + body_size) != at + body_size:
+        raise BufferError("a body has fewer bytes than its length")
+    _put_i32(data, 8, _crc31(data, at, at + body_size))
+    at = _put(topic, data, at + body_size, size - 2)
+    _put_i16(data, at, len(properties))
+    _put(properties, data, at + 2, size)
+    return record
 
 
 def batch_to_block(
@@ -2018,6 +2106,47 @@ def runs(
             name = bytes(buffer[topic : topic + table[at + 15]])
             found.append((name, table[at + 2], first, row, table[at + 6] & 0xC))
             first = row
+    return found
+
+
+def columns_of_runs(
+    table: cython.const[cython.longlong][::1],
+    tags_codes: cython.const[cython.longlong][::1],
+    runs: cython.const[cython.longlong][::1],
+) -> tuple[Any, Any, Any, Any]:
+    """Return physical offsets, sizes, tags codes and store times of the rows of some runs.
+
+    Args:
+        table: of all records.
+        tags_codes: of all records.
+        runs: the first row and the row after the last of each.
+
+    Raises:
+        ValueError: a run has rows that the table has not.
+    """
+    rows: cython.Py_ssize_t = min(len(table) // 24, len(tags_codes))
+    count: cython.Py_ssize_t = 0
+    run: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    for run in range(len(runs) // 2):
+        if not 0 <= runs[2 * run] <= runs[2 * run + 1] <= rows:
+            raise ValueError(f"rows {runs[2 * run]} to {runs[2 * run + 1]} are not in a table of {rows}")
+        count += runs[2 * run + 1] - runs[2 * run]
+    found = (_integers(count), _integers(count), _integers(count), _integers(count))
+    if not count:
+        return found
+    places: cython.longlong[::1] = found[0]
+    sizes: cython.longlong[::1] = found[1]
+    codes: cython.longlong[::1] = found[2]
+    stored: cython.longlong[::1] = found[3]
+    at: cython.Py_ssize_t = 0
+    for run in range(len(runs) // 2):
+        for row in range(runs[2 * run], runs[2 * run + 1]):
+            places[at] = table[24 * row + 4]
+            sizes[at] = table[24 * row + 1]
+            codes[at] = tags_codes[row]
+            stored[at] = table[24 * row + 5]
+            at += 1
     return found
 
 

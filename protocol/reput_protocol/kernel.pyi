@@ -1,5 +1,5 @@
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from mmap import mmap
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -49,6 +49,23 @@ def encode_block(
     id_prefix: bytes,
     id_number: int,
 ) -> tuple[bytearray, array[int]]: ...
+def encode_record(
+    body: Buffer,
+    properties: bytes,
+    magic: int,
+    topic: bytes,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    physical_offset: int,
+    sys_flag: int,
+    born_timestamp_ms: int,
+    born_host: bytes,
+    store_timestamp_ms: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_transaction_offset: int,
+) -> bytearray: ...
 def cut_frames(
     buffer: Buffer,
     start: int,
@@ -84,6 +101,9 @@ def encode_rows(
     ids: UniqueIdGenerator,
 ) -> tuple[bytearray, int]: ...
 def text_fields(data: bytes, at: int, fields_max: int) -> dict[str, str]: ...
+def typed_fields(
+    ext: Mapping[str, Any], integers: tuple[str, ...], flags: tuple[str, ...]
+) -> dict[str, Any]: ...
 def batch_to_block(
     batch: Buffer,
     magic: int,
@@ -147,6 +167,9 @@ def java_hash(text: str) -> int: ...
 def tags_codes(buffer: Buffer, table: array[int]) -> array[int]: ...
 def key_hashes(buffer: Buffer, table: array[int], start: int, stop: int, topic_hash: int) -> array[int]: ...
 def runs(buffer: Buffer, table: array[int]) -> list[tuple[bytes, int, int, int, int]]: ...
+def columns_of_runs(
+    table: array[int], tags_codes: array[int], runs: array[int]
+) -> tuple[array[int], array[int], array[int], array[int]]: ...
 def follow_records(
     data: Buffer,
     position: int,

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reput_protocol import kernel
 from reput_protocol.buffers import Buffer
-from reput_protocol.errors import InvalidMessage, RecordMalformed
+from reput_protocol.errors import RecordMalformed
 from reput_protocol.host import ZERO_HOST, Host
 from reput_protocol.kernel import seal_record
 from reput_protocol.message_id import offset_message_id
 from reput_protocol.properties import (
     CRC_PROPERTY_BYTES,
-    PROPERTIES_BYTES_MAX,
     decode_properties,
     ends_with_crc_property,
     find_property,
     split_keys,
 )
 from reput_protocol.record_layout import (
-    BACK,
     BLANK_BYTES,
     BORN_HOST_IPV6,
-    FRONT,
-    HEAD_BYTES,
     HOST_BITS,
-    I16,
-    I64,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -36,6 +31,7 @@ from reput_protocol.record_layout import (
     encode_blank,
     record_bytes,
     record_version_for,
+    topic_field,
 )
 from reput_protocol.record_scan import RecordScan, ScanStatus, patch_record, scan_record
 from reput_protocol.record_view import RecordView
@@ -131,20 +127,7 @@ def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | 
     Raises:
         InvalidMessage: the topic or the properties do not fit into a record.
     """
-    topic = record.topic.encode()
-    version = record.version if store_host is None else record_version_for(record.topic)
-    if version == 1:
-        if not 0 < len(topic) <= 127:
-            raise InvalidMessage(
-                f"a topic of {len(topic)} bytes does not fit into version 1; it has 1 to 127"
-            )
-        magic, topic_bytes = MAGIC_V1, bytes((len(topic),)) + topic
-    else:
-        if not 0 < len(topic) <= 32_767:
-            raise InvalidMessage(
-                f"a topic of {len(topic)} bytes does not fit into a record; it has 1 to 32767"
-            )
-        magic, topic_bytes = MAGIC_V2, I16.pack(len(topic)) + topic
+    magic, topic = topic_field(record.topic.encode(), record.version if store_host is None else 0)
     properties = record.properties
     if with_crc:
         if ends_with_crc_property(properties):
@@ -152,8 +135,6 @@ def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | 
         if properties and properties[-1] != 2:
             properties += b"\x02"
         properties += bytes(CRC_PROPERTY_BYTES)
-    if len(properties) > PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(f"properties of {len(properties)} bytes, but at most {PROPERTIES_BYTES_MAX} fit")
     born_host = record.born_host.packed()
     stored_at = (record.store_host if store_host is None else store_host).packed()
     sys_flag = record.sys_flag & ~HOST_BITS
@@ -161,38 +142,23 @@ def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | 
         sys_flag |= BORN_HOST_IPV6
     if len(stored_at) == 20:
         sys_flag |= STORE_HOST_IPV6
-    size = (
-        HEAD_BYTES
-        - 16
-        + len(born_host)
-        + len(stored_at)
-        + len(record.body)
-        + len(topic_bytes)
-        + 2
-        + len(properties)
-    )
-    front = FRONT.pack(
-        size,
-        magic,
-        crc31(record.body),
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.physical_offset,
-        sys_flag,
-        record.born_timestamp_ms,
-    )
-    encoded = b"".join(
-        (
-            front,
-            born_host,
-            I64.pack(record.store_timestamp_ms),
-            stored_at,
-            BACK.pack(record.reconsume_times, record.prepared_transaction_offset, len(record.body)),
+    encoded = bytes(
+        kernel.encode_record(
             record.body,
-            topic_bytes,
-            I16.pack(len(properties)),
             properties,
+            magic,
+            topic,
+            record.queue_id,
+            record.flag,
+            record.queue_offset,
+            record.physical_offset,
+            sys_flag,
+            record.born_timestamp_ms,
+            born_host,
+            record.store_timestamp_ms,
+            stored_at,
+            record.reconsume_times,
+            record.prepared_transaction_offset,
         )
     )
     if not with_crc:

@@ -93,19 +93,23 @@ def record_version_for(topic: str) -> int:
 
 
 @lru_cache(maxsize=1024)
-def topic_field(topic: bytes) -> tuple[int, bytes]:
+def topic_field(topic: bytes, version: int = 0) -> tuple[int, bytes]:
     """Return the magic that `topic` calls for and its length-prefixed bytes; cached, as topics are few.
 
+    `version` is that of the record; 0 is the one that RocketMQ would choose.
+
     Raises:
-        InvalidMessage: empty, no UTF-8, or too long for the version that RocketMQ would choose.
+        InvalidMessage: empty, no UTF-8, or too long for the version.
     """
     try:
-        version = record_version_for(topic.decode())
+        version = version or record_version_for(topic.decode())
     except UnicodeDecodeError:
         raise InvalidMessage(f"topic {topic[:80]!r} is not UTF-8") from None
     limit = _TOPIC_V1_MAX if version == 1 else _TOPIC_V2_MAX
     if not 0 < len(topic) <= limit:
-        raise InvalidMessage(f"a topic of {len(topic)} bytes does not fit into a record; it has 1 to {limit}")
+        raise InvalidMessage(
+            f"a topic of {len(topic)} bytes does not fit into version {version} of a record; it has 1 to {limit}"
+        )
     return (
         (MAGIC_V1, bytes((len(topic),)) + topic) if version == 1 else (MAGIC_V2, I16.pack(len(topic)) + topic)
     )

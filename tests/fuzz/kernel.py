@@ -172,6 +172,15 @@ def _encode(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
         place = int(choice * 5 * len(bodies))
         bodies[place] = _OfAnotherLength(bodies[place])
     prefix = b"7F00" * int(choice * 8)
+    hosts = (bytes(20 if choice < 0.3 else 8), bytes(8))
+    try:
+        record = kernel.encode_record(
+            bodies[0], texts[0], -626_843_481, b"\x06orders", 2, 4, 5, 6, 0x10 if choice < 0.4 else 0, 7,
+            hosts[0], 8, hosts[1], 9, 10,
+        )  # fmt: skip
+        kernel.read_record(record, 0, len(record), True, False)
+    except (ValueError, BufferError) as refused:
+        return [None, str(refused)]
     try:
         block, starts = kernel.encode_block(
             bodies, texts, [*range(len(bodies))] if choice < 0.5 else [7],
@@ -188,12 +197,19 @@ def _encode(kernel: ModuleType, data: bytearray, choice: float) -> list[Any]:
 def _follow(kernel: ModuleType, data: bytearray, start: int, base: int) -> list[Any]:
     table, *end = kernel.scan_records(data, start, len(data), base)
     keys = kernel.key_hashes(data, table, 0, len(table) // len(kernel.COLUMNS), 12_345)
+    codes = kernel.tags_codes(data, table)
+    runs = array("q", [row for run in kernel.runs(data, table) for row in run[2:4]])
+    try:
+        columns = kernel.columns_of_runs(table, codes, array("q", [*runs, *table[12:14]]))
+    except ValueError as refused:
+        columns = (str(refused), *kernel.columns_of_runs(table, codes, runs))
     units = kernel.queue_units(table[1::24], table[1::24], table[3::24], 5, -1 if base else 5, 300)
     return [
         table,
         end,
-        kernel.tags_codes(data, table),
-        kernel.runs(data, table),
+        codes,
+        runs,
+        columns,
         keys,
         units,
         kernel.record_starts(data, start, len(data)),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import reference_records as reference
 from reput_protocol import kernel
-from reput_protocol.dispatch_rows import DispatchRows, scan_dispatch
+from reput_protocol.dispatch_rows import SEEN, DispatchRows, scan_dispatch
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.properties import decode_properties
 from reput_protocol.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
@@ -312,7 +312,7 @@ def test_runs_are_maximal_and_their_queue_offsets_consecutive(seed: int, count: 
     offsets = rows.column("queue_offset")
     assert [run.start for run in rows.runs] == [0, *(run.stop for run in rows.runs[:-1])]
     for run in rows.runs:
-        if run.is_seen:
+        if run.transaction in SEEN:
             assert list(offsets[run.start : run.stop]) == list(
                 range(offsets[run.start], offsets[run.start] + run.stop - run.start)
             )

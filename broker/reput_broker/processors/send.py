@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
-from itertools import accumulate
 from typing import Final
 
 from reput_broker.groups.reply_push import Requesters
@@ -20,12 +19,14 @@ from reput_broker.retry.repeated_send_back import SendBackKey
 from reput_broker.retry.sent_alone import content_of
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
+from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.bodies import TopicConfig
+from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
 from reput_protocol.errors import ErrorCode
 from reput_protocol.host import Host
+from reput_protocol.kernel import record_starts
 from reput_protocol.message_id import offset_message_id_of
 from reput_protocol.names import dlq_topic, group_of_retry_topic
 from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
@@ -175,25 +176,31 @@ class SendProcessor:
             partial(self._redirects.redirect, dead=dead),
             self._limits,
         )
-        sizes = parts.sizes
         ack = header.ack or (self._default_ack if parts.waits else AckLevel.PAGE_CACHE)
         if parts.must_wait and ack is AckLevel.PAGE_CACHE:
             ack = self._default_ack
+        block = parts.block(self._store)
+        data = b"" if isinstance(block, PutResult) else block.data
 
         def answer(result: PutResult) -> Response:
-            receipt = self._result(header, parts, sizes, result)
+            receipt = SendMessageResult(
+                self._message_ids(data, result),
+                result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
+                result.queue_offset,
+                transaction_id=parts.unique_key,
+            )
             if request.is_native:
                 receipt.store_timestamp = result.store_timestamp_ms
                 receipt.ack = ack
             return Response(0, receipt.to_ext(request.header_type))
 
-        # A whole-record checksum, if the store writes one, adds 20 bytes to each.
-        size = sum(sizes) + 20 * len(sizes)
-
         def put_request(work: Block | Work) -> Put:
-            return Put(request, size, work, answer, parts.topic, ack, parts.kind)
+            return Put(request, len(data), work, answer, parts.topic, ack, parts.kind)
 
-        work = parts.work(self._store)
+        if isinstance(block, Block) and parts.on_stored is None:
+            work: Block | Work = block
+        else:
+            work = partial(self._put_and_tell, block, parts.on_stored)
         group = group_of_retry_topic(header.topic)
         if header.dedup is None and (group is None or header.batch or not header.reconsume_times):
             return put_request(work)
@@ -208,17 +215,22 @@ class SendProcessor:
             )
         return self._once.append_alone(_alone(header, parts), header.dedup, alone, put_request)
 
-    def _result(
-        self, header: SendMessageHeader, parts: SendParts | BatchParts, sizes: list[int], result: PutResult
-    ) -> SendMessageResult:
-        step = 20 if self._store.options.record_crc else 0
-        places = accumulate((size + step for size in sizes[:-1]), initial=result.physical_offset)
-        return SendMessageResult(
-            ",".join([offset_message_id_of(self._packed_host, place) for place in places]),
-            result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
-            result.queue_offset,
-            transaction_id=parts.unique_key,
-        )
+    def _put_and_tell(self, block: Block | PutResult, on_stored: Callable[[], None] | None) -> PutResult:
+        """Store a block, and do what has to be done as soon as it is in the log; or return its refusal."""
+        if isinstance(block, PutResult):
+            return block
+        result = self._store.put_one(block)
+        if on_stored is not None and result.status is PutStatus.PUT_OK:
+            on_stored()
+        return result
+
+    def _message_ids(self, data: Buffer, result: PutResult) -> str:
+        """Return the ids of the records in `data`, stored as `result` says, joined by commas."""
+        first = result.physical_offset
+        if result.count == 1:
+            return offset_message_id_of(self._packed_host, first)
+        starts = record_starts(data, 0, len(data))
+        return ",".join([offset_message_id_of(self._packed_host, first + start) for start in starts])
 
 
 def _no_replica() -> Refusal:

@@ -11,14 +11,13 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from reput_broker.request import Refusal
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import TOPIC_BYTES_MAX
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.results import PutResult
 from reput_protocol import properties as names
 from reput_protocol.batch_records import records_of_batch
 from reput_protocol.buffers import Buffer
@@ -26,12 +25,11 @@ from reput_protocol.client_batch import decode_batch
 from reput_protocol.commands import SendMessageHeader
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.host import Host
-from reput_protocol.kernel import record_starts
 from reput_protocol.message_id import UniqueIdGenerator
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
 from reput_protocol.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits
-from reput_protocol.record import Record, record_bytes
+from reput_protocol.record import Record
 
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS)
 BATCH_MESSAGES_MAX = 32_768
@@ -83,28 +81,9 @@ class SendParts:
     on_stored: Callable[[], None] | None = None
     """Called at once when it is in the log."""
 
-    @property
-    def sizes(self) -> list[int]:
-        """The bytes of each record, but for the checksum that a store may add to it."""
-        return [
-            record_bytes(len(record.body), record.topic, len(record.properties)) for record in self.records
-        ]
-
-    def work(self, store: MessageStore) -> Block | Callable[[], PutResult]:
-        """Return what is put; if something has to be done as soon as it is in the log, a call that does both."""
-        block, on_stored = store.block_of(self.records), self.on_stored
-        if isinstance(block, PutResult):
-            return lambda: block
-        if on_stored is None:
-            return block
-
-        def put() -> PutResult:
-            result = store.put_one(block)
-            if result.status is PutStatus.PUT_OK:
-                on_stored()
-            return result
-
-        return put
+    def block(self, store: MessageStore) -> Block | PutResult:
+        """Return what is put, or the refusal of records that may not be stored."""
+        return store.block_of(self.records)
 
 
 @dataclass(slots=True)
@@ -116,21 +95,15 @@ class BatchParts(SendParts):
 class BlockParts(BatchParts):
     """The messages of a batch as a block of records: `records` is empty."""
 
-    block: bytearray
+    data: bytearray
     check: BlockCheck
     queue_id: int
     born_host: bytes
 
-    @property
-    def sizes(self) -> list[int]:
-        """The bytes of each record."""
-        starts = record_starts(self.block, 0, len(self.block))
-        return [stop - start for start, stop in pairwise([*starts, len(self.block)])]
-
-    def work(self, store: MessageStore) -> Block:
+    def block(self, store: MessageStore) -> Block:
         """Return what is put."""
         del store
-        return Block(self.block, self.topic, self.queue_id, self.check.count, self.born_host, self.check)
+        return Block(self.data, self.topic, self.queue_id, self.check.count, self.born_host, self.check)
 
 
 def records_of(
@@ -193,13 +166,13 @@ def _batch(
     unique_key, waits = outer.get(names.UNIQ_KEY), outer.get(names.WAIT) != "false"
     made = None if limits is None else _block_of(header, bytes(body), limits)
     if made is not None:
-        block, check = made
+        data, check = made
         return BlockParts(
             [],
             unique_key,
             waits,
             header.topic,
-            block=block,
+            data=data,
             check=check,
             queue_id=header.queue_id,
             born_host=born_host.packed(),

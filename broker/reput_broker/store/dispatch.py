@@ -10,11 +10,13 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_protocol.buffers import Buffer
-from reput_protocol.dispatch_rows import DispatchRows
+from reput_protocol.dispatch_rows import SEEN, DispatchRows
+from reput_protocol.kernel import columns_of_runs
 from reput_protocol.record_tail import properties_of
 
 Column: TypeAlias = "array[int]"
@@ -74,31 +76,33 @@ def rows_by_queue(rows: DispatchRows, deleted: DeletedTopics | None) -> list[Que
     A queue whose offsets do not follow each other, which a healthy log never has, comes in several parts.
     """
     queue_offsets, physical_offsets = rows.column("queue_offset"), rows.column("physical_offset")
-    sizes, timestamps = rows.column("size"), rows.column("store_timestamp_ms")
-    columns = (physical_offsets, sizes, rows.tags_codes, timestamps)
-    found: list[QueueRows] = []
-    latest: dict[tuple[str, int], QueueRows] = {}
-    for run in rows.runs:
-        if not run.is_seen:
+    parts: list[tuple[str, int, int, array[int]]] = []
+    latest: dict[
+        tuple[str, int], tuple[int, array[int]]
+    ] = {}  # the queue offset that follows, and which rows
+    for topic, queue_id, start, stop, transaction in rows.runs:
+        if transaction not in SEEN:
             continue
-        topic, queue_id, start, stop, _ = run
         if deleted is not None and deleted.hides(topic, physical_offsets[start]):
             start = bisect_left(physical_offsets, deleted.end_offset(topic), start, stop)
             if start == stop:
                 continue
+        first = queue_offsets[start]
         part = latest.get((topic, queue_id))
-        if part is not None and part.end_queue_offset == queue_offsets[start]:
-            part.physical_offsets.extend(physical_offsets[start:stop])
-            part.sizes.extend(sizes[start:stop])
-            part.tags_codes.extend(rows.tags_codes[start:stop])
-            part.store_timestamps_ms.extend(timestamps[start:stop])
+        if part is not None and part[0] == first:
+            runs = part[1]
         else:
-            part = QueueRows(
-                topic, queue_id, queue_offsets[start], *(column[start:stop] for column in columns)
-            )
-            latest[topic, queue_id] = part
-            found.append(part)
-    return found
+            runs = array("q")
+            parts.append((topic, queue_id, first, runs))
+        runs.extend((start, stop))
+        latest[topic, queue_id] = first + stop - start, runs
+    return [
+        _queue_rows((topic, queue_id, first, *columns_of_runs(rows.table, rows.tags_codes, runs)))
+        for topic, queue_id, first, runs in parts
+    ]
+
+
+_queue_rows: Final = partial(tuple.__new__, QueueRows)  # skips the Python-level constructor of a named tuple
 
 
 class Dispatcher(Protocol):

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from reput_protocol.dispatch_rows import DispatchRun, scan_dispatch
+from reput_protocol.dispatch_rows import SEEN, DispatchRun, scan_dispatch
 from reput_protocol.hashing import tags_code
 from reput_protocol.properties import decode_properties
 from reput_protocol.record import Host, Record, ScanStatus, encode_blank, encode_record
@@ -61,7 +61,7 @@ def test_rows_runs_and_groups() -> None:
 
 def test_transactions_have_runs_of_their_own() -> None:
     rows = scan_dispatch(log_of([orders(0, n, sys_flag=n * 4) for n in range(4)]))
-    assert [(run.transaction, run.is_seen) for run in rows.runs] == [
+    assert [(run.transaction, run.transaction in SEEN) for run in rows.runs] == [
         (0, True), (4, False), (8, True), (12, False),
     ]  # fmt: skip
     prepared = scan_dispatch(log_of([orders(0, 0, sys_flag=4) for _ in range(3)]))
