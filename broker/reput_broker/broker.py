@@ -22,14 +22,12 @@ from reput_broker.compose.parts import BrokerParts
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.disk_figures import refresh_disk_figures
-from reput_broker.observe.health import BrokerState, Health
-from reput_broker.observe.http import make_app
+from reput_broker.observe.figures import measure_loop_delay, refresh_disk_figures
+from reput_broker.observe.health import FAILURES, NEWS, BrokerState, Health, StoreHealth
 from reput_broker.observe.http_server import serve_http
 from reput_broker.observe.log import close_log, configure_logging
-from reput_broker.observe.loop_delay import measure_loop_delay
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
-from reput_broker.observe.store_health import FAILURES, NEWS, StoreHealth
+from reput_broker.observe.pages import make_app
 from reput_broker.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.processors.identity import BrokerIdentity
 from reput_broker.server.listener import Server, address_of, bind

@@ -16,7 +16,7 @@ import trio
 from reput_broker.config.sections import StoreConfig
 from reput_broker.config.units import hours_of_day
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.disk_figures import DiskFigures
+from reput_broker.observe.figures import DiskFigures
 from reput_broker.store.errors import FlushFailed
 from reput_broker.store.log.clean import CleanCommitLog, DeletedFile
 from reput_broker.store.message_store import MessageStore

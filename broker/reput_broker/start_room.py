@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from reput_broker.observe.disk_figures import free_and_used
+from reput_broker.observe.figures import free_and_used
 
 _LOOK_S = 5.0
 _PAUSE_MAX_S = 600.0

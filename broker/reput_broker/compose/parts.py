@@ -11,9 +11,9 @@ from reput_broker.compose.storage import Storage
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_setting import OffsetSetting
 from reput_broker.groups.reply_push import ReplyPusher
+from reput_broker.observe.delivery_metrics import GroupSources
+from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
-from reput_broker.observe.metrics_groups import GroupSources
-from reput_broker.observe.store_health import StoreHealth
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.client import ClientProcessor
 from reput_broker.processors.fetch import FetchProcessor

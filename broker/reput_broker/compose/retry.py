@@ -11,7 +11,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.parking import Parking
 from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.observe.retry_counts import RetryCounts
+from reput_broker.observe.counters import RetryCounts
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.put_once import PutBackOnce
 from reput_broker.processors.send_back import SendBackProcessor

@@ -15,9 +15,10 @@ entry, whatever its number, and topics and groups are only counted once they are
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
-from reput_broker.observe.retry_counts import RetryCounts
 from reput_protocol.codes import RequestCode
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
@@ -296,3 +297,36 @@ def topic_kind(topic: str) -> str:
     if topic.startswith(DLQ_PREFIX):
         return "dlq"
     return "normal"
+
+
+TRANSACTION_RESULTS: Final = ("commit", "rollback", "timeout")
+CHECK_RESULTS: Final = ("commit", "rollback", "unknown", "no_producer")
+
+
+class RetryCounts:
+    """One owner: the event loop."""
+
+    def __init__(self) -> None:
+        self.retries: Counter[tuple[str, str]] = Counter()
+        """Messages sent back, by group and the topic that they were sent to at first."""
+        self.dead_letters: Counter[tuple[str, str]] = Counter()
+        """Messages that became dead letters, likewise."""
+        self.transactions: Counter[tuple[str, str]] = Counter()
+        """Transactions decided, by topic and one of TRANSACTION_RESULTS."""
+        self.checks: Counter[tuple[str, str]] = Counter()
+        """Questions about transactions, by topic and one of CHECK_RESULTS."""
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop what is counted of a topic that is deleted."""
+        for table in (self.retries, self.dead_letters):
+            for key in [key for key in table if key[1] == topic]:
+                del table[key]
+        for table in (self.transactions, self.checks):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
+
+    def forget_group(self, group: str) -> None:
+        """Drop what is counted of a group that is deleted."""
+        for table in (self.retries, self.dead_letters):
+            for key in [key for key in table if key[0] == group]:
+                del table[key]

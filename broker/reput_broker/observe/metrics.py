@@ -32,23 +32,24 @@ from reput_broker.observe.counters import (
     TopicTraffic,
     topic_kind,
 )
-from reput_broker.observe.disk_figures import DiskFigures
+from reput_broker.observe.delivery_metrics import (
+    DelaySources,
+    GroupSources,
+    OpenTransactions,
+    delay_families,
+    group_families,
+    retry_families,
+)
+from reput_broker.observe.families import Budget, Labels, by_one, one, pieces
+from reput_broker.observe.figures import DiskFigures
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.log import dropped_events
-from reput_broker.observe.metrics_delays import DelaySources, delay_families
-from reput_broker.observe.metrics_families import Budget as _Budget
-from reput_broker.observe.metrics_families import Labels
-from reput_broker.observe.metrics_families import by_one as _by_one
-from reput_broker.observe.metrics_families import one as _one
-from reput_broker.observe.metrics_families import pieces as _pieces
-from reput_broker.observe.metrics_groups import GroupSources, group_families
-from reput_broker.observe.metrics_retry import OpenTransactions, retry_families
-from reput_broker.observe.metrics_store import StoreFigures
 from reput_broker.store.retention import DiskLevel
 from reput_protocol import kernel
 from reput_protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from reput_broker.store.message_store import MessageStore
     from reput_broker.tables.offsets import ConsumerOffsetManager
     from reput_broker.tables.topics import TopicConfigManager
 
@@ -71,7 +72,7 @@ class MetricsSources:
     disk: DiskFigures = field(default_factory=DiskFigures)
     topics: TopicConfigManager | None = None
     offsets: ConsumerOffsetManager | None = None
-    store: StoreFigures | None = None
+    store: MessageStore | None = None
     groups: GroupSources | None = None
     open_transactions: OpenTransactions | None = None
     delays: DelaySources | None = None
@@ -110,7 +111,7 @@ class MetricsCollector(Collector):
 
         The walk may be interrupted between two pieces: what changes meanwhile shows or does not.
         """
-        budget = _Budget(self.sources.config.metrics.max_series)
+        budget = Budget(self.sources.config.metrics.max_series)
         yield from self._process.collect()
         yield from GC_COLLECTOR.collect()
         yield from self._build_and_state()
@@ -128,13 +129,13 @@ class MetricsCollector(Collector):
 
     def _build_and_state(self) -> Iterator[Metric]:
         health, counters = self.sources.health, self.sources.counters
-        yield _one("reput_build_info", 1, self._build)
-        yield _one("reput_start_time_seconds", health.started_at_s)
-        yield _one("reput_ready", int(health.ready))
-        yield from _pieces("reput_state", (((state,), int(state is health.state)) for state in BrokerState))
-        yield _one("reput_event_loop_delay_seconds", counters.loop_delay_seconds)
+        yield one("reput_build_info", 1, self._build)
+        yield one("reput_start_time_seconds", health.started_at_s)
+        yield one("reput_ready", int(health.ready))
+        yield from pieces("reput_state", (((state,), int(state is health.state)) for state in BrokerState))
+        yield one("reput_event_loop_delay_seconds", counters.loop_delay_seconds)
 
-    def _traffic(self, budget: _Budget) -> Iterator[Metric]:
+    def _traffic(self, budget: Budget) -> Iterator[Metric]:
         counters = self.sources.counters
         topics = self._topics_shown(budget)
         groups = {
@@ -142,7 +143,7 @@ class MetricsCollector(Collector):
             for (topic, group), traffic in list(counters.groups.items())
             if budget.take(2)
         }
-        yield from _pieces(
+        yield from pieces(
             "reput_messages_in_total",
             (
                 ((topic, kind), count)
@@ -150,29 +151,29 @@ class MetricsCollector(Collector):
                 for kind, count in traffic.messages_in.items()
             ),
         )
-        yield from _pieces(
+        yield from pieces(
             "reput_messages_out_total",
             (
                 ((topic, group, topic_kind(topic)), traffic.messages_out)
                 for (topic, group), traffic in groups.items()
             ),
         )
-        yield from _pieces("reput_bytes_in_total", (((topic,), t.bytes_in) for topic, t in topics.items()))
-        yield from _pieces(
+        yield from pieces("reput_bytes_in_total", (((topic,), t.bytes_in) for topic, t in topics.items()))
+        yield from pieces(
             "reput_duplicates_rejected_total", (((topic,), t.duplicates) for topic, t in topics.items())
         )
-        yield from _pieces("reput_bytes_out_total", ((names, t.bytes_out) for names, t in groups.items()))
-        yield from _pieces(
+        yield from pieces("reput_bytes_out_total", ((names, t.bytes_out) for names, t in groups.items()))
+        yield from pieces(
             "reput_message_size_bytes", (((topic,), t.message_bytes) for topic, t in topics.items())
         )
-        yield from _pieces("reput_produce_duration_seconds", _by_one(counters.produce_seconds))
-        yield from _pieces(
+        yield from pieces("reput_produce_duration_seconds", by_one(counters.produce_seconds))
+        yield from pieces(
             "reput_deliver_latency_seconds", (((topic,), t.deliver_seconds) for topic, t in topics.items())
         )
-        yield from _pieces("reput_messages_rejected_total", _by_one(counters.rejected))
-        yield from _pieces("reput_replies_total", _by_one(counters.replies))
+        yield from pieces("reput_messages_rejected_total", by_one(counters.rejected))
+        yield from pieces("reput_replies_total", by_one(counters.replies))
 
-    def _topics_shown(self, budget: _Budget) -> dict[str, TopicTraffic]:
+    def _topics_shown(self, budget: Budget) -> dict[str, TopicTraffic]:
         """Return every topic's traffic, topics without any included, as far as the budget goes."""
         counters, table = self.sources.counters, self.sources.topics
         shown = dict(counters.topics)
@@ -195,24 +196,24 @@ class MetricsCollector(Collector):
                 totals[labels] = totals.get(labels, 0) + count
             durations[names] = traffic.duration_seconds
             inflight[names] = traffic.inflight
-        yield from _pieces("reput_requests_total", totals.items())
-        yield from _pieces("reput_request_duration_seconds", durations.items())
-        yield from _pieces("reput_requests_inflight", inflight.items())
+        yield from pieces("reput_requests_total", totals.items())
+        yield from pieces("reput_request_duration_seconds", durations.items())
+        yield from pieces("reput_requests_inflight", inflight.items())
 
     def _connections(self) -> Iterator[Metric]:
         counters = self.sources.counters
         listeners = counters.listeners.items()
-        yield from _pieces(
+        yield from pieces(
             "reput_connections",
             (((name, role), count) for name, t in listeners for role, count in t.open_by_role.items()),
         )
-        yield from _pieces("reput_connections_opened_total", (((name,), t.opened) for name, t in listeners))
-        yield from _pieces(
+        yield from pieces("reput_connections_opened_total", (((name,), t.opened) for name, t in listeners))
+        yield from pieces(
             "reput_connections_closed_total",
             (((name, reason), count) for name, t in listeners for reason, count in t.closed.items()),
         )
-        yield from _pieces("reput_protocol_errors_total", counters.protocol_errors.items())
-        yield from _pieces(
+        yield from pieces("reput_protocol_errors_total", counters.protocol_errors.items())
+        yield from pieces(
             "reput_network_bytes_total",
             (
                 ((name, direction), count)
@@ -221,11 +222,11 @@ class MetricsCollector(Collector):
             ),
         )
 
-    def _groups(self, budget: _Budget) -> Iterator[Metric]:
+    def _groups(self, budget: Budget) -> Iterator[Metric]:
         sources = self.sources
         return group_families(sources.groups, sources.offsets, sources.store, sources.counters, budget)
 
-    def _queues(self, budget: _Budget) -> Iterator[Metric]:
+    def _queues(self, budget: Budget) -> Iterator[Metric]:
         store, offsets = self.sources.store, self.sources.offsets
         committed = [
             (group, topic, queue_id)
@@ -238,16 +239,16 @@ class MetricsCollector(Collector):
         if store is None:
             shown_commits = []
         else:
-            yield from _pieces(
+            yield from pieces(
                 "reput_queue_start_offset",
                 (((topic, str(q)), store.min_offset_in_queue(topic, q)) for topic, q in queues),
             )
-            yield from _pieces(
+            yield from pieces(
                 "reput_queue_end_offset",
                 (((topic, str(q)), store.max_offset_in_queue(topic, q)) for topic, q in queues),
             )
-        yield from _pieces("reput_consumer_committed_offset", self._committed(shown_commits, lag=False))
-        yield from _pieces("reput_consumer_lag_messages", self._committed(shown_commits, lag=True))
+        yield from pieces("reput_consumer_committed_offset", self._committed(shown_commits, lag=False))
+        yield from pieces("reput_consumer_lag_messages", self._committed(shown_commits, lag=True))
 
     def _committed(self, places: list[tuple[str, str, int]], *, lag: bool) -> Iterator[tuple[Labels, int]]:
         store, offsets = self.sources.store, self.sources.offsets
@@ -260,44 +261,44 @@ class MetricsCollector(Collector):
     def _store(self) -> Iterator[Metric]:
         sources, counters, disk = self.sources, self.sources.counters, self.sources.disk
         store = sources.store
-        yield from _pieces("reput_storage_size_bytes", _by_one(disk.size_bytes))
+        yield from pieces("reput_storage_size_bytes", by_one(disk.size_bytes))
         free, used = {"data": disk.free_bytes}, {"data": disk.used_ratio}
         if disk.log_free_bytes is not None:
             free["commitlog"], used["commitlog"] = disk.log_free_bytes, disk.log_used_ratio
-        yield from _pieces("reput_disk_free_bytes", _by_one(free))
-        yield from _pieces("reput_disk_used_ratio", _by_one(used))
-        yield from _pieces(
+        yield from pieces("reput_disk_free_bytes", by_one(free))
+        yield from pieces("reput_disk_used_ratio", by_one(used))
+        yield from pieces(
             "reput_disk_watermark_state", (((level,), int(level is disk.level)) for level in DiskLevel)
         )
-        yield _one("reput_storage_refresh_time_seconds", disk.looked_up_at_s)
+        yield one("reput_storage_refresh_time_seconds", disk.looked_up_at_s)
         if store is not None:
-            yield _one("reput_storage_start_offset_bytes", store.min_physical_offset)
-            yield _one("reput_storage_end_offset_bytes", store.max_physical_offset)
-            yield _one("reput_flush_behind_bytes", store.flush_behind_bytes)
-            yield _one("reput_commit_behind_bytes", store.commit_behind_bytes)
-            yield _one("reput_log_file_waits_total", store.file_waits)
-            yield _one("reput_dispatch_behind_bytes", store.dispatch_behind_bytes)
+            yield one("reput_storage_start_offset_bytes", store.min_physical_offset)
+            yield one("reput_storage_end_offset_bytes", store.max_physical_offset)
+            yield one("reput_flush_behind_bytes", store.flush_behind_bytes)
+            yield one("reput_commit_behind_bytes", store.commit_behind_bytes)
+            yield one("reput_log_file_waits_total", store.file_waits)
+            yield one("reput_dispatch_behind_bytes", store.dispatch_behind_bytes)
         oldest_ms = disk.oldest_store_timestamp_ms
         age_ms = max(0, sources.clock_ms() - oldest_ms) if oldest_ms >= 0 else 0
-        yield _one("reput_oldest_message_seconds", age_ms / 1000)
-        yield from _pieces("reput_flush_duration_seconds", _by_one(counters.flush_seconds))
-        yield _one("reput_flush_batch_messages", counters.flush_batch_messages)
-        yield from _pieces("reput_flush_errors_total", _by_one(counters.flush_errors))
-        yield from _pieces("reput_segments_deleted_total", counters.segments_deleted.items())
-        yield from _pieces("reput_segments_deleted_bytes_total", _by_one(counters.deleted_bytes))
-        yield _one("reput_recovery_duration_seconds", sources.recovery_duration_s)
-        yield _one("reput_recovery_truncated_bytes", sources.recovery_truncated_bytes)
+        yield one("reput_oldest_message_seconds", age_ms / 1000)
+        yield from pieces("reput_flush_duration_seconds", by_one(counters.flush_seconds))
+        yield one("reput_flush_batch_messages", counters.flush_batch_messages)
+        yield from pieces("reput_flush_errors_total", by_one(counters.flush_errors))
+        yield from pieces("reput_segments_deleted_total", counters.segments_deleted.items())
+        yield from pieces("reput_segments_deleted_bytes_total", by_one(counters.deleted_bytes))
+        yield one("reput_recovery_duration_seconds", sources.recovery_duration_s)
+        yield one("reput_recovery_truncated_bytes", sources.recovery_truncated_bytes)
 
-    def _limits(self, budget: _Budget) -> Iterator[Metric]:
+    def _limits(self, budget: Budget) -> Iterator[Metric]:
         sources, counters = self.sources, self.sources.counters
-        yield from _pieces("reput_backpressure_seconds_total", _by_one(counters.backpressure_seconds))
-        yield from _pieces("reput_memory_buffered_bytes", _by_one(counters.buffered_bytes))
-        yield _one("reput_held_pulls_bytes", sources.held_pulls_bytes())
-        yield _one("reput_held_pulls_limit_bytes", sources.config.long_polling.memory_max)
-        yield _one("reput_log_events_dropped_total", dropped_events())
-        yield _one("reput_config_reload_success", int(sources.config_reload_ok))
-        yield _one("reput_config_reload_time_seconds", sources.config_reload_time_s)
-        yield _one("reput_metrics_dropped_series", budget.dropped)
+        yield from pieces("reput_backpressure_seconds_total", by_one(counters.backpressure_seconds))
+        yield from pieces("reput_memory_buffered_bytes", by_one(counters.buffered_bytes))
+        yield one("reput_held_pulls_bytes", sources.held_pulls_bytes())
+        yield one("reput_held_pulls_limit_bytes", sources.config.long_polling.memory_max)
+        yield one("reput_log_events_dropped_total", dropped_events())
+        yield one("reput_config_reload_success", int(sources.config_reload_ok))
+        yield one("reput_config_reload_time_seconds", sources.config_reload_time_s)
+        yield one("reput_metrics_dropped_series", budget.dropped)
 
 
 def op_name(code: int) -> str:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable
 
 from reput_broker.delay.parking import Parking
-from reput_broker.observe.retry_counts import RetryCounts
+from reput_broker.observe.counters import RetryCounts
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.put_once import PutBackOnce, Work
 from reput_broker.processors.send_redirects import counted_topic, max_reconsume_times, note_dead_letter

@@ -14,8 +14,8 @@ import structlog
 from reput_broker.delay.parked import number_of
 from reput_broker.delay.parking import Parking
 from reput_broker.groups.queue_locks import QueueLocks
+from reput_broker.observe.counters import RetryCounts
 from reput_broker.observe.delay_stats import UNKNOWN_TOPIC
-from reput_broker.observe.retry_counts import RetryCounts
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.send_records import Redirected
 from reput_broker.processors.topic_access import TopicAccess

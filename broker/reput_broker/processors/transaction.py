@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reput_broker.delay.parking import Parking
-from reput_broker.observe.retry_counts import RetryCounts
+from reput_broker.observe.counters import RetryCounts
 from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 import structlog
 import trio
 
-from reput_broker.observe.retry_counts import RetryCounts
+from reput_broker.observe.counters import RetryCounts
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.results import PutStatus
 from reput_broker.transactions.half_messages import (

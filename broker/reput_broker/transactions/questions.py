@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from reput_broker.observe.retry_counts import RetryCounts
+from reput_broker.observe.counters import RetryCounts
 from reput_broker.request import Client
 from reput_broker.transactions.half_messages import HalfMessage, check_body
 from reput_broker.transactions.queue_reader import ReadableStore

@@ -18,7 +18,7 @@ from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.observe.disk_figures import DiskFigures
+from reput_broker.observe.figures import DiskFigures
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent
 from reput_broker.store.retention import DiskLevel, RetentionRules

@@ -7,8 +7,7 @@ import trio.testing
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import LOOP_DELAY_SECONDS, Histogram
-from reput_broker.observe.disk_figures import DiskFigures, look_up_disk, refresh_disk_figures
-from reput_broker.observe.loop_delay import measure_loop_delay
+from reput_broker.observe.figures import DiskFigures, look_up_disk, measure_loop_delay, refresh_disk_figures
 
 
 def test_what_a_store_takes_is_told_by_part(tmp_path: Path) -> None:

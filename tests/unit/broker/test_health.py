@@ -6,8 +6,7 @@ import trio
 import trio.testing
 
 from reput_broker import Broker, BrokerConfig
-from reput_broker.observe.health import BrokerState, Health
-from reput_broker.observe.store_health import StoreHealth
+from reput_broker.observe.health import BrokerState, Health, StoreHealth
 from reput_broker.store.index import file as index_file
 from stores import dispatch_all, put
 

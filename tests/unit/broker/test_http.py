@@ -12,9 +12,9 @@ import trio.testing
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import BrokerState, Health
-from reput_broker.observe.http import make_app
 from reput_broker.observe.http_server import HttpListenFailed, HttpServer, serve_http
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
+from reput_broker.observe.pages import make_app
 
 
 def make_sources() -> MetricsSources:

@@ -16,12 +16,11 @@ from reput_broker.groups.lag import LagFigures
 from reput_broker.groups.progress import GroupProgress
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.observe.delivery_metrics import DelaySources, GroupSources
+from reput_broker.observe.families import METRICS
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
-from reput_broker.observe.metrics_delays import DelaySources
-from reput_broker.observe.metrics_groups import GroupSources
-from reput_broker.observe.metrics_page import render_page
-from reput_broker.observe.metrics_table import METRICS
+from reput_broker.observe.pages import render_page
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.topics import TopicConfigManager

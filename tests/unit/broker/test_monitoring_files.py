@@ -16,10 +16,9 @@ from reput_broker.groups.lag import LagFigures
 from reput_broker.groups.progress import GroupProgress
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.delay_stats import DelayStats
+from reput_broker.observe.delivery_metrics import DelaySources, GroupSources
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsCollector, MetricsSources
-from reput_broker.observe.metrics_delays import DelaySources
-from reput_broker.observe.metrics_groups import GroupSources
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import RequestCode
